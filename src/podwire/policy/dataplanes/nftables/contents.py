@@ -1,7 +1,8 @@
-"""What the table of one family holds, kept current at the cost of the change (pure).
+"""The contents of the table of one family; an update costs only as much as the change (pure).
 
-Every piece has a name made of what it means, so a piece that two profiles need is there once, and a piece that is there
-is right. A change is told as the difference of two partial tables: of the pieces that it touches before and after.
+The name of every chain is a hash of its meaning: a chain that two profiles need exists once, and a chain that exists
+has the right rules. A change is the difference of two partial tables: the chains and sets that it touches, before and
+after.
 """
 
 from collections import Counter
@@ -28,7 +29,7 @@ from podwire.state.nft_diff import Transaction, diff
 Elements = dict[str, dict[bytes, Element]]
 
 _GONE = 1024
-"""How many chains of rules are remembered that went: what they counted and logged is still asked for."""
+"""How many deleted chains of rules are remembered: their counts and log lines are still asked for."""
 
 
 class Contents:
@@ -41,7 +42,7 @@ class Contents:
             self._put(chain)
         for declared in layout.sets():
             self._keyed.add_set(declared)
-        self._keyed.changes()  # what is always there is no change
+        self._keyed.changes()  # the fixed chains and sets are not part of the first change
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
@@ -51,7 +52,7 @@ class Contents:
         self._gone: dict[str, RuleHit] = {}
 
     def table(self) -> Table:
-        """All of it."""
+        """The whole table."""
         return Table(
             family=self.layout.family,
             name=TABLE,
@@ -64,7 +65,7 @@ class Contents:
         self._keyed.put_chain(chain.name, chain)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
-        """A pod has a device and profiles; None: it is gone."""
+        """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
         before = self._placed.pop(pod, None)
         if before is not None:
             self._keyed.release(pod, self._of_device(*before))
@@ -78,20 +79,20 @@ class Contents:
         return self.layout.placed(device, profiles.addresses, chains)
 
     def move(self, layout: TableLayout) -> None:
-        """The node, or the cluster, has other ranges and addresses; the rules are the same."""
+        """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
         self.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
-        """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
+        """Updates profiles; :meth:`place` updates the pods that have them."""
         for key in delta.made:
             self._write(profiles[key])
         for key, addresses in delta.hosts.items():
             self._lead(self._names[key], profiles[key], addresses)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
-        """Takes away profiles that no pod has any more."""
+        """Removes profiles that no pod has any more."""
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
@@ -105,15 +106,15 @@ class Contents:
             self._keyed.remove_set(declared.name)
 
     def commit(self) -> Transaction:
-        """What has to be done for all that was said since the last call."""
+        """The transaction for all changes since the last call."""
         return diff(*map(self._partial, self._keyed.changes()))
 
-    def _partial(self, part: ContentsExtract[Chain, Set]) -> Table:
-        chains, sets = tuple(part.chains.values()), tuple(part.sets.values())
+    def _partial(self, extract: ContentsExtract[Chain, Set]) -> Table:
+        chains, sets = tuple(extract.chains.values()), tuple(extract.sets.values())
         return Table(family=self.layout.family, name=TABLE, chains=chains, sets=sets)
 
     def _write(self, profile: Profile) -> None:
-        """A whole profile: in place where its chain is what it was, else beside it, and then its pods go there."""
+        """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
         key, before = profile.key, self._names.get(profile.key)
         default = self._take(profile.default, key)
         family = 6 if self.layout.family == "ip6" else 4
@@ -152,7 +153,7 @@ class Contents:
         self._lead(name, profile, profile.hosts)
 
     def _lead(self, name: str, profile: Profile, addresses: Iterable[str]) -> None:
-        """Has exact addresses lead to the chains of their tables; peers share those, so few names are made."""
+        """Points exact addresses to the chains of their tables; peers share tables, so few names are computed."""
         ours = ":" if self.layout.family == "ip6" else "."
         declared, _ = self.layout.profile_sets(name)
         have = self._hosts[name]
@@ -175,7 +176,7 @@ class Contents:
         self._settle(led)
 
     def _settle(self, led: "_PeerChains") -> None:
-        """Counts who leads where now."""
+        """Updates the use counts of chains, and gives back the chains that were taken only for the update."""
         self._uses.update({chain: step for chain, step in led.steps.items() if step > 0})
         for chain, step in led.steps.items():
             if step < 0:
@@ -184,21 +185,21 @@ class Contents:
             self._drop(chain)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
-        """The chain for what pods send to their own node; empty: no policy has a say."""
+        """The chain for packets from pods to their own node; empty: no policy applies to them."""
         return node_name(self._names[key]) if key is not None and _node_chain_needed(key) else ""
 
     def _take(self, table: PortTable, key: ProfileKey) -> str:
-        """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
+        """The chain of a table of ports; it exists until each taken use is dropped."""
         denying = denying_policies(key)
         name = ports_name(table, denying)
         if not self._uses[name]:
-            hit = [denying.hit(ruling) for ruling in table.rulings]
-            for each in hit:
-                self._rule(each)
+            hits = [denying.hit(ruling) for ruling in table.rulings]
+            for hit in hits:
+                self._rule(hit)
             sets = self.layout.ports_sets(name, table, denying)
             for declared in sets:
                 self._keyed.add_set(declared)
-            needs = tuple(map(rule_name, hit))
+            needs = tuple(map(rule_name, hits))
             self._put(self.layout.ports_chain(name, table, denying))
             self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
         self._uses[name] += 1
@@ -212,7 +213,7 @@ class Contents:
         self._uses[name] += 1
 
     def _drop(self, name: str, times: int = 1) -> None:
-        """Gives a chain back; with the last user it goes, and gives back what it needs."""
+        """Drops uses of a chain; with the last use, the chain is removed and its own uses of chains are dropped."""
         self._uses[name] -= times
         if self._uses[name]:
             return
@@ -229,29 +230,29 @@ class Contents:
                 self._drop(need)
 
     def _remove(self, name: str) -> None:
-        """Takes a chain of a profile away, if it is there, and gives back what it has taken."""
+        """Removes a chain of a profile, if it exists, and drops its uses of other chains."""
         if name in self._keyed.chains:
             self._keyed.remove_chain(name)
         for chain in self._needs.pop(name, ()):
             self._drop(chain)
 
     def meaning(self, name: str) -> RuleHit | None:
-        """What the chain of a rule stands for, or stood for lately; None: it is none that is known."""
+        """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
         return self._hits.get(name) or self._gone.get(name)
 
 
 class _PeerChains:
-    """Where tables lead while many addresses are gone through; each chain is taken once, to be dropped at the end."""
+    """The chains of tables during one update of many addresses; each is taken once, and dropped after the update."""
 
     def __init__(self, take: Callable[[PortTable], str]) -> None:
         self._take = take
         self._known: dict[int, tuple[str | None, Element | None]] = {id(None): (None, None)}
         self.taken: list[str] = []
         self.steps: Counter[str] = Counter()
-        """By how many more addresses each chain is used."""
+        """The change in the number of addresses that use each chain."""
 
     def by(self, table: PortTable | None) -> tuple[str | None, Element | None]:
-        """The chain of a table, and the element that leads there."""
+        """The chain of a table, and the map element that jumps to it."""
         found = self._known.get(id(table))
         if found is None:
             assert table is not None, "None is known"
@@ -261,7 +262,7 @@ class _PeerChains:
         return found
 
     def moved(self, before: str | None, after: str | None) -> None:
-        """An address leads elsewhere."""
+        """Counts that an address now uses another chain."""
         if before is not None:
             self.steps[before] -= 1
         if after is not None:
@@ -269,5 +270,5 @@ class _PeerChains:
 
 
 def _node_chain_needed(key: ProfileKey) -> bool:
-    """Whether a policy speaks of what pods send to their own node."""
+    """Whether policies apply to packets from pods to their own node."""
     return key.direction == "Egress" and (not key.own_node_egress or bool(key.cluster_policies))

@@ -1,10 +1,10 @@
-"""The ``nftables`` data plane of policies: keeps both families' tables equal to what the compiler says.
+"""The ``nftables`` data plane of policies: keeps the tables of both families equal to the output of the compiler.
 
-1. ``load`` reads the kernel and commits what differs: there is no moment without rules, and a restart with nothing
-changed writes nothing. 2. ``update`` commits what a change touches, without reading. 3. A refused transaction is
-answered by a full load; when that fails too, the last good rules stay in force, the error is raised, and the next call
-loads again. 4. ``heal`` writes what somebody else changed. 5. ``close`` leaves everything in force, ``remove`` takes it
-away.
+1. ``load`` reads the kernel and commits only the differences: there is no moment without rules, and a restart with
+nothing changed writes nothing. 2. ``update`` commits only what a change touches and does not read the kernel. 3. After
+a refused transaction, everything is loaded again; if the load fails too, the last good rules stay in force, the error
+is raised, and the next call loads again. 4. ``heal`` restores what another program changed. 5. ``close`` leaves all
+rules in force, ``remove`` deletes the tables.
 """
 
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ from podwire.state.nft_diff import (
 )
 
 _FEW = 16
-"""Chains up to which each is asked for what it counted; of more, all are."""
+"""Up to this number of chains, the counters of each chain are read; above it, those of the whole table."""
 
 _MANY = 256
-"""Elements from which on a change is worth the two system calls that make it unheard."""
+"""From this number of elements on, notifications are turned off for the change; this costs two system calls."""
 
 
 class NftablesPolicy:
@@ -60,14 +60,15 @@ class NftablesPolicy:
         return self._tables.fileno()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed a table of ours since the last call."""
+        """Whether another program may have changed one of these tables since the last call."""
         return self._tables.disturbed()
 
     def load(
         self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None
     ) -> tuple[Transaction, ...]:
-        """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
+        """Makes the kernel hold exactly the compiler's policies; returns the committed transactions.
 
+        ``devices`` has the device of each pod of this node, by the pod's key.
         Raises: KernelError; the tables are as they were.
         """
         self._facts = facts or self._facts
@@ -90,10 +91,9 @@ class NftablesPolicy:
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> tuple[Transaction, ...]:
-        """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+        """Commits a change of the compiler; ``delta.pods`` also has the pods whose device was added or removed.
 
-        ``facts`` are others than before, though alike.
-
+        ``facts`` is None when nothing about the node changed; otherwise the new facts need no other chains.
         Raises: KernelError when a full load was tried as well and failed.
         """
         self._facts = facts or self._facts
@@ -112,20 +112,19 @@ class NftablesPolicy:
         return tuple(committed)
 
     def heal(self) -> tuple[Transaction, ...]:
-        """Reads the kernel and writes what differs; what had to be written.
-
+        """Reads the kernel and writes the differences; returns the transactions that were needed.
         Raises: KernelError.
         """
-        return self._tables.heal(((family, each.table()) for family, each in self._contents.items()), self._commit)
+        tables = ((family, contents.table()) for family, contents in self._contents.items())
+        return self._tables.heal(tables, self._commit)
 
     def hit(self, prefix: str) -> RuleHit | None:
-        """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
-        found = (contents.meaning(prefix) for contents in self._contents.values())
-        return next(filter(None, found), None)
+        """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
+        hits = (contents.meaning(prefix) for contents in self._contents.values())
+        return next(filter(None, hits), None)
 
     def counts(self) -> tuple[Counted, ...]:
-        """What rules have counted since this object was made, and before where they are older.
-
+        """The counts of all rules, deleted rules included; a rule that is older than this object keeps its count.
         Raises: KernelError.
         """
         for family in self._contents:
@@ -133,7 +132,7 @@ class NftablesPolicy:
         return self._totals.all()
 
     def _read_counts(self, family: str, chain: str = "") -> dict[str, Counted]:
-        """What rules have counted, as far as it is known what they stand for."""
+        """The counters of the rules whose policy is known, by chain."""
         contents = self._contents.get(family)
         if contents is None:
             return {}
@@ -142,7 +141,7 @@ class NftablesPolicy:
         return {name: Counted(hit, count) for name, hit, count in known if hit is not None}
 
     def _keep_counts(self, transaction: Transaction) -> None:
-        """Keeps what rules have counted that a transaction takes away."""
+        """Saves the counts of the rules that a transaction deletes."""
         gone = {o.name for o in transaction.operations if isinstance(o, DeleteChain | FlushChain)}
         gone = {name for name in gone if name.startswith(RULE)}
         family = transaction.family
@@ -156,7 +155,7 @@ class NftablesPolicy:
                 self._totals.keep(family, self._read_counts(family, name))
 
     def _commit(self, transaction: Transaction) -> None:
-        """A large change is made unheard, since the kernel makes a message of each element for who listens."""
+        """Commits a transaction; a large one without notifications, because the kernel sends one for each element."""
         self._keep_counts(transaction)
         elements = sum(len(o.elements) for o in transaction.operations if isinstance(o, AddElements | DeleteElements))
         with self._tables.unheard() if elements >= _MANY else nullcontext():
@@ -173,8 +172,7 @@ class NftablesPolicy:
         return tuple(contents.table().canonical() for contents in tuple(self._contents.values()))
 
     def remove(self) -> None:
-        """Takes the tables away.
-
+        """Deletes the tables.
         Raises: KernelError.
         """
         self._tables.remove()
@@ -182,12 +180,12 @@ class NftablesPolicy:
 
 
 def layout_of(facts: PolicyFacts, family: str) -> TableLayout:
-    """What is laid out for a node in one family."""
+    """The layout of a node's table in one family."""
     return TableLayout(**of_family(facts, family))
 
 
 def clear(netns: Path | str | None = None) -> bool:
-    """Removes what an earlier run left; returns whether there was anything.
+    """Deletes the tables that an earlier run left; returns whether there were any.
 
     Raises: KernelError.
     """

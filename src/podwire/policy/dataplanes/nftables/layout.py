@@ -1,39 +1,42 @@
-"""The table of one family: what is always there, and what profiles, tables of ports and rules become (pure).
+"""The table of one family: its fixed chains and sets, and the chains for profiles, tables of ports and rules (pure).
 
-A packet between two pods costs the same however many policies there are::
+The cost of a packet between two pods does not depend on the number of policies::
 
     egress                  device and address -> goto <profile>; without policies: accept
     ingress                 device -> goto <profile>; without policies: accept
-    in-<p>, out-<p>         peer's address -> goto <ports>;   first exact addresses, then ranges, then everybody else
+    in-<p>, out-<p>         peer's address -> goto <ports>;   first exact addresses, then ranges, then the default
     ports-<t>               protocol and port -> goto <rule>
     rule-<r>                count; log; accept or drop
 
-Egress and ingress are base chains of their own, one behind the other, so that what one accepts the other still sees.
-They stand in the forward hook: the destination is translated by then and the source is not yet, as Kubernetes' users
-expect. What a node sends itself does not pass there, so a pod's own node always reaches it. What pods send to their own
-node is looked up in ``to-node``; a pod whose NetworkPolicies have no say in that, and that no cluster policy selects,
-is not in it.
+Egress and ingress are two base chains, ingress after egress, so a packet that egress accepts still passes ingress. Both
+are at the forward hook: there the destination is already translated and the source is not yet, as users of Kubernetes
+expect. Packets that the node itself sends do not pass the forward hook, so a node always reaches its own pods. Packets
+from pods to their own node are looked up in ``to-node``. A pod is not in ``to-node`` if its NetworkPolicies do not
+apply to its own node and no cluster policy selects it.
 
-Only the reply direction of a known connection, and what is related to one, passes unseen: the original direction is
-looked up packet by packet, so a connection that a changed policy forbids ends with its next packet. With ``keep`` both
-directions of a known connection pass.
+Packets in the reply direction of a known connection and packets related to a connection pass without a look-up. Each
+packet in the original direction is looked up, so a connection that a changed policy denies ends with its next packet.
+With ``keep``, both directions of a known connection pass.
 
-What pods encapsulate themselves (VXLAN, Geneve, IP in IP, GRE) passes to pods alone. It is looked for in what goes to
-the node, and in what leaves it: what is forwarded to a pod of the node does not come so far.
+Packets that pods encapsulate themselves (VXLAN, Geneve, IP in IP, GRE) may go only to pods. The chain ``encapsulation``
+checks packets to the node and packets that leave the node; packets that are forwarded to a pod of the node never reach
+that chain.
 
-In a profile the accepted go the shortest way. What is let through though no rule allows it (errors that belong to a
-connection, what comes back to its sender through a Service) is looked for where it would be dropped.
+In a profile, accepted packets take the shortest path. Two kinds of packets pass although no rule allows them: errors
+that belong to a connection, and packets that return to their sender through a Service. The rules for them stand just
+before the drop.
 
-Pods of other CNI plugins may be ports of a bridge (``bridges``). There the device says nothing of the pod: its address
-does, by ``bridged``; see :mod:`podwire.policy.bridges` for who may use an address there. Neighbour discovery passes.
+Pods of other CNI plugins may be ports of a bridge (``bridges``). There the device does not identify the pod; its
+address does, through the map ``bridged``. :mod:`podwire.policy.bridges` enforces which port may use an address.
+Neighbour discovery passes.
 
-A profile's chain never changes its rules, nor its ranges: where these differ it is another chain, and what leads a
-device to the one or to the other is one element. Its exact addresses do change, each by itself. So a packet is judged
-by what was before a change or by what is after it, never by a mixture.
+The rules and ranges of a profile's chain never change: other rules or ranges make another chain, and one map element
+moves a device from the old chain to the new one. The exact addresses change one by one. So a packet is decided either
+by the state before a change or by the state after it, never by a mixture.
 
-Closed when in doubt: what comes from a pod's device with an address that is not the pod's is dropped, and so is an
-address of this node's pods that comes from or goes to a device which is not in the maps. Base chains accept by policy
-and drop by rule, since replacing rules under a dropping policy loses packets on the way.
+Default deny in doubt: a packet from a pod's device with a source address that does not belong to the pod is dropped. So
+is a packet with an address of this node's pods that comes from or goes to a device which is not in the maps. The policy
+of base chains is accept, and rules drop, because replacing rules under a policy of drop loses packets in transit.
 """
 
 import hashlib
@@ -52,11 +55,11 @@ from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-policy"
 RULE = "rule-"
-"""How the names of the chains of rules begin."""
+"""The prefix of the names of the chains of rules."""
 SHARED = "egress-sources"
-"""The one set of pods whose keys say nothing of a device."""
+"""The only set of pods whose keys have no device."""
 PRIORITY = -5
-"""Of egress; ingress is one later. Before the filter hook of others, behind all translation of destinations."""
+"""The priority of egress; ingress has one more. After destination NAT (-100), before usual filter chains (0)."""
 
 _ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 _BITS = {"ip": 32, "ip6": 128}
@@ -67,7 +70,7 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """The type of addresses."""
+        """The nftables data type of addresses in this family."""
         return _ADDRESS[self.family]
 
     def rules(self, *texts: str) -> tuple[Rule, ...]:
@@ -75,11 +78,12 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         return tuple(parse_rule(text) for text in texts)
 
     def sets(self) -> tuple[Set, ...]:
-        """The sets that are always there; those about the node with their elements."""
-        return *(each.with_elements(self._of_bridges(each)) for each in self._device_sets()), *self.node_sets()
+        """The sets that always exist; sets that describe the node have their elements."""
+        device_sets = (declared.with_elements(self._of_bridges(declared)) for declared in self._device_sets())
+        return *device_sets, *self.node_sets()
 
     def node_sets(self) -> tuple[Set, ...]:
-        """What of :meth:`sets` depends on ranges and addresses alone."""
+        """The sets of :meth:`sets` that depend only on ranges and addresses."""
         ranges = Set(name="pod-ranges", key=(self.address,), flags=("interval",))
         addresses = Set(name="node-addresses", key=(self.address,))
         pods = Set(name="cluster-ranges", key=(self.address,), flags=("interval",))
@@ -90,7 +94,7 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def _device_sets(self) -> tuple[Set, ...]:
-        """Those that pods' devices are in."""
+        """The sets of pods' devices."""
         source = ("ifname", self.address)
         return (
             Set(name="egress", key=source, data=("verdict",)),
@@ -103,14 +107,14 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def _bridge_sets(self) -> tuple[Set, ...]:
-        """Those of pods that share a device."""
+        """The sets of pods that share a device."""
         if not self.bridges:
             return ()
         itself = (self.address, self.address)
         return Set(name="bridged", key=(self.address,), data=("verdict",)), Set(name="self", key=itself)
 
     def _of_bridges(self, declared: Set) -> Iterable[tuple[bytes, Element]]:
-        """What a bridge has in a set, whichever pods it has."""
+        """The elements of the bridges in a set; they do not depend on the pods of a bridge."""
         match declared.name:
             case "ingress":
                 return [declared.element(bridge, "goto on-bridge") for bridge in self.bridges]
@@ -165,7 +169,7 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def _dropped(self, match: str, prefix: str, comment: str = "") -> tuple[str, ...]:
-        """Drops what matches, whatever policies say, and tells of it."""
+        """The rules that log and drop matching packets independently of policies."""
         drop = f"{match} counter drop{comment}"
         if not (self.log.group and self.log.drops):
             return (drop,)
@@ -174,23 +178,23 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def _to_bridged(self) -> tuple[str, ...]:
-        """What goes to a bridge and to none of its pods would reach them all."""
+        """Rules for packets to a bridge; a packet to none of its pods is dropped, since it would reach all of them."""
         return f"{self.family} daddr vmap @bridged", "counter drop"
 
     @property
     def _itself(self) -> str:
-        """A pod of a bridge and what it sent to itself."""
+        """The match of packets that a pod of a bridge sent to itself."""
         return f"{self.family} saddr . {self.family} daddr @self"
 
     @property
     def _neighbours(self) -> tuple[str, ...]:
-        """How pods of one bridge find each other; ARP is not seen here."""
-        asked = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"
-        return tuple(f'oifname "{bridge}" {asked}' for bridge in self.bridges if self.family == "ip6")
+        """The rules that accept neighbour discovery between pods of one bridge; ARP does not pass this hook."""
+        accept = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"
+        return tuple(f'oifname "{bridge}" {accept}' for bridge in self.bridges if self.family == "ip6")
 
     @property
     def _guarded(self) -> bool:
-        """Whether pods may not encapsulate."""
+        """Whether pods are forbidden to encapsulate."""
         return bool(self.encapsulation_ports)
 
     @property
@@ -198,17 +202,17 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         return ("meta l4proto != tcp jump encapsulation",) if self._guarded else ()
 
     def _encapsulation(self) -> tuple[Chain, ...]:
-        """A node unpacks what comes to its tunnels, whoever sent it, and no policy sees what was inside.
+        """The chains that drop packets from pods to tunnels: a node unpacks them and no policy sees the inner packet.
 
-        Most datagrams go to none of the ports between the first and the last, which costs less to see than a set.
-        To the address of a pod, pods may send what they like: their policies say whether. What the node itself takes
-        has a local destination, even where that lies in the ranges of pods.
+        Most datagrams go to a port outside the range from the first to the last tunnel port; comparing the range costs
+        less than a set look-up. Packets to addresses of pods are left to the policies. Packets to the node itself have
+        a local destination, even where the address is in a range of pods.
         """
         ports = sorted(set(self.encapsulation_ports))
-        elsewhere = f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0])
+        span = f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0])
         destination = f"{self.family} daddr @cluster-ranges fib daddr type != local"
         look = self.rules(
-            f"udp dport != {elsewhere} return",
+            f"udp dport != {span} return",
             f"udp dport {{ {', '.join(map(str, ports))} }} goto encapsulated",
             "meta l4proto { 4, 41, gre } goto encapsulated",
         )
@@ -230,20 +234,20 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def _no_link_local(self) -> str:
-        """What has a link-local source stays on the pod's link: neighbour discovery, for one."""
+        """The match that exempts link-local sources: they stay on the pod's link, as neighbour discovery does."""
         return " ip6 saddr != fe80::/10" if self.family == "ip6" else ""
 
     @property
     def _some_source(self) -> str:
-        """Without a source the node's kernel sends itself, which listeners of multicast it has on a new link."""
+        """The match of packets with a source; the kernel reports multicast listeners of a new link without one."""
         return f"{self.family} saddr != {'::' if self.family == 'ip6' else '0.0.0.0'}"
 
     def _base(self, name: str, hook: str, priority: int, *texts: str) -> Chain:
         return Chain(name=name, type="filter", hook=hook, priority=priority, rules=self.rules(*texts))
 
     def placed(self, device: str, addresses: tuple[str, ...], chains: "Chains") -> dict[str, dict[bytes, Element]]:
-        """What belongs to a pod's device, by the name of the set."""
-        sets = {each.name: each for each in self._device_sets()}
+        """The elements for a pod's device, by the name of the set."""
+        sets = {declared.name: declared for declared in self._device_sets()}
         own = [address for address in addresses if (":" in address) == (self.family == "ip6")]
         sources = [f"{device} . {address}" for address in own]
         if device in self.bridges:
@@ -267,7 +271,7 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         }
 
     def profile_sets(self, name: str) -> tuple[Set, Set]:
-        """The maps of a profile: exact addresses, ranges."""
+        """The two maps of a profile: exact addresses and ranges."""
         data = ("verdict",)
         return (
             Set(name=f"{name}-hosts", key=(self.address,), data=data),
@@ -275,7 +279,7 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def profile_chain(self, name: str, key: ProfileKey, default: str) -> Chain:
-        """The chain of a profile; ``default`` is the chain for everybody else."""
+        """The chain of a profile; ``default`` is the chain for all other peers."""
         peer = f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
         known = "" if self.keep else "ct direction reply "
         rules = self.rules(
@@ -289,12 +293,12 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def _to_itself(self) -> tuple[str, ...]:
-        """What a pod sends to a Service and gets back itself, which neither direction has a say in."""
+        """The rules that accept what a pod sends to itself through a Service: policies do not apply to that."""
         bridged = (f"ct status dnat {self._itself} accept",) if self.bridges else ()
         return f"ct status dnat oifname . {self.family} saddr @own accept", *bridged
 
     def node_chain(self, name: str, key: ProfileKey) -> Chain:
-        """The chain for what pods of a profile send to their own node: only its own addresses are looked up."""
+        """The chain for packets from pods of a profile to their own node: only the node's addresses are looked up."""
         rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
         return Chain(name=node_name(name), comment=comment(key), rules=rules)
 
@@ -303,15 +307,15 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         return pack_ip(address)
 
     def ranged(self, declared: Set, first: int, last: int, chain: str) -> tuple[bytes, Element]:
-        """The element of a range of addresses."""
+        """The map element of a range of addresses; both ends are included."""
         size = _BITS[self.family] // 8
         start, element = declared.element("::" if self.family == "ip6" else "0.0.0.0", f"goto {chain}")
         start = first.to_bytes(size, "big")
         return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
 
     def ports_sets(self, name: str, table: PortTable, denying: DenyingPolicies) -> tuple[Set, ...]:
-        """The maps of a table of ports, one for each protocol whose ports differ."""
-        found = []
+        """The maps of a table of ports, one for each protocol whose ports have different rulings."""
+        sets = []
         for protocol in PROTOCOLS:
             entries = [entry for entry in table.entries if entry.protocol == protocol]
             if len(entries) > 1:
@@ -320,8 +324,8 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
                 )
                 chains = {ruling: rule_name(denying.hit(ruling)) for ruling in {entry.ruling for entry in entries}}
                 elements = (_ports_element(entry, chains[entry.ruling]) for entry in entries)
-                found.append(declared.with_elements(elements))
-        return tuple(found)
+                sets.append(declared.with_elements(elements))
+        return tuple(sets)
 
     def ports_chain(self, name: str, table: PortTable, denying: DenyingPolicies) -> Chain:
         """The chain of a table of ports."""
@@ -339,23 +343,26 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
     def rule_chain(self, hit: RuleHit) -> Chain:
         """The chain of one rule, or of a denial because no rule allows."""
         name, verdict = rule_name(hit), "accept" if hit.ruling.accept else "drop"
-        spared = ("ct state related accept", *self._to_itself)
-        spared = spared if hit.ruling.audit or not hit.ruling.accept else ()
-        texts = (*spared, *(self._logs(hit, name) if hit.logged(self.log) else ()), f"counter {verdict}")
+        exempt = ("ct state related accept", *self._to_itself)
+        exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
+        texts = (*exempt, *(self._logs(hit, name) if hit.logged(self.log) else ()), f"counter {verdict}")
         return Chain(name=name, comment=hit.text[:_COMMENT], rules=self.rules(*texts))
 
     def _logs(self, hit: RuleHit, name: str) -> tuple[str, ...]:
-        """Of what passes, the first packets of connections; of what only audit lets pass, now and then a later one."""
+        """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
+
+        Packets that pass only because the policy is in audit are also logged later, at most once a second.
+        """
         limit = f"limit rate {self.log.rate}/second burst {self.log.burst} packets"
-        tell = f'log prefix "{name}" group {self.log.group}'
+        log = f'log prefix "{name}" group {self.log.group}'
         if not hit.ruling.accept:
-            return (f"{limit} {tell}",)
-        later = f"ct state != new limit rate 1/second {tell}"
-        return (f"ct state new {limit} {tell}", *((later,) if hit.ruling.audit else ()))
+            return (f"{limit} {log}",)
+        later = f"ct state != new limit rate 1/second {log}"
+        return (f"ct state new {limit} {log}", *((later,) if hit.ruling.audit else ()))
 
 
 class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Where a pod's device leads; empty: policies have no say."""
+    """The chains that the elements of a pod's device jump to; empty: no policy applies."""
 
     ingress: str
     egress: str
@@ -367,7 +374,7 @@ def _leads(chain: str) -> str:
 
 
 def leading_to(chain: str) -> Element:
-    """The element of whatever leads to a chain; ten thousand peers may share one."""
+    """The map element that jumps to a chain; ten thousand peers may share one."""
     return Element(verdict=Verdict("goto", chain))
 
 
@@ -378,7 +385,7 @@ def _ports_element(entry: Entry, chain: str) -> tuple[bytes, Element]:
 
 
 _COMMENT = 127
-"""Bytes that nft takes as a comment."""
+"""The longest comment that nft accepts, in bytes."""
 
 
 def _short(text: str) -> str:
@@ -386,27 +393,27 @@ def _short(text: str) -> str:
 
 
 def profile_name(key: ProfileKey, default: str, ranges: tuple[tuple[int, int, str], ...]) -> str:
-    """The chain of a profile, given the chains for everybody else and for ranges of addresses."""
+    """The name of a profile's chain, given the chains for all other peers and for ranges of addresses."""
     word = "in" if key.direction == "Ingress" else "out"
     return f"{word}-{_short(msgspec.json.encode((key, default, ranges)).decode())}"
 
 
 def node_name(name: str) -> str:
-    """The chain of a profile for its pods' own node."""
+    """The name of a profile's chain for its pods' own node."""
     return name.replace("out-", "node-")
 
 
 def comment(key: ProfileKey) -> str:
-    """What a profile is made of."""
+    """The policies of a profile, as text for the chain's comment."""
     audited = (f"{name} (audit)" for name in key.audited)
     return ", ".join((*key.cluster_policies, *key.policies, *audited))[:_COMMENT]
 
 
 def ports_name(table: PortTable, denying: DenyingPolicies) -> str:
-    """The chain of a table of ports."""
+    """The name of the chain of a table of ports."""
     return f"ports-{_short(msgspec.json.encode((denying.of(table), table)).decode())}"
 
 
 def rule_name(hit: RuleHit) -> str:
-    """The chain of a rule."""
+    """The name of the chain of a rule."""
     return f"{RULE}{_short(msgspec.json.encode(hit).decode())}"

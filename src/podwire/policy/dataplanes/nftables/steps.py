@@ -1,9 +1,10 @@
 """How a change is cut into transactions (pure).
 
-One transaction is atomic for rules, and for elements, not for both: a packet keeps to the generation of rules that it
-met first, and finds the elements of the moment. A chain that comes in the same transaction as the element that leads
-to it has no rules for such a packet, which then falls through (seen: 1 to 3 of some 10,000 packets). So
-what is new comes first, alone; then what leads there; and what nothing leads to any more goes last.
+A transaction is atomic for rules and atomic for elements, but not for both together: a packet sees the rules of the
+generation in which its evaluation began, and the elements of the current moment. If a chain and the element that jumps
+to it come in one transaction, the chain has no rules yet for such a packet, and the packet falls through (measured: 1
+to 3 of some 10,000 packets). So new chains and sets are committed first, then the elements and rules that refer to
+them, and at last the chains and sets without references are deleted.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from podwire.state.nft_diff import (
 
 
 def steps(transaction: Transaction) -> Iterator[Transaction]:
-    """The transactions to commit one after the other; a table that is replaced as a whole is in one."""
+    """The transactions to commit, in order; a table that is replaced as a whole is in one transaction."""
     operations = transaction.operations
     if any(isinstance(operation, DeleteTable) for operation in operations):
         yield transaction
@@ -32,16 +33,16 @@ def steps(transaction: Transaction) -> Iterator[Transaction]:
     chains = {o.chain.name for o in operations if isinstance(o, AddChain) and not o.chain.hook}
     sets = {o.set.name for o in operations if isinstance(o, AddSet)}
     gone = {o.name for o in operations if isinstance(o, DeleteChain)}
-    parts: tuple[list[Operation], ...] = ([], [], [])
+    phases: tuple[list[Operation], ...] = ([], [], [])
     for operation in operations:
-        parts[_part(operation, chains | sets, gone)].append(operation)
-    for part in parts:
-        if part:
-            yield Transaction(transaction.family, transaction.table, tuple(part))
+        phases[_phase(operation, chains | sets, gone)].append(operation)
+    for phase in phases:
+        if phase:
+            yield Transaction(transaction.family, transaction.table, tuple(phase))
 
 
-def _part(operation: Operation, new: set[str], gone: set[str]) -> int:
-    """0: nothing leads there yet; 1: what packets meet; 2: nothing leads there any more."""
+def _phase(operation: Operation, new: set[str], gone: set[str]) -> int:
+    """0: nothing refers to the object yet; 1: packets reach the object; 2: nothing refers to the object any more."""
     match operation:
         case AddTable() | AddSet():
             return 0

@@ -1,6 +1,6 @@
 """The tables of the ``nftables`` data plane for :mod:`podwire.policy.tracing`: as planned, and as a kernel holds them.
 
-Rules that the kernel holds are shown with what their counters say.
+Rules that the kernel holds are shown with their counters.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from podwire.trace.packet import Machine
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
-    """The state that would be programmed."""
+    """A tracer over the tables that the data plane would program."""
     tables = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family))
@@ -29,8 +29,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
-    """The state that the kernel holds.
-
+    """A tracer over the tables that the kernel holds; None when it holds none.
     Raises: KernelError.
     """
     with Nft(netns) as kernel:
