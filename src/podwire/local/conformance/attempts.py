@@ -1,12 +1,12 @@
-"""Connections between the pods of a step, all of them at once.
+"""Tries the connections between the pods of a step, all at the same time.
 
-TCP is connected, a UDP datagram is sent and sent back, and of an SCTP association the first two packets are made by
-hand (:mod:`packets`), since this machine's kernel may have no SCTP. The sockets of both ends are opened inside the
-pods' own namespaces, so the pods need no servers. What is let through comes within a few milliseconds; that nothing
-came is said :data:`QUIET_S` after the last packet, and after :data:`PATIENCE_S` where something should have come. A
-check that ends in a refusal (RST, ICMP) is told apart from silence.
+For TCP a socket connects. For UDP the target sends the datagram back. For SCTP this module writes the first two packets
+of an association (:mod:`packets`), because the kernel may have no SCTP. The sockets of both ends are opened inside the
+pods' own namespaces, so the pods need no servers. An allowed packet arrives within a few milliseconds. A check counts
+as silent :data:`QUIET_S` after the last packet, or after :data:`PATIENCE_S` while an allowed check has no result. A
+refusal (RST, ICMP) and silence are different outcomes.
 
-Cost: some 1,000 checks in 0.4 s; a socket for a check of TCP and of UDP, none for SCTP.
+Cost: about 1,000 checks in 0.4 s; one socket for each TCP or UDP check, none for an SCTP check.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from podwire.local.conformance.packets import Flow
 QUIET_S = 0.2
 PATIENCE_S = 2.0
 AGAIN_S = 0.3
-"""When a packet that should have come through is sent again; TCP does it by itself."""
+"""Seconds until an allowed UDP or SCTP packet without an answer is sent again; TCP retransmits by itself."""
 ANSWERED, ARRIVED, REFUSED, NOTHING = "answered", "arrived, and no answer came back", "refused", "nothing came"
 _AT_ONCE = 1500
 _FIRST_PORT, _PORTS = 20_000, 40_000
-"""Source ports of SCTP, each used again long after."""
+"""Source ports of SCTP; a port is used again only after all others."""
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _ICMP = {4: socket.IPPROTO_ICMP, 6: socket.IPPROTO_ICMPV6}
 _TCP_HEADER, _SYN, _SYN_ACK = 20, 0x02, 0x12
 _HELLO = b"podwire conformance"
 _BACKLOG = 1024
-Take = Callable[[bytes, Any, socket.socket], None]
-"""Takes what a raw socket gave: the packet behind the IP header, the sender, the socket."""
+PacketHandler = Callable[[bytes, Any, socket.socket], None]
+"""Handles a packet from a raw socket: its data behind the IP header, the sender's address, the socket."""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -61,34 +61,34 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return 6 if ":" in self.address else 4
 
     def flow(self, source_port: int) -> Flow:
-        """Its packets."""
+        """The flow that its packets belong to."""
         return Flow(self.protocol, self.source_address, source_port, self.address, self.port)
 
 
 class Trials:
-    """Tries attempts; no source port of SCTP comes again soon, since connection tracking remembers it."""
+    """Tries attempts. An SCTP source port is not used again soon, because connection tracking remembers it."""
 
     def __init__(self) -> None:
         self._turn = 0
 
     def run(self, attempts: Sequence[Attempt]) -> list[str]:
-        """What became of each attempt: ``ANSWERED``, ``ARRIVED``, ``REFUSED`` or ``NOTHING``. Blocks.
+        """Returns the outcome of each attempt: ``ANSWERED``, ``ARRIVED``, ``REFUSED`` or ``NOTHING``. Blocks.
 
-        Raises: ClusterError when a port is taken by somebody else; KernelError when a namespace is gone.
+        Raises: ClusterError when another process uses a port; KernelError when a namespace does not exist.
         """
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        found: list[str] = []
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        outcomes: list[str] = []
         for start in range(0, len(attempts), _AT_ONCE):
-            some = attempts[start : start + _AT_ONCE]
-            with contextlib.closing(_Batch(some, self._turn)) as batch:
-                found += batch.run()
-            self._turn += len(some)
-        return found
+            chunk = attempts[start : start + _AT_ONCE]
+            with contextlib.closing(_Batch(chunk, self._turn)) as batch:
+                outcomes += batch.run()
+            self._turn += len(chunk)
+        return outcomes
 
 
 class _Batch:
-    """The sockets of some attempts, and what they saw."""
+    """The sockets of at most ``_AT_ONCE`` attempts, and the packets that they received."""
 
     def __init__(self, attempts: Sequence[Attempt], turn: int) -> None:
         self._attempts = attempts
@@ -99,14 +99,14 @@ class _Batch:
         self._clients: dict[int, socket.socket] = {}
         self._by_flow: dict[Flow, int] = {}
         self._by_source: dict[tuple[str, str, int, int], int] = {}
-        self._left = {number for number, one in enumerate(attempts) if one.allowed}
+        self._pending = {number for number, attempt in enumerate(attempts) if attempt.allowed}
         self._answered: set[int] = set()
         self._arrived: set[int] = set()
         self._refused: set[int] = set()
         self._last = 0.0
 
     def close(self) -> None:
-        """Closes everything; connections that were made are reset, so that nothing of them lingers."""
+        """Closes all sockets; open TCP connections are reset, so none stays in TIME-WAIT."""
         self._selector.close()
         for sock in self._open:
             if sock.type == socket.SOCK_STREAM:
@@ -115,7 +115,7 @@ class _Batch:
             sock.close()
 
     def run(self) -> list[str]:
-        """Tries all of it."""
+        """Tries all attempts and returns their outcomes."""
         self._listen()
         self._prepare()
         for number in range(len(self._attempts)):
@@ -131,20 +131,20 @@ class _Batch:
         return ARRIVED if number in self._arrived else NOTHING
 
     def _listen(self) -> None:
-        """Opens the far ends."""
+        """Opens the sockets of the targets."""
         wanted: dict[Path, set[tuple[str, str, int]]] = {}
-        for one in self._attempts:
-            wanted.setdefault(one.target, set()).add((one.address, one.protocol, one.port))
-        for place, ends in wanted.items():
-            with netns.inside(place):
+        for attempt in self._attempts:
+            wanted.setdefault(attempt.target, set()).add((attempt.address, attempt.protocol, attempt.port))
+        for namespace, ends in wanted.items():
+            with netns.inside(namespace):
                 for address, protocol, port in ends:
                     family = 6 if ":" in address else 4
                     if protocol == "SCTP":
-                        self._open_raw(place, family, packets.SCTP, self._take_sctp)
+                        self._open_raw(namespace, family, packets.SCTP, self._take_sctp)
                         continue
                     self._listener(family, address, protocol, port)
                     if protocol == "TCP":
-                        self._open_raw(place, family, socket.IPPROTO_TCP, self._take_tcp)
+                        self._open_raw(namespace, family, socket.IPPROTO_TCP, self._take_tcp)
 
     def _listener(self, family: int, address: str, protocol: str, port: int) -> None:
         sock = self._socket(family, protocol)
@@ -154,32 +154,32 @@ class _Batch:
         except OSError as failure:
             raise ClusterError(f"cannot listen on {address} {protocol}/{port}: {failure.strerror}") from failure
         if protocol == "TCP":
-            sock.listen(_BACKLOG)  # nobody accepts: the kernel answers by itself
+            sock.listen(_BACKLOG)  # no accept() needed: the kernel completes the handshake
         else:
             self._selector.register(sock, selectors.EVENT_READ, self._echo)
 
     def _prepare(self) -> None:
-        """Opens the near ends."""
-        by_place: dict[Path, list[int]] = {}
-        for number, one in enumerate(self._attempts):
-            by_place.setdefault(one.source, []).append(number)
-        for place, numbers in by_place.items():
-            with netns.inside(place):
+        """Opens the sockets of the sources."""
+        by_namespace: dict[Path, list[int]] = {}
+        for number, attempt in enumerate(self._attempts):
+            by_namespace.setdefault(attempt.source, []).append(number)
+        for namespace, numbers in by_namespace.items():
+            with netns.inside(namespace):
                 for number in numbers:
-                    self._open_client(place, number)
+                    self._open_client(namespace, number)
 
-    def _open_client(self, place: Path, number: int) -> None:
-        one = self._attempts[number]
-        self._open_raw(place, one.family, _ICMP[one.family], self._take_icmp)
-        if one.protocol == "SCTP":
-            self._open_raw(place, one.family, packets.SCTP, self._take_sctp)
+    def _open_client(self, namespace: Path, number: int) -> None:
+        attempt = self._attempts[number]
+        self._open_raw(namespace, attempt.family, _ICMP[attempt.family], self._take_icmp)
+        if attempt.protocol == "SCTP":
+            self._open_raw(namespace, attempt.family, packets.SCTP, self._take_sctp)
             port = self._sctp_port(number)
         else:
-            sock = self._clients[number] = self._socket(one.family, one.protocol)
-            sock.bind((one.source_address, 0))
+            sock = self._clients[number] = self._socket(attempt.family, attempt.protocol)
+            sock.bind((attempt.source_address, 0))
             port = sock.getsockname()[1]
-        self._by_flow[one.flow(port)] = number
-        self._by_source[one.protocol, one.source_address, port, one.port] = number
+        self._by_flow[attempt.flow(port)] = number
+        self._by_source[attempt.protocol, attempt.source_address, port, attempt.port] = number
 
     def _sctp_port(self, number: int) -> int:
         return _FIRST_PORT + (self._turn + number) % _PORTS
@@ -191,8 +191,8 @@ class _Batch:
         self._open.append(sock)
         return sock
 
-    def _open_raw(self, place: Path, family: int, protocol: int, take: Take) -> None:
-        key = (place, family, protocol)
+    def _open_raw(self, namespace: Path, family: int, protocol: int, take: PacketHandler) -> None:
+        key = (namespace, family, protocol)
         if key in self._raw:
             return
         sock = self._raw[key] = socket.socket(_FAMILIES[family], socket.SOCK_RAW, protocol)
@@ -207,15 +207,15 @@ class _Batch:
         self._selector.register(sock, selectors.EVENT_READ, ready)
 
     def _send(self, number: int) -> None:
-        one, self._last = self._attempts[number], time.monotonic()
-        if one.protocol == "SCTP":
-            data = packets.segment(self._sctp_port(number), one.port, tag=number + 1)
+        attempt, self._last = self._attempts[number], time.monotonic()
+        if attempt.protocol == "SCTP":
+            data = packets.segment(self._sctp_port(number), attempt.port, tag=number + 1)
             with contextlib.suppress(OSError):
-                self._raw[one.source, one.family, packets.SCTP].sendto(data, (one.address, 0))
+                self._raw[attempt.source, attempt.family, packets.SCTP].sendto(data, (attempt.address, 0))
             return
         sock = self._clients[number]
-        code = sock.connect_ex((one.address, one.port))
-        if one.protocol == "TCP":
+        code = sock.connect_ex((attempt.address, attempt.port))
+        if attempt.protocol == "TCP":
             if code not in (0, errno.EINPROGRESS):
                 self._refused.add(number)
                 return
@@ -231,12 +231,12 @@ class _Batch:
             self._refused.add(number)
 
     def _watch(self) -> None:
-        """Waits until everything that should come has come, and then for a while for what should not."""
+        """Waits for all allowed packets, and then for :data:`QUIET_S` for packets that should not arrive."""
         started = time.monotonic()
         again = started + AGAIN_S
         while True:
             now = time.monotonic()
-            end = max(self._last + QUIET_S, started + PATIENCE_S if self._left else 0.0)
+            end = max(self._last + QUIET_S, started + PATIENCE_S if self._pending else 0.0)
             if now >= end:
                 return
             if now >= again:
@@ -246,19 +246,19 @@ class _Batch:
                 ready.data(ready.fileobj)
 
     def _send_again(self) -> None:
-        for number in self._left:
+        for number in self._pending:
             if self._attempts[number].protocol == "SCTP":
                 self._send(number)
             elif self._attempts[number].protocol == "UDP":
                 self._hello(number, self._clients[number])
 
-    def _mark(self, number: int | None, seen: set[int]) -> None:
+    def _mark(self, number: int | None, outcome: set[int]) -> None:
         if number is None:
             return
-        seen.add(number)
+        outcome.add(number)
         self._last = time.monotonic()
-        if seen is not self._arrived:
-            self._left.discard(number)
+        if outcome is not self._arrived:
+            self._pending.discard(number)
 
     def _connected(self, number: int, sock: socket.socket) -> None:
         failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -282,36 +282,36 @@ class _Batch:
             self._mark(number, self._answered)
 
     def _take_tcp(self, data: bytes, sender: Any, _sock: socket.socket) -> None:
-        """Sees a connection's first packet, also of one whose answer never comes back."""
+        """Records the first packet of a connection, also when its answer does not come back."""
         if len(data) >= _TCP_HEADER and data[13] & _SYN_ACK == _SYN:
             ports = struct.unpack_from("!HH", data)
             self._mark(self._by_source.get(("TCP", sender[0], *ports)), self._arrived)
 
     def _take_sctp(self, data: bytes, sender: Any, sock: socket.socket) -> None:
-        found = packets.read_segment(data)
-        if found is None:
+        segment = packets.read_segment(data)
+        if segment is None:
             return
-        if found.kind == packets.INIT:
-            number = found.tag - 1
-            if self._is_ours(number, found.source, found.target, sender[0]):
+        if segment.kind == packets.INIT:
+            number = segment.tag - 1
+            if self._is_ours(number, segment.source, segment.target, sender[0]):
                 self._mark(number, self._arrived)
                 answer = packets.segment(
-                    found.target, found.source, verification=found.tag, kind=packets.INIT_ACK, tag=found.tag
+                    segment.target, segment.source, verification=segment.tag, kind=packets.INIT_ACK, tag=segment.tag
                 )
                 with contextlib.suppress(OSError):
                     sock.sendto(answer, (sender[0], 0))
-        elif found.kind == packets.INIT_ACK:
-            number = found.verification - 1
+        elif segment.kind == packets.INIT_ACK:
+            number = segment.verification - 1
             known = 0 <= number < len(self._attempts)
-            if known and self._is_ours(number, found.target, found.source, self._attempts[number].source_address):
+            if known and self._is_ours(number, segment.target, segment.source, self._attempts[number].source_address):
                 self._mark(number, self._answered)
 
     def _is_ours(self, number: int, source_port: int, port: int, source: str) -> bool:
-        """Whether a packet belongs to an attempt of this batch, and comes from whom it should."""
+        """Whether a packet belongs to an attempt of this batch and has the source of that attempt."""
         if not 0 <= number < len(self._attempts):
             return False
-        one = self._attempts[number]
-        return (one.protocol, one.port, one.source_address) == ("SCTP", port, source) and source_port == (
+        attempt = self._attempts[number]
+        return (attempt.protocol, attempt.port, attempt.source_address) == ("SCTP", port, source) and source_port == (
             self._sctp_port(number)
         )
 
@@ -322,7 +322,7 @@ class _Batch:
 
 
 def _all_of(sock: socket.socket) -> Iterator[tuple[bytes, Any]]:
-    """The packets that wait at a socket."""
+    """The packets in a socket's receive buffer, with their senders."""
     with contextlib.suppress(OSError):
         while True:
             yield sock.recvfrom(4096)

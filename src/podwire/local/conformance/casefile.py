@@ -1,4 +1,4 @@
-"""Case files: what conformance is checked against (pure).
+"""Reads case files: the expected results of conformance checks (pure).
 
 A file is JSON or YAML::
 
@@ -16,8 +16,8 @@ A file is JSON or YAML::
             expected: {TCP/80: {x/a: ".X", x/b: "X."}}  # . allowed, X blocked, x not to be checked
           - {actions: [], from: x/a, to: x/b, protocol: TCP, port: 80, allowed: true}   # one check
 
-Addresses are IPv4; they are embedded in IPv6 for the checks there. Fields that are not known are left alone. Whatever
-does not fit is refused before anything runs, with the file, the case, the field and what was expected.
+Addresses are IPv4; for IPv6 checks they are embedded in IPv6 addresses. Unknown fields are ignored. A mistake is
+refused before anything runs; the error names the file, the case, the field and the expectation.
 """
 
 from collections.abc import Iterator
@@ -59,17 +59,17 @@ class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done, then checked; ``stage`` is what is there by then."""
+    """Actions, then checks; ``stage`` has the objects after the actions."""
 
     number: int
-    """Its place in the case; steps behind it that do nothing are part of it."""
+    """The index in the case; following steps without actions are merged into this step."""
     actions: tuple[Action, ...]
     checks: tuple[Check, ...]
     stage: Stage
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps on a stage of its own."""
+    """The initial stage of a case and its steps."""
 
     id: str
     description: str
@@ -86,7 +86,7 @@ class CaseFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(text: bytes, source: str) -> CaseFile:
-    """The cases in a text; ``source`` is its file's name, and ``.json`` at its end means JSON.
+    """Parses a case file; ``source`` is the name of the file, JSON when it ends in ``.json``, otherwise YAML.
 
     Raises: ConfigError.
     """
@@ -124,7 +124,7 @@ def _document(text: bytes, source: str) -> dict[str, Any]:
 
 
 def _check_names(found: Any, source: str, path: str) -> None:
-    """YAML has names of fields that are no text."""
+    """Refuses field names that are not strings, which YAML allows."""
     if isinstance(found, list):
         for number, item in enumerate(found):
             _check_names(item, source, f"{path}[{number}]")
@@ -136,7 +136,7 @@ def _check_names(found: Any, source: str, path: str) -> None:
 
 
 class _Object:
-    """An object of the file, and where it stands."""
+    """An object of the file, and its path there."""
 
     def __init__(self, source: str, path: str, body: dict[str, Any]) -> None:
         self.source, self.path, self.body = source, path, body
@@ -148,7 +148,7 @@ class _Object:
         return ConfigError(self.source, self.at(name), problem)
 
     def get(self, name: str, kind: type, default: Any = None) -> Any:
-        """A field of a type; with no ``default`` it has to be there."""
+        """The value of a field, which must have the type ``kind``; without a ``default`` the field is required."""
         found = self.body.get(name)
         if found is None:
             if default is None:
@@ -287,7 +287,7 @@ def _action(given: _Object) -> Action:
 
 
 def _policy(given: _Object, *, cluster: bool) -> tuple[str, str]:
-    """The name of a policy, of a shape that podwire reads."""
+    """The namespace and name of a policy, once podwire has checked that it can read the policy."""
     version, kind = CLUSTER_POLICY if cluster else NETWORK_POLICY
     for field, word in (("apiVersion", version), ("kind", kind)):
         if given.get(field, str) != word:
@@ -303,7 +303,7 @@ def _policy(given: _Object, *, cluster: bool) -> tuple[str, str]:
 
 
 def _table(given: _Object, stage: Stage) -> Iterator[Check]:
-    """The checks of a table: rows are sources, columns are ``pods``."""
+    """The checks of a table: each row is a source, each column a target in ``pods``."""
     columns = given.get("pods", list)
     for number, pod in enumerate(columns):
         if not isinstance(pod, str) or pod not in stage.pods:

@@ -1,8 +1,8 @@
-"""Makes a local cluster what a case says, through the API alone, and waits until it is in force.
+"""Applies a case to a local cluster through the API, and waits until it is in force.
 
-Everything that was done is remembered as a stage, so that the next case changes only what differs from its own: pods
-that stay as they are run on. The waiting has no sleep in it: the API's own watches tell when pods run and when deleted
-objects are gone, and the agents tell when all of it is in the kernels (:mod:`podwire.local.inforce`).
+The applied objects are kept as a stage, so the next case changes only the differences; unchanged pods keep running.
+There are no fixed waits: API watches report when pods run and when deleted objects are gone, and the agents report when
+all changes are in the kernels (:mod:`podwire.local.inforce`).
 """
 
 import asyncio
@@ -36,22 +36,22 @@ _FORBIDDEN = 403
 
 
 class Families(msgspec.Struct, frozen=True, kw_only=True):
-    """The families that are checked, and those that pods have; where IPv4 is embedded in IPv6."""
+    """The IP families to check, and the prefix in which IPv6 embeds IPv4 (None: the pods have IPv4 only)."""
 
     checked: tuple[int, ...]
     prefix: IPv6Network | None
 
     @property
     def of_pods(self) -> tuple[int, ...]:
-        """The families of which a pod is given an address that the case names."""
+        """The families in which pods get the addresses that the case names."""
         return (4,) if self.prefix is None else (4, 6)
 
     def policy(self, manifest: Manifest) -> Manifest:
-        """A policy with its ranges in the families that are checked."""
+        """A policy with its IP ranges in the checked families."""
         return manifest if self.prefix is None else in_families(manifest, self.checked, self.prefix)
 
     def address(self, four: str, family: int) -> str:
-        """The address of a family that stands for one of a case."""
+        """The address of an IP family for an IPv4 address of a case."""
         if family == 4:
             return four
         assert self.prefix is not None, "IPv6 is checked only where there is a prefix"
@@ -59,7 +59,7 @@ class Families(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseCluster:
-    """A cluster that cases are played on."""
+    """A cluster that runs cases."""
 
     def __init__(self, client: Client, topology: Topology, families: Families) -> None:
         self.families = families
@@ -73,13 +73,13 @@ class CaseCluster:
         self._policies: Informer[Json] = Informer(client, NETWORKPOLICIES.raw)
         self._cluster_policies: Informer[Json] = Informer(client, CLUSTERNETWORKPOLICIES.raw)
         self._stage = Stage()
-        self._mine: set[str] = set()
-        """The namespaces that cases had so far."""
+        self._created_namespaces: set[str] = set()
+        """The namespaces that cases have created so far."""
         self._written: dict[str, str] = {}
-        """The versions of policies that were written, by plural and key."""
+        """The resource versions of written policies and nodes, by plural and key."""
         self._changed = asyncio.Event()
-        self._labelled: dict[str, dict[str, str | None]] = {}
-        """The labels of nodes as they were."""
+        self._original_labels: dict[str, dict[str, str | None]] = {}
+        """The original values of the node labels that cases changed, by node."""
         self._log = Log("conformance")
         self._tasks = TaskSet(lambda name, failure: self._log.error("watch failed", failure=failure, watch=name))
 
@@ -101,9 +101,9 @@ class CaseCluster:
         await self._tasks.close()
 
     def check_free(self, namespaces: Collection[str]) -> None:
-        """Checks that nothing of somebody else is in the way.
+        """Checks that none of the namespaces exists already.
 
-        Raises: ConfigError.
+        Raises: ConfigError when one exists.
         """
         for name in sorted(namespaces):
             if name in self._namespaces.objects:
@@ -112,7 +112,7 @@ class CaseCluster:
                 )
 
     async def begin(self, stage: Stage) -> None:
-        """Makes the cluster what a case begins with; policies of the case before are gone.
+        """Applies the initial stage of a case, and deletes the policies of the previous case.
 
         Raises: ClusterError, ConfigError.
         """
@@ -138,10 +138,10 @@ class CaseCluster:
         self._stage = stage
 
     async def _add(self, bare: Stage, stage: Stage) -> None:
-        """Makes what is not there yet, and labels right."""
+        """Creates missing namespaces and pods, and corrects labels."""
         for name, labels in stage.namespaces.items():
             if name not in bare.namespaces:
-                self._mine.add(name)
+                self._created_namespaces.add(name)
                 await self._client.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
             elif bare.namespaces[name] != labels:
                 await self._set_labels(NAMESPACES, "", name, bare.namespaces[name], labels)
@@ -181,35 +181,35 @@ class CaseCluster:
             raise ClusterError(f"{action.op} {action.key}: {failure.message}") from failure
 
     async def in_force(self) -> None:
-        """Returns when the API has everything, pods run, and all of it is in the kernels.
+        """Returns when the API shows all changes, pods are ready, and all nodes' kernels hold the changes.
 
-        Raises: ClusterError saying what is late.
+        Raises: ClusterError with a change that is not in force in time.
         """
         await self._until(self._late)
         names = [node.name for node in self.nodes]
         await inforce.wait(self._topology, names, self._versions, self._client.clock, _IN_FORCE_S)
 
     async def clear(self) -> None:
-        """Takes everything away again, also what a case that broke off has left."""
+        """Deletes all objects of cases, also those of a case that failed, and restores node labels."""
         for name in tuple(self._written):
             plural, _, key = name.partition(" ")
             if plural == CLUSTERNETWORKPOLICIES.plural:
                 await self._delete(CLUSTERNETWORKPOLICIES, "", key)
-        for name in self._mine:
+        for name in self._created_namespaces:
             await self._delete(NAMESPACES, "", name)
         self._stage, self.placing = Stage(), Placing(Stage(), self.nodes)
         await self._label_nodes(self._stage)
         await self._until(self._gone)
 
     def pod(self, key: str) -> Pod:
-        """A pod as the API has it."""
+        """The pod in the API."""
         return self.pods.objects[key]
 
     def _versions(self) -> Mapping[str, Mapping[str, str]]:
         return {informer.resource.plural: informer.versions for informer in self._informers}
 
     async def _until(self, late: Callable[[], str]) -> None:
-        """Waits until ``late`` has nothing to say."""
+        """Waits until ``late`` returns an empty text."""
         problem = late()
         try:
             async with asyncio.timeout(_READY_S):
@@ -220,17 +220,17 @@ class CaseCluster:
             raise ClusterError(f"not ready in time: {problem}") from failure
 
     def _gone(self) -> str:
-        """What was deleted and is still there."""
+        """A deleted object that still exists; empty when there is none."""
         for key in self.pods.objects:
-            if namespace_of(key) in self._mine and key not in self._stage.pods:
+            if namespace_of(key) in self._created_namespaces and key not in self._stage.pods:
                 return f"pod {key} is not gone"
-        for name in self._mine - self._stage.namespaces.keys():
+        for name in self._created_namespaces - self._stage.namespaces.keys():
             if name in self._namespaces.objects:
                 return f"namespace {name} is not gone"
         return ""
 
     def _late(self) -> str:
-        """What the API does not show yet, of what was done."""
+        """A change that the API watches do not show yet; empty when they show all."""
         if problem := self._gone():
             return problem
         for name, labels in self._stage.namespaces.items():
@@ -258,7 +258,7 @@ class CaseCluster:
         return self._unseen(informer, wanted)
 
     def _unseen(self, informer: Informer[Any], keys: Iterable[str]) -> str:
-        """An object that was written, of which the API's watch has not told yet."""
+        """An object whose written version the watch does not show yet; empty when there is none."""
         for key in keys:
             written = self._written.get(f"{informer.resource.plural} {key}", "0")
             if int(informer.versions.get(key, "0")) < int(written):
@@ -268,7 +268,7 @@ class CaseCluster:
     async def _label_nodes(self, stage: Stage) -> None:
         wanted = labels_to_set(stage, self.placing)
         for node in self.nodes:
-            before = self._labelled.setdefault(node.name, {})
+            before = self._original_labels.setdefault(node.name, {})
             labels: dict[str, str | None] = dict(wanted.get(node.name, {}))
             for key in labels:
                 before.setdefault(key, node.labels.get(key))
@@ -284,7 +284,7 @@ class CaseCluster:
             try:
                 await self._client.create(PODS, body, pod.namespace)
             except ApiError as failure:
-                # The ServiceAccount of a new namespace comes a moment after it.
+                # The ServiceAccount of a new namespace is created a moment after the namespace.
                 if failure.code != _FORBIDDEN or self._client.clock.monotonic() > deadline:
                     raise ClusterError(f"pod {pod.key}: {failure.message}") from failure
                 await self._client.clock.sleep(_POLL_S)
@@ -334,7 +334,7 @@ class CaseCluster:
         self._written[f"{kind.plural} {action.key}"] = stored["metadata"]["resourceVersion"]
 
     async def _replace(self, kind: Resource[Any], action: Action, body: Json) -> Json:
-        """Replaces a policy, whose annotations agents may be writing meanwhile."""
+        """Replaces a policy; retries when an agent writes its annotations at the same time."""
         while True:
             have = await self._client.get(kind, action.name, action.namespace)
             meta = body["metadata"] | {"resourceVersion": have["metadata"]["resourceVersion"]}
@@ -358,7 +358,7 @@ class CaseCluster:
 
 
 def _same(pod: CasePod, other: CasePod | None) -> bool:
-    """Whether a pod can stay, whatever its labels are."""
+    """Whether a pod can keep running: the two differ in their labels at most."""
     return other is not None and replace(pod, labels={}) == replace(other, labels={})
 
 

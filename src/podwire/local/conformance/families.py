@@ -1,8 +1,8 @@
-"""The addresses of cases in both families (pure).
+"""Converts the IPv4 addresses of cases to IPv6 (pure).
 
-Cases name IPv4 addresses. In IPv6 each of them is the last 32 bits of a prefix of 96, and a range is 96 bits longer, so
-that a case says the same of both families. Everything (``0.0.0.0/0``) stays everything. A policy is given the ranges of
-each family that is checked, side by side.
+Cases name IPv4 addresses. The IPv6 address of a pod is a /96 prefix followed by its IPv4 address, and an
+IPv6 range is 96 bits longer than the IPv4 range. So a case means the same in both families. ``0.0.0.0/0`` becomes
+``::/0``. A policy gets the ranges of all checked families.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_net
 from typing import Any
 
 PREFIX = IPv6Network("fd10::/96")
-"""Where the pods of a cluster of the runner's own are."""
+"""The prefix of pods in a cluster that the runner creates itself."""
 
 
 def embedded(address: str, prefix: IPv6Network = PREFIX) -> str:
@@ -27,7 +27,7 @@ def embedded_range(cidr: str, prefix: IPv6Network = PREFIX) -> str:
 
 
 def prefix_of(ranges: Collection[str]) -> IPv6Network | None:
-    """The prefix in which a node's IPv4 range is embedded in its IPv6 range; None: it is not, or one is missing."""
+    """The /96 prefix of a node whose IPv6 range embeds its IPv4 range; None when it does not, or a range is missing."""
     networks = [ip_network(text) for text in ranges]
     four = next((str(network) for network in networks if network.version == 4), None)
     six = next((network for network in networks if network.version == 6), None)
@@ -38,7 +38,7 @@ def prefix_of(ranges: Collection[str]) -> IPv6Network | None:
 
 
 def in_families(manifest: Mapping[str, Any], families: Collection[int], prefix: IPv6Network = PREFIX) -> dict[str, Any]:
-    """A policy of either kind with its ranges in those families; ranges of IPv6 stay as they are."""
+    """A policy of either kind with its IPv4 ranges in the given families; IPv6 ranges do not change."""
     found: dict[str, Any] = _walk(dict(manifest), families, prefix)
     return found
 
@@ -58,7 +58,7 @@ def _walk_field(key: str, value: Any, families: Collection[int], prefix: IPv6Net
 
 
 def _peers(item: Any, families: Collection[int], prefix: IPv6Network) -> list[Any]:
-    """An item of a list; a peer that is a range of addresses is one for each family."""
+    """The items that replace an item of a list: an ``ipBlock`` peer becomes one peer for each family."""
     if not isinstance(item, dict) or not isinstance(item.get("ipBlock"), dict):
         return [item]
     block = item["ipBlock"]

@@ -1,8 +1,8 @@
-"""Packets that checks are made of, where the kernel has no sockets for them: SCTP, and ICMP's answers (pure).
+"""Encodes and reads packets for which the kernel may have no sockets: SCTP and ICMP errors (pure).
 
 An INIT and its INIT ACK (RFC 4960, 3.3.2 and 3.3.3) are the first two packets of an association; rules and connection
-tracking see what they see of a real one. The Initiate Tag of the INIT is the number of the attempt, and comes back as
-the Verification Tag of the answer.
+tracking treat them as those of a real association. The Initiate Tag of the INIT is the number of the attempt; the
+answer returns this number as its Verification Tag.
 """
 
 import struct
@@ -20,12 +20,12 @@ _WINDOW = 65535
 
 
 def _table() -> tuple[int, ...]:
-    found = []
+    table = []
     for byte in range(256):
         for _ in range(8):
             byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-        found.append(byte)
-    return tuple(found)
+        table.append(byte)
+    return tuple(table)
 
 
 _CRC = _table()
@@ -33,14 +33,14 @@ _CRC = _table()
 
 def crc32c(data: bytes) -> int:
     """The checksum of SCTP (RFC 3309)."""
-    found = 0xFFFFFFFF
+    checksum = 0xFFFFFFFF
     for byte in data:
-        found = found >> 8 ^ _CRC[(found ^ byte) & 255]
-    return found ^ 0xFFFFFFFF
+        checksum = checksum >> 8 ^ _CRC[(checksum ^ byte) & 255]
+    return checksum ^ 0xFFFFFFFF
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """An SCTP packet with one chunk, as far as it is read."""
+    """The fields of an SCTP packet and of its first chunk that checks need."""
 
     source: int
     target: int
@@ -59,7 +59,7 @@ def segment(source: int, target: int, *, verification: int = 0, kind: int = INIT
 
 
 def read_segment(data: bytes) -> Segment | None:
-    """The packet behind the IP header; None when it is none, or its checksum is wrong."""
+    """The SCTP packet in ``data`` (behind the IP header); None when it is too short or its checksum is wrong."""
     if len(data) < 20:
         return None
     source, target, verification, sum_le, kind = struct.unpack_from("!HHI4sB", data)
@@ -70,7 +70,7 @@ def read_segment(data: bytes) -> Segment | None:
 
 
 class Flow(NamedTuple):
-    """Whose packets they are; addresses as the kernel prints them."""
+    """The protocol and both ends of a connection; addresses as the kernel prints them."""
 
     protocol: str
     source: str
@@ -80,12 +80,12 @@ class Flow(NamedTuple):
 
 
 def without_header(data: bytes, family: int) -> bytes:
-    """What a raw socket gave, behind the IP header, which it gives in IPv4 alone."""
+    """The data behind the IP header of a packet from a raw socket; only IPv4 raw sockets return the header."""
     return data[(data[0] & 15) * 4 :] if family == 4 and data else data
 
 
 def read_refusal(data: bytes, family: int) -> Flow | None:
-    """The flow in an ICMP message that something cannot be reached; None for other messages.
+    """The flow that an ICMP "destination unreachable" message is about; None for other messages.
 
     ``data`` begins behind the IP header.
     """
@@ -105,5 +105,5 @@ def read_refusal(data: bytes, family: int) -> Flow | None:
     if protocol not in _PROTOCOLS or len(inner) < length + 4:
         return None
     ports = struct.unpack_from("!HH", inner, length)
-    source, target = (str(ip_address(each)) for each in pair)
+    source, target = (str(ip_address(packed)) for packed in pair)
     return Flow(_PROTOCOLS[protocol], source, ports[0], target, ports[1])

@@ -1,4 +1,4 @@
-"""Which node of a cluster each pod of a case goes to, and what a cluster for some cases has to be like (pure)."""
+"""Assigns the pods of a case to the nodes of a cluster, and computes the cluster that cases need (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, ip_network
@@ -14,7 +14,7 @@ from podwire.model.node import Node
 POD_NETWORK = IPv4Network("10.244.0.0/16")
 MOST_NODES = 16
 _OWN = 24
-"""The range of a node."""
+"""The prefix length of a node's pod range."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
     def owns(self, address: str) -> bool:
-        """Whether a pod here can have an IPv4 address."""
+        """Whether an IPv4 address lies in one of this node's pod ranges."""
         networks = (ip_network(text) for text in self.ranges)
         return any(network.version == 4 and IPv4Address(address) in network for network in networks)
 
@@ -36,7 +36,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machines(nodes: Iterable[Node]) -> tuple[Machine, ...]:
-    """The nodes of a cluster that have a range."""
+    """The nodes of a cluster that have a pod range, by name."""
     return tuple(
         Machine(
             name=node.metadata.name,
@@ -50,12 +50,12 @@ def machines(nodes: Iterable[Node]) -> tuple[Machine, ...]:
 
 
 class Placing:
-    """Where the pods and nodes of one case are."""
+    """Which nodes of the cluster the pods and nodes of one case are assigned to."""
 
     def __init__(self, stage: Stage, nodes: tuple[Machine, ...]) -> None:
         self._nodes = nodes
         self.by_address: dict[str, Machine] = {}
-        """The nodes of the case by the addresses that it gives them."""
+        """The cluster's nodes, by the node addresses that the case names."""
         wanted = [node.address for node in stage.nodes]
         for pod in stage.pods.values():
             if pod.node_address and not pod.host_network and (owner := self._owner(pod.address)):
@@ -70,7 +70,7 @@ class Placing:
         return next((node for node in self._nodes if node.owns(address)), None)
 
     def node_of(self, pod: CasePod) -> Machine:
-        """The node of a pod: the one that owns its address.
+        """The node of a pod: the node whose pod range contains the pod's address.
 
         Raises: ValueError when there is none.
         """
@@ -87,7 +87,7 @@ class Placing:
 
 
 def cluster_for(files: Sequence[CaseFile]) -> tuple[int, tuple[str, str]]:
-    """How many nodes, and which pod networks of both families, the cases of some files need.
+    """The number of nodes and the pod networks (IPv4, IPv6) that the cases of the files need.
 
     Raises: ConfigError when their addresses lie too far apart.
     """
@@ -118,7 +118,7 @@ def _pods(file: CaseFile) -> Iterable[tuple[str, CasePod]]:
 
 
 def labels_to_set(stage: Stage, placing: Placing) -> Mapping[str, dict[str, str]]:
-    """The labels that the case's nodes have, by the names of the nodes that stand for them."""
+    """The labels of the case's nodes, by the names of the cluster's nodes that they are assigned to."""
     return {
         placing.by_address[node.address].name: node.labels
         for node in stage.nodes

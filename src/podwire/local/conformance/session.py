@@ -1,8 +1,8 @@
-"""One run of ``podwire conformance``: a cluster, the cases one after the other, the results.
+"""One run of ``podwire conformance``: starts a cluster, runs the cases one after the other, collects the results.
 
-A case begins when the one before it is in force no more: policies, pods and labels are what its file says. Behind each
-step's actions everything is waited for until it is in force on every node, then all of the step's connections are tried
-at once, in both families.
+Before a case begins, policies, pods and labels are as its file says, and nothing of the previous case is in force.
+After the actions of a step, the run waits until the changes are in force on every node. Then it tries all connections
+of the step at the same time, in both IP families.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 
-Say = Callable[[str], None]
+ProgressOutput = Callable[[str], None]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be run; ``name`` of a cluster that runs, or empty for one of the run's own.
+    """The cases to run; ``name`` is a running cluster, or empty to create a cluster for this run.
 
-    Of ``config`` everything counts but the number of nodes and the pod networks, which are those that the cases need.
+    The number of nodes and the pod networks in ``config`` are ignored: the cases determine them.
     """
 
     files: tuple[CaseFile, ...]
@@ -48,19 +48,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen(files: Sequence[CaseFile], pattern: str) -> tuple[CaseFile, ...]:
-    """The files with the cases whose id is like a pattern.
+    """The files with only those cases whose id matches a pattern.
 
     Raises: ConfigError when there is none.
     """
-    found = [replace(file, cases=tuple(case for case in file.cases if fnmatchcase(case.id, pattern))) for file in files]
-    found = [file for file in found if file.cases]
-    if not found:
+    matching = [
+        replace(file, cases=tuple(case for case in file.cases if fnmatchcase(case.id, pattern))) for file in files
+    ]
+    matching = [file for file in matching if file.cases]
+    if not matching:
         raise ConfigError("--case", "", f"no case is named {pattern!r}")
-    return tuple(found)
+    return tuple(matching)
 
 
-def run(request: Request, say: Say) -> tuple[Result, ...]:
-    """Plays all cases.
+def run(request: Request, say: ProgressOutput) -> tuple[Result, ...]:
+    """Runs all cases.
 
     Raises: ConfigError, ClusterError.
     """
@@ -69,8 +71,8 @@ def run(request: Request, say: Say) -> tuple[Result, ...]:
 
 
 @contextlib.contextmanager
-def _cluster(request: Request, say: Say) -> Iterator[Topology]:
-    """The cluster that runs, or one for as long as the block lasts."""
+def _cluster(request: Request, say: ProgressOutput) -> Iterator[Topology]:
+    """The running cluster, or a new cluster that exists until the end of the block."""
     if request.name:
         yield inventory.existing(request.name)
         return
@@ -90,7 +92,7 @@ def _cluster(request: Request, say: Say) -> Iterator[Topology]:
             inventory.forget_lock(name)
 
 
-async def _play_all(request: Request, topology: Topology, say: Say) -> tuple[Result, ...]:
+async def _play_all(request: Request, topology: Topology, say: ProgressOutput) -> tuple[Result, ...]:
     clock = SystemClock()
     client = Client(
         load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), clock, manager="podwire-conformance"
@@ -134,16 +136,16 @@ def _families(nodes: Sequence[Machine], wanted: tuple[int, ...]) -> Families:
 
 
 class _Player:
-    """Plays cases on a cluster."""
+    """Runs cases on a cluster."""
 
     def __init__(self, cluster: CaseCluster, topology: Topology) -> None:
         self._cluster = cluster
         self._topology = topology
         self._trials = Trials()
-        self._places: dict[str, Path] = {}
+        self._namespaces: dict[str, Path] = {}
 
     async def play(self, source: str, case: Case) -> Result:
-        """What becomes of a case."""
+        """Runs one case and returns its result."""
         failures: list[Failure] = []
         checks, problem = 0, ""
         try:
@@ -174,22 +176,22 @@ class _Player:
     def _attempt(self, judge: Judge, step: Step, check: Check, family: int) -> Attempt:
         source, target = step.stage.pods[check.source], step.stage.pods[check.target]
         return Attempt(
-            source=self._place(source),
+            source=self._namespace(source),
             source_address=judge.address_of(source, family),
-            target=self._place(target),
+            target=self._namespace(target),
             address=judge.address_of(target, family),
             protocol=check.protocol,
             port=check.port,
             allowed=check.allowed,
         )
 
-    def _place(self, pod: CasePod) -> Path:
+    def _namespace(self, pod: CasePod) -> Path:
         """The network namespace of a pod."""
         if pod.host_network:
             return Path(self._topology.netns(self._cluster.placing.node_of(pod).name))
         uid = self._cluster.pod(pod.key).metadata.uid
-        if uid not in self._places:
-            self._places = pod_namespaces(self._topology)
-        if uid not in self._places:
+        if uid not in self._namespaces:
+            self._namespaces = pod_namespaces(self._topology)
+        if uid not in self._namespaces:
             raise ClusterError(f"pod {pod.key} has no network namespace on this machine")
-        return self._places[uid]
+        return self._namespaces[uid]

@@ -1,8 +1,8 @@
-"""What a case's cluster consists of, and what its actions make of it (pure).
+"""The objects of a case, and how its actions change them (pure).
 
-A :class:`Stage` is namespaces, pods and policies as the case file names them, with IPv4 addresses. Policies are kept as
-manifests, since they go to the API as they are. ``follow`` gives the stage behind an action, so a file can be checked
-to its end before anything is done, and the reference evaluator can be asked about any step.
+A :class:`Stage` has namespaces, pods and policies as the case file names them, with IPv4 addresses. Policies are
+manifests, because they are sent to the API unchanged. ``follow`` returns the stage after an action. So a whole file can
+be checked before it runs, and the reference evaluator can judge any step.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ OPS: Mapping[str, tuple[str, ...]] = {
 
 
 class CasePod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a case; one in the host network has the address of its node."""
+    """A pod of a case; a pod in the host network has the address of its node."""
 
     namespace: str
     name: str
@@ -47,7 +47,7 @@ class CasePod(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[ContainerPort, ...] = ()
     host_network: bool = False
     node_address: str = ""
-    """The node that it is on, by the address that the case file gives that node; empty: by its own address."""
+    """The address of the pod's node in the case file; empty: the pod's own address determines the node."""
 
     @property
     def key(self) -> str:
@@ -56,7 +56,7 @@ class CasePod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node by the address that the case file gives it, and its labels."""
+    """A node of a case: its address in the case file, and its labels."""
 
     address: str
     labels: dict[str, str] = {}
@@ -73,7 +73,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """One change, by the words of :data:`OPS`; what it does not need is empty."""
+    """One change; ``op`` is a key of :data:`OPS`, and fields that it does not need are empty."""
 
     op: str
     namespace: str = ""
@@ -84,14 +84,14 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The object that it is about: ``namespace/name``, or its name."""
+        """The changed object: ``namespace/name``, or the name of an object without a namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace and self.name else self.namespace or self.name
 
 
 def follow(stage: Stage, action: Action) -> Stage:  # noqa: PLR0911 - one return for each kind of action
-    """The stage behind an action.
+    """The stage after an action.
 
-    Raises: ValueError, with what was expected, when the action cannot be done there.
+    Raises: ValueError with the expectation when the action is impossible in this stage.
     """
     match action.op:
         case "create_policy" | "update_policy" | "delete_policy":
@@ -113,7 +113,7 @@ def follow(stage: Stage, action: Action) -> Stage:  # noqa: PLR0911 - one return
             stage,
             namespaces={name: labels for name, labels in stage.namespaces.items() if name != action.namespace},
             pods={key: pod for key, pod in stage.pods.items() if pod.namespace != action.namespace},
-            policies={key: one for key, one in stage.policies.items() if namespace_of(key) != action.namespace},
+            policies={key: policy for key, policy in stage.policies.items() if namespace_of(key) != action.namespace},
         )
     before = stage.namespaces[action.namespace] if action.op == "add_namespace_labels" else {}
     return replace(stage, namespaces=stage.namespaces | {action.namespace: before | action.labels})
@@ -124,7 +124,7 @@ def namespace_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _check(good: bool, problem: str) -> None:  # noqa: FBT001 - a condition and what is said when it does not hold
+def _check(good: bool, problem: str) -> None:  # noqa: FBT001 - a condition and the error text when it is false
     if not good:
         raise ValueError(problem)
 

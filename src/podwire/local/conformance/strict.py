@@ -1,6 +1,6 @@
-"""Fields of cases' policies that there are not: an API server leaves them out, and the case means another one.
+"""Finds unknown fields in the NetworkPolicies of cases: an API server drops them, which changes the case's meaning.
 
-Of cluster policies nothing is said: their API grows, and cases may be about what is newer.
+Cluster policies are not checked: their API still grows, and cases may use newer fields.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from podwire.local.conformance.stage import NETWORK_POLICY, Manifest
 
 
 def check(file: CaseFile) -> None:
-    """Raises: ConfigErrors with file, case and field of each."""
+    """Raises: ConfigErrors with file, case and path of each unknown field."""
     if wrong := list(_wrong(file)):
         raise ConfigErrors(wrong)
 

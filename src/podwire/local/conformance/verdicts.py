@@ -1,7 +1,7 @@
-"""What was observed against what a case file expects, and what the reference evaluator says (pure).
+"""Compares the observed outcomes with a case file and, for failures, with the reference evaluator (pure).
 
-The evaluator is asked about failures alone: where it agrees with the file, podwire's rules are wrong, and where it
-agrees with what was observed, the file is.
+The evaluator is asked about failures only. When the evaluator agrees with the file, podwire's rules are wrong. When the
+evaluator agrees with the observed outcome, the file is wrong.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ ANSWERED, NOTHING = "answered", "nothing came"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A check that came out otherwise than its case says."""
+    """A check whose outcome differs from the one that its case expects."""
 
     case: str
     step: int
@@ -38,17 +38,17 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whose(self) -> str:
-        """What the evaluator's word means."""
+        """Which side is wrong according to the evaluator: podwire's rules or the case file."""
         return "podwire's rules are wrong" if self.evaluator == self.expected else "the file is wrong"
 
     def __str__(self) -> str:
         where = f"{self.case} step {self.step}: {self.source} -> {self.target} {self.protocol}/{self.port}"
-        said = f"expected {self.expected}, observed: {self.observed}"
-        return f"{where} IPv{self.family}: {said}; the evaluator says {self.evaluator}: {self.whose}"
+        difference = f"expected {self.expected}, observed: {self.observed}"
+        return f"{where} IPv{self.family}: {difference}; the evaluator says {self.evaluator}: {self.whose}"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one case; ``problem``: why it could not be played to its end."""
+    """The result of one case; ``problem`` says why the case could not run to its end."""
 
     file: str
     case: str
@@ -60,20 +60,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether it came out as its file says."""
+        """Whether all checks ran and had the outcome that the file expects."""
         return not self.failures and not self.problem
 
 
 def holds(check: Check, observed: str) -> bool:
-    """Whether a check came out as expected: answered, or silence; a refusal is neither."""
+    """Whether a check has the expected outcome: an answer or silence. A refusal is neither."""
     return observed == (ANSWERED if check.allowed else NOTHING)
 
 
 class Judge:
-    """Compares what was observed in one step with its case."""
+    """Compares the observed outcomes of one step with its case."""
 
     def __init__(self, case: Case, step: Step, placing: Placing, address: Callable[[str, int], str]) -> None:
-        """``address`` gives the address of a family that stands for one of the case."""
+        """``address`` converts an address of the case and an IP family to the cluster's address of that family."""
         self._case, self._step = case, step
         self._placing, self._address = placing, address
         self._worlds: dict[int, World] = {}
@@ -81,9 +81,9 @@ class Judge:
     def failures(
         self, observed: Iterable[tuple[Check, int, str]], policy: Callable[[Manifest], Manifest]
     ) -> list[Failure]:
-        """The failures among checks with their families and what was observed.
+        """The failures among the checks; each check comes with its IP family and its observed outcome.
 
-        ``policy`` gives the form of a policy that was applied.
+        ``policy`` converts a policy of the case to the policy that was applied.
         """
         return [
             self._failure(check, family, seen, policy) for check, family, seen in observed if not holds(check, seen)
@@ -94,10 +94,13 @@ class Judge:
             self._worlds[family] = world(
                 self._step.stage, self._placing, lambda four: self._address(four, family), policy
             )
-        made = self._worlds[family]
+        evaluated = self._worlds[family]
         ends = [self.address_of(self._step.stage.pods[key], family) for key in (check.source, check.target)]
         connection = Connection(
-            source=made.party(ends[0]), destination=made.party(ends[1]), protocol=check.protocol, port=check.port
+            source=evaluated.party(ends[0]),
+            destination=evaluated.party(ends[1]),
+            protocol=check.protocol,
+            port=check.port,
         )
         return Failure(
             case=self._case.id,
@@ -109,11 +112,11 @@ class Judge:
             family=family,
             expected=_word(allowed=check.allowed),
             observed=seen,
-            evaluator=_word(allowed=evaluate(made, connection).allowed),
+            evaluator=_word(allowed=evaluate(evaluated, connection).allowed),
         )
 
     def address_of(self, pod: CasePod, family: int) -> str:
-        """The address of a pod; one in the host network has that of its node."""
+        """The address of a pod; a pod in the host network has the address of its node."""
         if pod.host_network:
             return self._placing.node_of(pod).address(family)
         return self._address(pod.address, family)
@@ -122,7 +125,7 @@ class Judge:
 def world(
     stage: Stage, placing: Placing, address: Callable[[str], str], policy: Callable[[Manifest], Manifest]
 ) -> World:
-    """A stage as the evaluator reads it, with the pods' addresses of one family."""
+    """A stage as input of the evaluator, with the pods' addresses of one IP family."""
     nodes = {node.name: node for node in placing.by_address.values()}
     labels = {
         placing.by_address[node.address].name: node.labels for node in stage.nodes if node.address in placing.by_address
