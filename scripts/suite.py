@@ -3,9 +3,9 @@
 Usage: ``python scripts/suite.py [TIER ...]``, all tiers without arguments. The exit status is 0 when every test passed,
 1 when one failed, 2 for a tier that does not exist.
 
-A tier is one or more jobs, each a process of pytest. The tiers of a stage (:data:`STAGES`) run side by side: most tests
-of ``kernel`` and ``e2e`` wait for packets and processes, and a guest of ``uml`` has one processor. The output of a job
-is shown whole, in the order of the jobs; that of the first unfinished job as it comes.
+A tier is one or more jobs, each a process of pytest. The jobs of a tier run side by side, the tiers one after the other:
+with all tiers at once on two processors, tests waited for each other and the whole took longer. The output of a job is
+shown whole, in the order of the jobs; that of the first unfinished job as it comes.
 """
 
 import os
@@ -23,8 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PYTEST = (".venv/bin/python", "-m", "pytest")
 GUEST = ("scripts/uml", "pytest")
-STAGES = (("unit",), ("kernel", "uml", "e2e"))
-"""Tiers that run side by side; the stages follow one another."""
 UNIT_HALF = ("tests/unit/policy", "tests/unit/proxy", "tests/unit/state", "tests/unit/house", "tests/unit/why")
 """About half of the unit tests by time. Two processes need less than workers of one run, which would each read all
 files and exchange every test."""
@@ -92,7 +90,7 @@ def e2e_jobs() -> Iterator[Job]:
 TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "uml": uml_jobs, "e2e": e2e_jobs}
 
 
-def run_stage(jobs: Sequence[Job], folder: Path) -> None:
+def run_jobs(jobs: Sequence[Job], folder: Path) -> None:
     """Runs jobs side by side and shows their output."""
     for number, job in enumerate(jobs):
         job.output = folder / f"{job.tier}-{number}"
@@ -152,13 +150,12 @@ def main(tiers: Sequence[str]) -> int:
     wanted = tiers or tuple(TIERS)
     done: list[Job] = []
     with tempfile.TemporaryDirectory(prefix="podwire-suite-") as folder:
-        for stage in STAGES:
-            jobs = [job for tier in stage if tier in wanted for job in TIERS[tier]()]
-            began = time.monotonic()
-            run_stage(jobs, Path(folder))
-            if jobs:
-                print(f"== {', '.join(dict.fromkeys(job.tier for job in jobs))}: {time.monotonic() - began:.0f} s")
-            done += jobs
+        for tier in TIERS:
+            if tier in wanted:
+                began, jobs = time.monotonic(), list(TIERS[tier]())
+                run_jobs(jobs, Path(folder))
+                print(f"== {tier}: {time.monotonic() - began:.0f} s", flush=True)
+                done += jobs
     return report(done)
 
 

@@ -65,7 +65,9 @@ def ask(address: str, port: int, path: str = "/") -> tuple[int, str, dict[str, o
             answer = connection.getresponse()
         except ConnectionError:  # a reset is what who is waiting gets when the listener goes
             return 0, "", {}
-        return answer.status, answer.getheader("X-Load-Balancing-Endpoint-Weight", ""), json.loads(answer.read())
+        body = answer.read()
+    counts = json.loads(body) if answer.status == 200 or body[:1] == b"{" else {}  # the rest is text
+    return answer.status, answer.getheader("X-Load-Balancing-Endpoint-Weight", ""), counts
 
 
 def service(*ready: str) -> tuple[ServicePort, ...]:

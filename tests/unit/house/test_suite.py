@@ -49,7 +49,7 @@ def test_failed_tests_are_listed_with_their_commands(
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_it.py").write_text(_TESTS)
     job = suite.Job("unit", pytest_command(tmp_path), ("again",))
-    suite.run_stage([job], tmp_path)
+    suite.run_jobs([job], tmp_path)
     assert job.counts == Counter(passed=1, failed=2, skipped=1)
     assert suite.report([job]) == 1
     assert capsys.readouterr().out.endswith(
@@ -64,7 +64,7 @@ def test_a_job_that_ends_without_a_result_is_listed(
     suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = suite.Job("uml", (sys.executable, "-c", "raise SystemExit(125)"))
-    suite.run_stage([job], tmp_path)
+    suite.run_jobs([job], tmp_path)
     assert suite.report([job]) == 1
     assert "# exit status 125, no test named\n\nsuite: 0 passed, 1 failed, 0 skipped\n" in capsys.readouterr().out
 
@@ -75,7 +75,7 @@ def test_a_suite_in_which_all_pass_succeeds(
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_it.py").write_text("def test_true():\n    assert True\n")
     job = suite.Job("unit", pytest_command(tmp_path))
-    suite.run_stage([job], tmp_path)
+    suite.run_jobs([job], tmp_path)
     assert suite.report([job]) == 0
     assert capsys.readouterr().out.endswith("\nsuite: 1 passed, 0 failed, 0 skipped\n")
 
