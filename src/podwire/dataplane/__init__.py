@@ -1,1 +1,1 @@
-"""What the data planes of Services and policies share."""
+"""The data plane interface, mode switch and commit loop that Services and policies share."""

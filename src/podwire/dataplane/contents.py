@@ -3,8 +3,8 @@
 Chains and sets are added, replaced and removed by name. Each keeps its value from before its first change, so
 :meth:`KeyedContents.changes` returns only what changed, before and after, and costs only that.
 
-Elements that belong to pods are claimed and released: while two pods claim the same element, as while an address goes
-from one pod to another, the pod that is first by name gets it.
+Elements that belong to pods are claimed and released. While two pods claim the same element (an address moves from one
+pod to another), the element of the pod that is first by name is used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ Element = TypeVar("Element")
 
 
 class ContentsExtract(msgspec.Struct, Generic[Chain, Set], frozen=True, gc=False):
-    """Some chains, and sets with some of their elements, by their names."""
+    """A selection of chains, and of sets with a selection of their elements, by name."""
 
     chains: dict[str, Chain]
     sets: dict[str, Set]
@@ -84,8 +84,8 @@ class KeyedContents(Generic[Chain, Set, Key, Element]):
     def fill_set(self, declared: Set) -> None:
         """Makes a set have exactly these elements."""
         elements = _elements(declared)
-        gone = dict.fromkeys(self.elements[declared.name].keys() - elements.keys())
-        self.put_elements(declared.name, {**gone, **elements})
+        removed = dict.fromkeys(self.elements[declared.name].keys() - elements.keys())
+        self.put_elements(declared.name, {**removed, **elements})
 
     def claim(self, pod: str, elements: Mapping[str, Mapping[Key, Element]]) -> None:
         """A pod claims elements, by the name of their set."""
@@ -111,7 +111,7 @@ class KeyedContents(Generic[Chain, Set, Key, Element]):
 
     def filled_sets(self) -> Iterator[Set]:
         """The sets with their elements."""
-        return (replace(each, elements=self.elements[name]) for name, each in self.sets.items())
+        return (replace(declared, elements=self.elements[name]) for name, declared in self.sets.items())
 
     def changes(self) -> tuple[ContentsExtract[Chain, Set], ContentsExtract[Chain, Set]]:
         """The chains and elements that changed since the last call: before, and now."""
@@ -124,10 +124,10 @@ class KeyedContents(Generic[Chain, Set, Key, Element]):
                 now.chains[name] = self.chains[name]
         for name in self._sets_before.keys() | self._elements_before.keys():
             touched = self._elements_before.get(name, {})
-            was = self._sets_before[name] if name in self._sets_before else self.sets[name]
-            if was is not None:
-                there = {key: element for key, element in touched.items() if element is not None}
-                before.sets[name] = replace(was, elements=there)
+            old_set = self._sets_before[name] if name in self._sets_before else self.sets[name]
+            if old_set is not None:
+                old_elements = {key: element for key, element in touched.items() if element is not None}
+                before.sets[name] = replace(old_set, elements=old_elements)
             if name in self.sets:
                 own = self.elements[name]
                 now.sets[name] = replace(self.sets[name], elements={key: own[key] for key in touched if key in own})

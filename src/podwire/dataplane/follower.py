@@ -1,9 +1,9 @@
 """The loop that keeps a data plane equal to the API.
 
-1. A commit follows each change, after ``gather`` has waited for what comes with it. 2. A commit that the kernel refuses
-is tried again after a backoff from 0.1 s to 10 s, and never ends the loop; the last good state stays in force. 3. A
-change that somebody else makes in the kernel wakes the loop too: :attr:`Follower.disturbed` is set, and the commit
-restores the state. 4. When the loop ends, everything stays in force.
+1. A commit follows each change, after ``gather`` has waited for further changes. 2. When the kernel refuses a commit,
+the loop retries the commit after a backoff from 0.1 s to 10 s and does not end; the last good state stays in force.
+3. A change that another program makes in the kernel also wakes the loop: :attr:`Follower.disturbed` is set, and the
+commit restores the state. 4. When the loop ends, the kernel keeps its state.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ class Source(Protocol[T]):
 
 
 class Follower:
-    """What has changed, whether the kernel holds it, and the loop that makes the kernel hold it."""
+    """The commit loop of a data plane, and whether the kernel holds the latest desired state."""
 
     def __init__(self, plane: DataPlane, clock: Clock, subject: str, refused: Callable[[KernelError], None]) -> None:
-        """``subject`` is what is programmed, as :attr:`problem` names it; ``refused`` hears of each refusal."""
+        """``subject`` begins the text of :attr:`problem`; ``refused`` gets the error of each refused commit."""
         self._plane = plane
         self._clock = clock
         self._subject = subject
@@ -43,32 +43,32 @@ class Follower:
         self.disturbed = False
         """Whether another program may have changed what the data plane holds; the commit resets it."""
         self.programmed = asyncio.Event()
-        """Set while the kernel holds everything known."""
+        """Set while the kernel holds the latest desired state."""
         self.loaded = asyncio.Event()
-        """Set once the kernel held everything known."""
+        """Set after the first successful commit."""
         self.refusal = ""
-        """Why the kernel does not take what is known; empty while it does."""
+        """Why the kernel refused the last commit; empty when it succeeded."""
 
     @property
     def problem(self) -> str:
-        """Why the node does not do what the API asks for; empty: it does, be a change on its way or not."""
+        """Why the node does not follow the API; empty when it does, even while a change is being committed."""
         if not self.loaded.is_set():
             return f"{self._subject} yet"
         return f"{self._subject}: {self.refusal}" if self.refusal else ""
 
     def change(self) -> None:
-        """Something changed that the kernel does not hold yet."""
+        """Records that the desired state changed, and wakes the loop."""
         self.programmed.clear()
         self.wake.set()
 
     def look(self) -> None:
-        """Asks the data plane whether somebody else changed what it holds."""
+        """Wakes the loop when another program changed what the data plane holds."""
         if self._plane.disturbed():
             self.disturbed = True
             self.wake.set()
 
     def refuse(self, failure: KernelError) -> None:
-        """The kernel refused a commit; the last good state is in force."""
+        """Records that the kernel refused a commit; the last good state is in force."""
         self.refusal = str(failure)
         self._refused(failure)
 

@@ -1,7 +1,7 @@
 """Opening and clearing the data planes of a registry in one network namespace.
 
-An entry names a class, which is made with the facts of a node and the namespace. Its module also has a function
-``clear``, which removes what an earlier run left.
+A registry entry names a class; it is called with the facts of a node and the network namespace. The module of the class
+also has a function ``clear``, which removes what an earlier run left.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from podwire.runtime.registry import Registry
 
 Place = Path | str | None
-"""A network namespace (None: that of this thread)."""
+"""A network namespace; None is the namespace of this thread."""
 
 Facts = TypeVar("Facts")
 Facts_contra = TypeVar("Facts_contra", contravariant=True)
@@ -20,7 +20,7 @@ Plane_co = TypeVar("Plane_co", covariant=True)
 
 
 class Modes(Protocol[Facts_contra, Plane_co]):
-    """How data planes are made, by their names."""
+    """Opens and clears data planes by name."""
 
     def names(self) -> tuple[str, ...]:
         """All names, the preferred one first."""
@@ -57,8 +57,8 @@ class RegisteredModes(Generic[Facts, Plane]):
 
         Raises: ConfigError for a name that is not in the registry; KernelError.
         """
-        made: Plane = self._entries.load(name)(facts, self._place)
-        return made
+        plane: Plane = self._entries.load(name)(facts, self._place)
+        return plane
 
     def clear(self, name: str) -> bool:
         """Removes what an earlier run left of a mode; returns whether there was anything.
@@ -66,5 +66,5 @@ class RegisteredModes(Generic[Facts, Plane]):
         Raises: ConfigError for a name that is not in the registry; KernelError.
         """
         self._entries.check(name)
-        found: bool = importlib.import_module(self._entries[name].partition(":")[0]).clear(self._place)
-        return found
+        removed: bool = importlib.import_module(self._entries[name].partition(":")[0]).clear(self._place)
+        return removed

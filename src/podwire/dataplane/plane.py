@@ -13,7 +13,7 @@ from podwire.state.value import StateValue
 
 
 class Batch(Protocol):
-    """Operations that were given to the kernel together; its text is what was written."""
+    """Operations that were sent to the kernel together; the text of the batch is what was written."""
 
     def __bool__(self) -> bool:
         """Whether there was anything to write."""
@@ -23,15 +23,15 @@ class Batch(Protocol):
 
 
 Written = Sequence[Batch | str]
-"""What a data plane wrote, in this order; an entry without operations, or without text, is false."""
+"""What a data plane wrote, in order; an entry without operations, or without text, is false."""
 
 
 class DataPlane(Protocol):
-    """What programs one kernel, whatever it programs."""
+    """Programs Services or policies into the kernel of one network namespace."""
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """The name of the data plane in the registry."""
         ...
 
     def heal(self) -> Written:
@@ -54,12 +54,12 @@ class DataPlane(Protocol):
         ...
 
     def remove(self) -> None:
-        """Takes all of it out of the kernel.
+        """Removes everything that the data plane owns from the kernel.
 
         Raises: KernelError.
         """
         ...
 
     def close(self) -> None:
-        """Closes what is open to the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; the kernel keeps its state."""
         ...

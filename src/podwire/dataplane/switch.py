@@ -1,8 +1,8 @@
-"""A data plane that is replaced by another one while it serves.
+"""A data plane that can be replaced by another one while traffic flows.
 
 A change of mode takes effect with the next load: the new data plane is opened and programmed whole, and only then is
-the old one removed, so that a packet finds rules at any moment. A mode that cannot be had (the kernel or the machine
-lacks something) leaves the data plane in force as it is, or at the start gives way to the next one of the registry;
+the old one removed, so that a packet finds rules at any moment. When a mode is not available (the kernel or the machine
+lacks something), the data plane in force stays; at the start, the next mode of ``start`` is tried.
 :attr:`Switch.problem` names the mode and the reason. A mode that is not supported is not tried again.
 
 What an earlier run left of other modes is removed after the first load.
@@ -26,9 +26,9 @@ class Switch(Generic[Facts, Plane]):
     """The data plane in force, and the one that is wanted."""
 
     def __init__(self, modes: Modes[Facts, Plane], wanted: str, facts: Facts, start: Sequence[str]) -> None:
-        """Opens the first of ``start`` that can be had.
+        """Opens the first available mode of ``start``.
 
-        Raises: KernelError of the first when none can be had and nothing stands in for it.
+        Raises: KernelError of the first mode, when no mode is available and there is no substitute.
         """
         self._modes = modes
         self._facts = facts
@@ -36,7 +36,7 @@ class Switch(Generic[Facts, Plane]):
         self._cleared = False
         self._failures: dict[str, KernelError] = {}
         self.wanted = wanted
-        """The mode to be in; takes effect with the next load."""
+        """The wanted mode; takes effect with the next load."""
         self._plane = self._first(start)
         self._poll = select.epoll()
         self._poll.register(self._plane.fileno(), select.EPOLLIN)
@@ -47,17 +47,17 @@ class Switch(Generic[Facts, Plane]):
                 return self._modes.open(name, self._facts)
             except KernelError as failure:
                 self._failures[name] = failure
-        return self._stand_in(self._failures[names[0]])
+        return self._substitute(self._failures[names[0]])
 
-    def _stand_in(self, failure: KernelError) -> Plane:
-        """What is in force where no mode can be had; ``failure`` is that of the first.
+    def _substitute(self, failure: KernelError) -> Plane:
+        """The substitute data plane when no mode is available; ``failure`` is the error of the first mode.
 
-        Raises: KernelError where there is nothing.
+        Raises: KernelError when there is no substitute.
         """
         raise failure
 
-    def _better(self) -> Sequence[str]:
-        """The modes to be in rather than in the one in force, the best first."""
+    def _preferred(self) -> Sequence[str]:
+        """The modes that are preferred to the mode in force, the best first."""
         return () if self.wanted == self.name else (self.wanted,)
 
     @property
@@ -72,7 +72,7 @@ class Switch(Generic[Facts, Plane]):
         return (self.wanted, failure) if failure is not None and self.wanted != self.name else None
 
     def close(self) -> None:
-        """Closes what is open to the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; the kernel keeps its state."""
         self._poll.close()
         self._plane.close()
 
@@ -97,16 +97,16 @@ class Switch(Generic[Facts, Plane]):
         return self._plane.desired()
 
     def remove(self) -> None:
-        """Takes all of it out of the kernel.
+        """Removes everything that the data plane in force owns from the kernel.
 
         Raises: KernelError.
         """
         self._plane.remove()
 
     def _load(self, program: Callable[[Plane], Written]) -> Written:
-        """Programs a better mode where one can be had, or else the one in force; returns what was written.
+        """Programs a preferred mode if one is available, otherwise the mode in force; returns what was written.
 
-        Raises: KernelError of the data plane in force; what was in force stays.
+        Raises: KernelError of the data plane in force; the kernel keeps its last good state.
         """
         written = self._change(program)
         if written is None:
@@ -116,42 +116,42 @@ class Switch(Generic[Facts, Plane]):
         return written
 
     def _change(self, program: Callable[[Plane], Written]) -> Written | None:
-        """Goes to the best mode that can be had; None where none is better than the one in force."""
-        for name in self._better():
+        """Switches to the best available preferred mode; returns what was written, or None when there was no switch."""
+        for name in self._preferred():
             if isinstance(self._failures.get(name), Unsupported):
                 continue
             try:
-                return self._go_to(name, program)
+                return self._switch_to(name, program)
             except KernelError as failure:
                 self._failures[name] = failure
         return None
 
-    def _go_to(self, name: str, program: Callable[[Plane], Written]) -> Written:
+    def _switch_to(self, name: str, program: Callable[[Plane], Written]) -> Written:
         """Programs another mode, and then removes the one in force.
 
-        Raises: KernelError; what was in force stays, or is the other mode where only the removal failed.
+        Raises: KernelError; the old mode stays in force, or the new mode is in force when only the removal failed.
         """
-        coming = self._modes.open(name, self._facts)
+        new_plane = self._modes.open(name, self._facts)
         try:
-            written = program(coming)
+            written = program(new_plane)
         except KernelError:
-            coming.close()
+            new_plane.close()
             self._clear()
             raise
         with self._lock:
-            going, self._plane = self._plane, coming
-            self._poll.unregister(going.fileno())
-            self._poll.register(coming.fileno(), select.EPOLLIN)
+            old_plane, self._plane = self._plane, new_plane
+            self._poll.unregister(old_plane.fileno())
+            self._poll.register(new_plane.fileno(), select.EPOLLIN)
         self._failures.pop(name, None)
         self._cleared = False
         try:
-            going.remove()
+            old_plane.remove()
         finally:
-            going.close()
+            old_plane.close()
         return written
 
     def _clear(self) -> None:
-        """Removes what is left of other modes; what cannot be removed is tried again with the next load."""
+        """Removes what is left of other modes; a failed removal is tried again with the next load."""
         self._cleared = True
         for name in self._modes.names():
             if name != self._plane.name:

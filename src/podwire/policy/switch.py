@@ -29,7 +29,7 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         names = modes.names()
         super().__init__(modes, wanted, facts, names if wanted == AUTO else tuple(dict.fromkeys((wanted, *names))))
 
-    def _stand_in(self, failure: KernelError) -> PolicyDataPlane:
+    def _substitute(self, failure: KernelError) -> PolicyDataPlane:
         if not isinstance(failure, Unsupported):
             raise failure
         return Unenforced(failure)
@@ -46,9 +46,9 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         """Whether somebody holds a lock that a change takes."""
         return isinstance(self._plane, Locking) and self._plane.locked()
 
-    def _better(self) -> Sequence[str]:
+    def _preferred(self) -> Sequence[str]:
         if self.wanted != AUTO:
-            return super()._better()
+            return super()._preferred()
         names = self._modes.names()
         return names[: names.index(self.name)] if self.name in names else names
 

@@ -2,13 +2,15 @@
 
 The choice of endpoints follows Kubernetes 1.36:
 
-1. Topology: when every ready endpoint is hinted for nodes and one for this node, only those for this node count; else
-   the same with zones; else all.
-2. Cluster endpoints: ready ones that topology leaves; none: all that still serve while terminating.
-3. Local endpoints: ready ones of this node; none: those of this node that still serve while terminating.
+1. Topology: when every ready endpoint has node hints, and at least one hint names this node, only the endpoints hinted
+   for this node are used; otherwise the same rule with zones; otherwise all.
+2. Cluster endpoints: the ready endpoints that step 1 leaves. When no endpoint is ready: all endpoints that terminate
+   and still serve.
+3. Local endpoints: the ready endpoints of this node. When there are none: the endpoints of this node that terminate
+   and still serve.
 
-Hints never apply to local endpoints. :func:`explain` says of each endpoint why it is chosen or not, and the choice is
-what it says, so the two cannot disagree. The cost is that of the one Service.
+Hints never apply to local endpoints. :func:`explain` returns the reason why each endpoint is chosen or not, and
+:func:`choose` uses these reasons, so the two cannot disagree. The cost depends only on the size of the one Service.
 """
 
 import re
@@ -34,7 +36,7 @@ _CANONICAL = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """An endpoint of one port before the choice."""
+    """An endpoint of one port, before endpoints are chosen."""
 
     endpoint: Endpoint
     ready: bool
@@ -43,52 +45,59 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     zones: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
     entry: api.Endpoint = api.Endpoint()
-    """As it stands in the slice."""
+    """The endpoint as written in its EndpointSlice."""
     slice_name: str = ""
 
     @property
     def leaving(self) -> bool:
-        """Whether it still serves while it terminates."""
+        """Whether the endpoint terminates and still serves."""
         return not self.ready and self.serving and self.terminating
 
 
-class Why(StrEnum):
-    """Why an endpoint is chosen (the first four) or not."""
+class SelectionReason(StrEnum):
+    """The reason why an endpoint is chosen (the first four) or not chosen."""
 
     READY = "Ready"
     HINTED_FOR_NODE = "HintedForNode"
     HINTED_FOR_ZONE = "HintedForZone"
     TERMINATING_FALLBACK = "TerminatingFallback"
-    """It terminates and still serves, and no endpoint is ready."""
+    """The endpoint terminates and still serves, and no endpoint is ready."""
     NOT_READY = "NotReady"
     NOT_SERVING = "NotServing"
-    """It terminates and does not serve any more."""
+    """The endpoint terminates and no longer serves."""
     TERMINATING = "Terminating"
-    """It terminates and still serves, and others are ready."""
+    """The endpoint terminates and still serves, and other endpoints are ready."""
     OTHER_NODE = "HintedForOtherNode"
     OTHER_ZONE = "HintedForOtherZone"
     NOT_LOCAL = "NotLocal"
-    """It is on another node, where the policy is Local."""
+    """The endpoint is on another node, and the traffic policy is Local."""
 
     @property
     def chosen(self) -> bool:
-        """Whether it may get connections."""
+        """Whether the endpoint may get connections."""
         return self in _CHOSEN
 
 
-_CHOSEN = frozenset((Why.READY, Why.HINTED_FOR_NODE, Why.HINTED_FOR_ZONE, Why.TERMINATING_FALLBACK))
+_CHOSEN = frozenset(
+    (
+        SelectionReason.READY,
+        SelectionReason.HINTED_FOR_NODE,
+        SelectionReason.HINTED_FOR_ZONE,
+        SelectionReason.TERMINATING_FALLBACK,
+    )
+)
 
 
-class Explained(msgspec.Struct, frozen=True, gc=False):
-    """An endpoint, and why it is or is not among those of policy Cluster and among those of policy Local."""
+class ExplainedEndpoint(msgspec.Struct, frozen=True, gc=False):
+    """An endpoint, and why it is chosen or not, for traffic policy Cluster and for traffic policy Local."""
 
     candidate: Candidate
-    cluster: Why
-    local: Why
+    cluster: SelectionReason
+    local: SelectionReason
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of the choice for one port."""
+    """The endpoints chosen for one port; ``any``: whether a usable endpoint exists on any node."""
 
     cluster: tuple[Endpoint, ...]
     local: tuple[Endpoint, ...]
@@ -96,7 +105,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 def handled(service: api.Service) -> bool:
-    """Whether a Service has anything to program: not headless, not by name, not left to another proxy."""
+    """Whether this proxy programs a Service: it has a cluster address and names no other proxy."""
     spec = service.spec
     return (
         PROXY_NAME_LABEL not in service.metadata.labels
@@ -106,29 +115,29 @@ def handled(service: api.Service) -> bool:
     )
 
 
-def service_of(piece: api.EndpointSlice) -> str:
+def service_of(endpoint_slice: api.EndpointSlice) -> str:
     """``namespace/name`` of the Service that a slice belongs to; empty when it belongs to none."""
-    labels = piece.metadata.labels
+    labels = endpoint_slice.metadata.labels
     name = labels.get(SERVICE_NAME_LABEL, "")
-    if not name or HEADLESS_LABEL in labels or piece.address_type not in _FAMILIES:
+    if not name or HEADLESS_LABEL in labels or endpoint_slice.address_type not in _FAMILIES:
         return ""
-    return f"{piece.metadata.namespace}/{name}"
+    return f"{endpoint_slice.metadata.namespace}/{name}"
 
 
 def resolve(service: api.Service, slices: Iterable[api.EndpointSlice], node: NodeFacts) -> tuple[ServicePort, ...]:
-    """The ports of one Service in both families, in the order of the Service; empty for one not handled."""
+    """The ports of one Service, IPv4 first, each family in the order of the Service; empty when it is not handled."""
     if not handled(service):
         return ()
-    pieces = tuple(slices)
-    found: list[ServicePort] = []
+    all_slices = tuple(slices)
+    resolved: list[ServicePort] = []
     for family in ("ip", "ip6"):
         address = _cluster_ip(service.spec, family)
         if not address:
             continue
-        of_type = tuple(piece for piece in pieces if _FAMILIES.get(piece.address_type) == family)
+        family_slices = tuple(s for s in all_slices if _FAMILIES.get(s.address_type) == family)
         for port in service.spec.ports:
-            found.append(_resolve_port(service, port, address, family, (of_type, node)))
-    return tuple(found)
+            resolved.append(_resolve_port(service, port, address, family, (family_slices, node)))
+    return tuple(resolved)
 
 
 def _resolve_port(
@@ -136,13 +145,13 @@ def _resolve_port(
     port: api.ServicePort,
     address: str,
     family: str,
-    world: tuple[tuple[api.EndpointSlice, ...], NodeFacts],
+    inputs: tuple[tuple[api.EndpointSlice, ...], NodeFacts],
 ) -> ServicePort:
-    pieces, node = world
+    slices, node = inputs
     spec = service.spec
     external_ips = spec.external_ips if node.external_ips else ()
     external = spec.type in ("NodePort", "LoadBalancer") or bool(external_ips)
-    candidates = gather(pieces, port, node.name)
+    candidates = gather(slices, port, node.name)
     choice = choose(candidates, node)
     node_port = port.node_port if spec.type in ("NodePort", "LoadBalancer") else 0
     external_local = external and spec.external_traffic_policy == "Local"
@@ -192,8 +201,8 @@ def _cluster_ip(spec: api.ServiceSpec, family: str) -> str:
 
 
 def canonical_address(text: str) -> str:
-    """The address in its usual form; leading zeros are read as decimal, as older objects have them. Empty: none."""
-    if _CANONICAL.fullmatch(text):  # as nearly all are; to parse one costs ten times as much
+    """The address in canonical form, or an empty text if it is invalid; numbers with leading zeros are decimal."""
+    if _CANONICAL.fullmatch(text):  # nearly all addresses; parsing costs ten times as much
         return text
     plain = text.strip()
     if "." in plain and ":" not in plain:
@@ -202,7 +211,7 @@ def canonical_address(text: str) -> str:
         canonical = str(ip_address(plain))
     except ValueError:
         return ""
-    return text if canonical == text else canonical  # of equal texts one is enough
+    return text if canonical == text else canonical  # keep one copy of equal texts
 
 
 def _addresses(texts: Iterable[str], family: str) -> tuple[str, ...]:
@@ -218,7 +227,7 @@ def _load_balancer_ips(service: api.Service, family: str) -> tuple[str, ...]:
 
 
 def _source_ranges(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
-    """The ranges of a family; a range of everything means no restriction, one that is not valid is left out."""
+    """The ranges of a family; empty, which means no restriction, if one has length 0. Invalid ranges are left out."""
     if not texts:
         return ()
     ranges: list[str] = []
@@ -234,38 +243,38 @@ def _source_ranges(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
     return of_family(tuple(dict.fromkeys(ranges)), family)
 
 
-def gather(pieces: Iterable[api.EndpointSlice], port: api.ServicePort, node_name: str) -> tuple[Candidate, ...]:
+def gather(slices: Iterable[api.EndpointSlice], port: api.ServicePort, node_name: str) -> tuple[Candidate, ...]:
     """All endpoints of one port, each ``address:port`` once, in the order of their text.
 
-    Of two entries for one address, the one that does not terminate counts: a new pod took over the address.
+    When two entries have the same address, the entry that does not terminate is used: a new pod took over the address.
     """
-    return survey(pieces, port, node_name)[0]
+    return survey(slices, port, node_name)[0]
 
 
 def survey(
-    pieces: Iterable[api.EndpointSlice], port: api.ServicePort, node_name: str
+    slices: Iterable[api.EndpointSlice], port: api.ServicePort, node_name: str
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
-    """The endpoints of :func:`gather`, and the entries that do not count beside them."""
-    found: dict[str, Candidate] = {}
-    doubles: list[Candidate] = []
-    for piece in pieces:
-        for slice_port in piece.ports or ():
+    """The endpoints of :func:`gather`, and the entries that it ignores because their address is used already."""
+    candidates: dict[str, Candidate] = {}
+    duplicates: list[Candidate] = []
+    for endpoint_slice in slices:
+        for slice_port in endpoint_slice.ports or ():
             if slice_port.name is None and port.name:
                 continue
             same_name = (slice_port.name or "") == port.name
             if not same_name or slice_port.protocol != (port.protocol or "TCP") or not slice_port.port:
                 continue
-            for entry in piece.endpoints or ():
-                candidate = _candidate(entry, slice_port.port, node_name, piece.metadata.name)
+            for entry in endpoint_slice.endpoints or ():
+                candidate = _candidate(entry, slice_port.port, node_name, endpoint_slice.metadata.name)
                 if candidate is None:
                     continue
                 text = str(candidate.endpoint)
-                known = found.setdefault(text, candidate)
-                if known.terminating and not candidate.terminating:
-                    found[text], candidate = candidate, known
-                if found[text] is not candidate:
-                    doubles.append(candidate)
-    return tuple(found[text] for text in sorted(found)), tuple(doubles)
+                previous = candidates.setdefault(text, candidate)
+                if previous.terminating and not candidate.terminating:
+                    candidates[text], candidate = candidate, previous
+                if candidates[text] is not candidate:
+                    duplicates.append(candidate)
+    return tuple(candidates[text] for text in sorted(candidates)), tuple(duplicates)
 
 
 def _candidate(entry: api.Endpoint, port: int, node_name: str, slice_name: str) -> Candidate | None:
@@ -287,39 +296,42 @@ def _candidate(entry: api.Endpoint, port: int, node_name: str, slice_name: str) 
 
 
 def choose(candidates: tuple[Candidate, ...], node: NodeFacts) -> Choice:
-    """The endpoints to use, by the three steps above."""
+    """The endpoints to use, chosen by the three steps in the module docstring."""
     explained = explain(candidates, node)
     return Choice(
-        cluster=tuple(one.candidate.endpoint for one in explained if one.cluster in _CHOSEN),
-        local=tuple(one.candidate.endpoint for one in explained if one.local in _CHOSEN),
+        cluster=tuple(e.candidate.endpoint for e in explained if e.cluster in _CHOSEN),
+        local=tuple(e.candidate.endpoint for e in explained if e.local in _CHOSEN),
         any=any(c.ready or c.leaving for c in candidates),
     )
 
 
-def explain(candidates: tuple[Candidate, ...], node: NodeFacts) -> tuple[Explained, ...]:
-    """Why each endpoint is used or not, in the order given."""
+def explain(candidates: tuple[Candidate, ...], node: NodeFacts) -> tuple[ExplainedEndpoint, ...]:
+    """The reason why each endpoint is used or not, in the order of ``candidates``."""
     ready = tuple(c for c in candidates if c.ready)
     local_ready = any(c.endpoint.local for c in ready)
-    near, far = _topology(ready, node)
-    found: list[Explained] = []
+    hinted, not_hinted = _topology(ready, node)
+    explained: list[ExplainedEndpoint] = []
     for c in candidates:
         if c.ready:
-            meant = near is Why.READY or (node.name in c.nodes if near is Why.HINTED_FOR_NODE else node.zone in c.zones)
-            found.append(Explained(c, near if meant else far, Why.READY if c.endpoint.local else Why.NOT_LOCAL))
+            matches = hinted is SelectionReason.READY or (
+                node.name in c.nodes if hinted is SelectionReason.HINTED_FOR_NODE else node.zone in c.zones
+            )
+            local = SelectionReason.READY if c.endpoint.local else SelectionReason.NOT_LOCAL
+            explained.append(ExplainedEndpoint(c, hinted if matches else not_hinted, local))
         elif c.leaving:
-            cluster = Why.TERMINATING if ready else Why.TERMINATING_FALLBACK
-            local = Why.TERMINATING if local_ready else Why.TERMINATING_FALLBACK
-            found.append(Explained(c, cluster, local if c.endpoint.local else Why.NOT_LOCAL))
+            cluster = SelectionReason.TERMINATING if ready else SelectionReason.TERMINATING_FALLBACK
+            local = SelectionReason.TERMINATING if local_ready else SelectionReason.TERMINATING_FALLBACK
+            explained.append(ExplainedEndpoint(c, cluster, local if c.endpoint.local else SelectionReason.NOT_LOCAL))
         else:
-            why = Why.NOT_SERVING if c.terminating else Why.NOT_READY
-            found.append(Explained(c, why, why))
-    return tuple(found)
+            reason = SelectionReason.NOT_SERVING if c.terminating else SelectionReason.NOT_READY
+            explained.append(ExplainedEndpoint(c, reason, reason))
+    return tuple(explained)
 
 
-def _topology(ready: tuple[Candidate, ...], node: NodeFacts) -> tuple[Why, Why]:
-    """What a ready endpoint is that hints mean for this node, and what any other is."""
+def _topology(ready: tuple[Candidate, ...], node: NodeFacts) -> tuple[SelectionReason, SelectionReason]:
+    """The reason of a ready endpoint that is hinted for this node or zone, and that of any other ready endpoint."""
     if ready and all(c.nodes for c in ready) and any(node.name in c.nodes for c in ready):
-        return Why.HINTED_FOR_NODE, Why.OTHER_NODE
+        return SelectionReason.HINTED_FOR_NODE, SelectionReason.OTHER_NODE
     if node.zone and ready and all(c.zones for c in ready) and any(node.zone in c.zones for c in ready):
-        return Why.HINTED_FOR_ZONE, Why.OTHER_ZONE
-    return Why.READY, Why.READY
+        return SelectionReason.HINTED_FOR_ZONE, SelectionReason.OTHER_ZONE
+    return SelectionReason.READY, SelectionReason.READY

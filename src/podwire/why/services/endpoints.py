@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from podwire.proxy.resolve import Candidate, Explained, Why
+from podwire.proxy.resolve import Candidate, ExplainedEndpoint, SelectionReason
 from podwire.proxy.servicemap import NodeFacts
 from podwire.why.answer import EndpointChoice
 
@@ -11,7 +11,7 @@ Shares = Mapping[tuple[str, int], tuple[float, bool]]
 
 
 def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from as many sides
-    explained: Iterable[Explained],
+    explained: Iterable[ExplainedEndpoint],
     doubles: Iterable[Candidate],
     shares: Shares,
     facts: NodeFacts,
@@ -58,7 +58,11 @@ def dns_endpoints(candidates: Iterable[Candidate], doubles: Iterable[Candidate])
     """The endpoints of a headless Service: those that DNS returns, and the others with the reason."""
     found = []
     for candidate in candidates:
-        reason = (Why.READY.value, "ready") if candidate.ready else (Why.NOT_READY.value, "not ready")
+        reason = (
+            (SelectionReason.READY.value, "ready")
+            if candidate.ready
+            else (SelectionReason.NOT_READY.value, "not ready")
+        )
         found.append(_said(candidate, candidate.ready, reason, (0.0, False)))
     return (*found, *(_double(candidate) for candidate in doubles))
 
@@ -92,18 +96,18 @@ def _said(candidate: Candidate, used: bool, reason: tuple[str, str], share: tupl
     )
 
 
-def _message(candidate: Candidate, why: Why, facts: NodeFacts) -> str:
+def _message(candidate: Candidate, why: SelectionReason, facts: NodeFacts) -> str:
     where = candidate.entry.node_name or "an unknown node"
     zones, nodes = ", ".join(sorted(candidate.zones)), ", ".join(sorted(candidate.nodes))
     return {
-        Why.READY: "ready",
-        Why.HINTED_FOR_NODE: f"ready, hinted for this node ({facts.name})",
-        Why.HINTED_FOR_ZONE: f"ready, hinted for zone {facts.zone}, where this node is",
-        Why.TERMINATING_FALLBACK: "terminating but still serving, and no endpoint is ready",
-        Why.NOT_READY: "not ready",
-        Why.NOT_SERVING: "terminating, and no longer serving",
-        Why.TERMINATING: "terminating, and others are ready",
-        Why.OTHER_NODE: f"hinted for node {nodes}; this node is {facts.name}",
-        Why.OTHER_ZONE: f"hinted for zone {zones}; this node is in {facts.zone}",
-        Why.NOT_LOCAL: f"on {where}; the policy is Local and this node is {facts.name}",
+        SelectionReason.READY: "ready",
+        SelectionReason.HINTED_FOR_NODE: f"ready, hinted for this node ({facts.name})",
+        SelectionReason.HINTED_FOR_ZONE: f"ready, hinted for zone {facts.zone}, where this node is",
+        SelectionReason.TERMINATING_FALLBACK: "terminating but still serving, and no endpoint is ready",
+        SelectionReason.NOT_READY: "not ready",
+        SelectionReason.NOT_SERVING: "terminating, and no longer serving",
+        SelectionReason.TERMINATING: "terminating, and others are ready",
+        SelectionReason.OTHER_NODE: f"hinted for node {nodes}; this node is {facts.name}",
+        SelectionReason.OTHER_ZONE: f"hinted for zone {zones}; this node is in {facts.zone}",
+        SelectionReason.NOT_LOCAL: f"on {where}; the policy is Local and this node is {facts.name}",
     }[why]

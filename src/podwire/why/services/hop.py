@@ -14,7 +14,7 @@ import msgspec
 
 from podwire.model.service import EndpointSlice, Service
 from podwire.model.service import ServicePort as ApiPort
-from podwire.proxy.resolve import Candidate, Explained, explain, resolve, survey
+from podwire.proxy.resolve import Candidate, ExplainedEndpoint, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ServicePort
 from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Tracer
 from podwire.why.answer import AffinityState, Drift, EndpointChoice, Hop, Reason, ServiceMatch, SourceTranslation, Step
@@ -149,7 +149,7 @@ class _Explainer:
             also_claimed_by=tuple(others),
         )
 
-    def _explained(self, port: ServicePort) -> tuple[tuple[Explained, ...], tuple[Candidate, ...]]:
+    def _explained(self, port: ServicePort) -> tuple[tuple[ExplainedEndpoint, ...], tuple[Candidate, ...]]:
         _, pieces = self.backed[port.service]
         wanted = ApiPort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
         own = [piece for piece in pieces if piece.address_type == _FAMILIES[port.family]]

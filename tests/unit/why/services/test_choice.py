@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.proxy.resolve import Candidate, Why, choose, explain
+from podwire.proxy.resolve import Candidate, SelectionReason, choose, explain
 from podwire.proxy.servicemap import Endpoint, NodeFacts
 
 NODES, ZONES = ("n1", "n2"), ("z1", "z2")
@@ -61,23 +61,23 @@ def test_each_reason_is_true(world: tuple[tuple[Candidate, ...], NodeFacts]) -> 
     for one in explain(candidates, node):
         c = one.candidate
         true = {
-            Why.READY: c.ready,
-            Why.HINTED_FOR_NODE: c.ready and node.name in c.nodes,
-            Why.HINTED_FOR_ZONE: c.ready and node.zone in c.zones,
-            Why.TERMINATING_FALLBACK: not c.ready and c.terminating and c.serving,
-            Why.NOT_READY: not c.ready and not c.terminating,
-            Why.NOT_SERVING: not c.ready and c.terminating and not c.serving,
-            Why.TERMINATING: not c.ready and c.terminating and c.serving and anyone_ready,
-            Why.OTHER_NODE: c.ready and node.name not in c.nodes,
-            Why.OTHER_ZONE: c.ready and node.zone not in c.zones,
-            Why.NOT_LOCAL: not c.endpoint.local,
+            SelectionReason.READY: c.ready,
+            SelectionReason.HINTED_FOR_NODE: c.ready and node.name in c.nodes,
+            SelectionReason.HINTED_FOR_ZONE: c.ready and node.zone in c.zones,
+            SelectionReason.TERMINATING_FALLBACK: not c.ready and c.terminating and c.serving,
+            SelectionReason.NOT_READY: not c.ready and not c.terminating,
+            SelectionReason.NOT_SERVING: not c.ready and c.terminating and not c.serving,
+            SelectionReason.TERMINATING: not c.ready and c.terminating and c.serving and anyone_ready,
+            SelectionReason.OTHER_NODE: c.ready and node.name not in c.nodes,
+            SelectionReason.OTHER_ZONE: c.ready and node.zone not in c.zones,
+            SelectionReason.NOT_LOCAL: not c.endpoint.local,
         }
         assert true[one.cluster]
         assert true[one.local]
-        assert one.cluster is not Why.NOT_LOCAL
+        assert one.cluster is not SelectionReason.NOT_LOCAL
 
 
 def test_the_page_names_every_reason() -> None:
     page = (Path(__file__).parents[4] / "docs/why.md").read_text()
-    for why in Why:
+    for why in SelectionReason:
         assert f"`{why.value}`" in page

@@ -13,7 +13,7 @@ from podwire.state.nft_types import HOST_ORDER
 _NOBODY = Endpoint("", 0)
 
 
-class Known:
+class AdoptedTable:
     """The slots and numbers of a table that was read from the kernel."""
 
     def __init__(self, table: Table, compiler: PortCompiler) -> None:

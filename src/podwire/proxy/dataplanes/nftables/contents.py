@@ -12,7 +12,7 @@ from itertools import zip_longest
 import msgspec
 
 from podwire.proxy.claims import FrontendClaims
-from podwire.proxy.dataplanes.nftables.adopted import Known
+from podwire.proxy.dataplanes.nftables.adopted import AdoptedTable
 from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Lists, Numbered
 from podwire.proxy.dataplanes.nftables.compile import (
     Compiled,
@@ -59,7 +59,7 @@ class Contents:
         self._counts: dict[tuple[str, bytes], int] = {}
         self._claims: FrontendClaims[Frontend] = FrontendClaims()
         self._services: dict[str, _Service] = {}
-        self._known = None if known is None else Known(known, self.compiler)
+        self._known = None if known is None else AdoptedTable(known, self.compiler)
         self._lists = Lists(self._known.lists() if self._known is not None else ())
 
     def elements(self) -> Elements:

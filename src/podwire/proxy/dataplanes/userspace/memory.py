@@ -41,8 +41,11 @@ class Listener(msgspec.Struct, frozen=True, tag=True):
     retired: bool = False
 
 
-class Gone(msgspec.Struct, frozen=True, tag=True):
-    """The pool with this number is no more."""
+class PoolRemoved(msgspec.Struct, frozen=True, tag="Gone"):
+    """The pool with this number was removed.
+
+    The tag is part of the journal format: after an upgrade a new worker reads entries of the previous version.
+    """
 
     number: int
 
@@ -55,7 +58,7 @@ class Sticky(msgspec.Struct, frozen=True, tag=True):
     target: Target
 
 
-Entry = Listener | Gone | Sticky
+Entry = Listener | PoolRemoved | Sticky
 _ENTRIES = msgspec.msgpack.Decoder(Entry)
 
 

@@ -25,9 +25,9 @@ from podwire.proxy.dataplanes.userspace.memory import (
     RELAYING,
     SESSION,
     Entry,
-    Gone,
     Listener,
     Memory,
+    PoolRemoved,
     Slot,
     Sticky,
 )
@@ -194,7 +194,7 @@ class Relay:
         else:
             self._accept(serving)
         del self._pools[serving.number]
-        self.memory.append(Gone(serving.number))
+        self.memory.append(PoolRemoved(serving.number))
         self.loop.close(serving.sock.detach())
         self._stop_when_idle()
 
@@ -295,7 +295,7 @@ class Relay:
             match entry:
                 case Listener():
                     last[entry.number] = entry
-                case Gone():
+                case PoolRemoved():
                     del last[entry.number]
                 case Sticky():
                     sticky.setdefault(entry.number, []).append(entry)
@@ -304,7 +304,7 @@ class Relay:
                 serving = Serving(entry.number, entry.pool, _socket(entry.pool, entry.fd))
             except OSError as failure:
                 self._log.error("cannot restore a pool", pool=entry.pool.key, problem=failure)
-                self.memory.append(Gone(entry.number))
+                self.memory.append(PoolRemoved(entry.number))
                 continue
             serving.retired = entry.retired
             for each in sticky.get(entry.number, ()):

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from podwire.proxy.dataplanes.nftables.adopted import Known
+from podwire.proxy.dataplanes.nftables.adopted import AdoptedTable
 from podwire.proxy.dataplanes.nftables.compile import PortCompiler
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import NftablesLayout, Shape, capacity_of
@@ -36,7 +36,7 @@ def test_both_lists_are_found_again(affinity_s: int, external_local: bool, inter
     contents.change({"default/web": (port,)})
     fewer = msgspec.structs.replace(port, cluster_endpoints=ENDPOINTS[3:], local_endpoints=ENDPOINTS[3::2])
     contents.change({"default/web": (fewer,)})
-    cluster, local = Known(contents.table(), PortCompiler(LAYOUT)).spreads(fewer)
+    cluster, local = AdoptedTable(contents.table(), PortCompiler(LAYOUT)).spreads(fewer)
     assert cluster.endpoints == (ENDPOINTS[4], ENDPOINTS[5], ENDPOINTS[6], ENDPOINTS[3])
     assert cluster.capacity == 8
     assert bool(cluster.numbered) == bool(affinity_s)

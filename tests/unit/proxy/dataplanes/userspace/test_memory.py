@@ -11,9 +11,9 @@ from podwire.proxy.dataplanes.userspace.memory import (
     RELAYING,
     SESSION,
     Entry,
-    Gone,
     Listener,
     Memory,
+    PoolRemoved,
     Slot,
     Sticky,
 )
@@ -62,7 +62,7 @@ def test_the_journal(memory: Memory) -> None:
         Listener(1, POOL, 7),
         Sticky(1, "10.0.0.9", ("10.0.0.1", 80)),
         Listener(1, POOL, 7, True),
-        Gone(1),
+        PoolRemoved(1),
     ]
     for entry in entries:
         memory.append(entry)
@@ -70,13 +70,13 @@ def test_the_journal(memory: Memory) -> None:
 
 
 def test_an_entry_that_was_not_finished_is_none(memory: Memory) -> None:
-    memory.append(Gone(1))
+    memory.append(PoolRemoved(1))
     end = os.fstat(memory.journal).st_size
     os.pwrite(memory.journal, b"\0\0\0\x09half", end)
     again = Memory(memory.fd)
-    assert list(again.entries()) == [Gone(1)]
-    again.append(Gone(2))
-    assert list(memory.entries()) == [Gone(1), Gone(2)]
+    assert list(again.entries()) == [PoolRemoved(1)]
+    again.append(PoolRemoved(2))
+    assert list(memory.entries()) == [PoolRemoved(1), PoolRemoved(2)]
 
 
 def test_a_journal_that_is_mostly_history_is_written_anew(memory: Memory) -> None:
@@ -87,8 +87,8 @@ def test_a_journal_that_is_mostly_history_is_written_anew(memory: Memory) -> Non
     memory.rewrite([Listener(1, POOL, 7)])
     assert not memory.overgrown()
     assert memory.journal != old
-    memory.append(Gone(1))
-    assert list(Memory(memory.fd).entries()) == [Listener(1, POOL, 7), Gone(1)]
+    memory.append(PoolRemoved(1))
+    assert list(Memory(memory.fd).entries()) == [Listener(1, POOL, 7), PoolRemoved(1)]
 
 
 def test_another_form_is_refused() -> None:
