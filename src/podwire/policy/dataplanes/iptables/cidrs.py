@@ -1,8 +1,9 @@
-"""Ranges of addresses as networks of which the longest match counts (pure).
+"""Ranges of addresses as networks with longest-prefix match (pure).
 
-A set of networks finds the longest that an address is in, so networks that people nest stay as they are: a block of a
-rule and its exceptions are an element each, and say what holds in them where no longer one is. The kernel tries each
-length that there is, longest first. It takes no network of length 0: what holds there holds for everybody else.
+A set of networks returns the longest network that contains an address, so nested networks stay as they are: a block of
+a rule and each of its exceptions are one element each, and each element holds the table for its addresses that no
+longer network contains. The kernel tries each prefix length in the set, longest first. It accepts no network of length
+0: the table of that network becomes the default for all other addresses.
 """
 
 from bisect import bisect_right
@@ -17,10 +18,10 @@ _BITS = {4: 32, 6: 128}
 
 
 def networks(profile: Profile, family: int) -> tuple[dict[str, PortTable], PortTable]:
-    """What holds in each network for all but exact addresses, and what holds everywhere else."""
-    found = _at_borders(_texts(profile), profile, family)
-    everywhere = found.pop("0.0.0.0/0" if family == 4 else "::/0", profile.default)
-    return found, everywhere
+    """The table of each network, exact addresses aside, and the table of all addresses outside the networks."""
+    tables = _at_borders(_texts(profile), profile, family)
+    everywhere = tables.pop("0.0.0.0/0" if family == 4 else "::/0", profile.default)
+    return tables, everywhere
 
 
 def _texts(profile: Profile) -> Iterable[str]:
@@ -31,7 +32,7 @@ def _texts(profile: Profile) -> Iterable[str]:
 
 
 def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, PortTable]:
-    """By network: the table of its addresses that are in no longer one; without those that have none."""
+    """The table of each network for addresses outside longer networks; networks without such addresses are left out."""
     spans = _spans(texts, family)
     ranges = profile.ranges(family)
     starts = [first for first, _, _ in ranges]
@@ -48,7 +49,7 @@ def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str
 
 
 def _spans(texts: Iterable[str], family: int) -> list[tuple[int, int]]:
-    """First address and length of each network once, those that hold others before them."""
+    """First address and prefix length of each network, once each; an outer network comes before its inner ones."""
     found = set()
     for text in texts:
         try:
@@ -61,7 +62,7 @@ def _spans(texts: Iterable[str], family: int) -> list[tuple[int, int]]:
 
 
 def _own_address(number: int, spans: list[tuple[int, int]], bits: int) -> int | None:
-    """The first address of a network that is in none of the longer ones; None: it has none of its own."""
+    """The first address of a network that no longer network contains; None: longer networks cover the whole network."""
     first, length = spans[number]
     end = first + (1 << bits - length)
     at = first

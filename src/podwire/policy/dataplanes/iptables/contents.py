@@ -1,8 +1,8 @@
-"""What one family holds, kept current at the cost of the change (pure).
+"""The chains and sets of one family; an update costs only as much as the change (pure).
 
-Every chain of a profile, a table or a rule has a name made of what it means, so a piece that two need is there once,
-and a piece that is there is right. Numbers lead to them (:mod:`.numbers`). A change is told as the difference of what
-it touches, before and after.
+The name of each chain for a profile, a table or a rule is a hash of its meaning: a chain that two profiles need exists
+once, and a chain that exists has the right rules. Marks of packets select the chains by number (:mod:`.numbers`). A
+change is the difference between the chains and sets that it touches, before and after.
 """
 
 from collections import Counter
@@ -27,11 +27,11 @@ Named = tuple[str, PortTable]
 """A table of ports with the name of its chain."""
 
 _REMEMBERED = 1024
-"""Rules that are gone and of which a line of the log may still speak."""
+"""How many deleted rules are remembered, because a log line may still name them."""
 
 
 class Contents:
-    """One family; ``chains`` and ``sets`` are what the kernel has of it, for the numbers that names have there."""
+    """One family; ``chains`` and ``sets`` are the kernel's current ones: chain names keep their numbers from there."""
 
     def __init__(self, layout: ChainLayout, chains: Mapping[str, Rules], sets: Mapping[str, IpSet]) -> None:
         self.layout = layout
@@ -60,25 +60,25 @@ class Contents:
     # What the kernel should hold
 
     def piece(self) -> FamilyRules:
-        """All of it."""
+        """All chains, sets and jumps of the family."""
         chains = {**self._keyed.chains, **self._generate(leading=False)}
         return FamilyRules(chains, {each.name: each for each in self._keyed.filled_sets()}, self.layout.jumps())
 
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
-        """Whether rules are others than they should be, or sets have another number of elements."""
+        """Whether the rules differ from the desired ones, or a set has a different number of elements."""
         if any(sizes.get(name) != len(elements) for name, elements in self._keyed.elements.items()):
             return True
         found = self.piece()
         return bool(steps(saved, {}, FamilyRules(found.chains, {}, found.jumps), {}))
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
-        """All of it, as values with a text form."""
+        """The rules and sets of the family, as values with a text form."""
         found = self.piece()
         ruleset = Ruleset(family=self.layout.family, table=names.TABLE, chains=found.chains, jumps=found.jumps)
         return ruleset, *(found.sets[name] for name in sorted(found.sets))
 
     def _generate(self, *, leading: bool) -> dict[str, Rules]:
-        """The chains that hang together with numbers; with ``leading`` those given back still lead somewhere."""
+        """The chains that depend on numbers; ``leading``: numbers that were given back still select their chains."""
         found = self.layout.chains(self._device_sets)
         for root, numbers in self._numbers.items():
             made = branches(root, numbers.leading if leading else numbers.used, self.layout.marks)
@@ -86,18 +86,18 @@ class Contents:
             found |= made | {root: (*before, *made[root])}
         return found
 
-    # What is said
+    # Updates
 
     def move(self, layout: ChainLayout) -> None:
-        """The node, or the cluster, has other ranges and addresses; the rules are the same."""
+        """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
         self.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
-        """Takes over what became of profiles; the pods that have them are placed by :meth:`place`.
+        """Updates profiles; :meth:`place` updates the pods that have them.
 
-        Raises: KernelError when there are too few numbers.
+        Raises: KernelError when the packet mark has too few numbers for all profiles and tables.
         """
         for key in delta.made:
             self._write(profiles[key])
@@ -105,7 +105,7 @@ class Contents:
             self._write_hosts(self._names[key], profiles[key], addresses)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
-        """A pod has a device and profiles; None: it is gone."""
+        """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
         before = self._placed.pop(pod, None)
         if before is not None:
             self._release(pod, *before)
@@ -114,7 +114,7 @@ class Contents:
             self._keyed.claim(pod, self._of_pod(device, profiles))
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
-        """Takes away profiles that no pod has any more."""
+        """Removes profiles that no pod has any more."""
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
@@ -159,7 +159,7 @@ class Contents:
     # Profiles
 
     def _write(self, profile: Profile) -> None:
-        """A whole profile: in place where its chain is what it was, else beside it, and then its pods go there."""
+        """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
         key, before = profile.key, self._names.get(profile.key)
         denying = denying_policies(key)
         nets, rest = networks(profile, 6 if self.layout.family == "ip6" else 4)
@@ -212,7 +212,7 @@ class Contents:
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
     def _write_hosts(self, chain: str, profile: Profile, addresses: Iterable[str]) -> None:
-        """Brings exact addresses of a profile up to date; peers share tables, so few names are made."""
+        """Updates exact addresses of a profile; peers share tables, so few chain names are computed."""
         six = self.layout.family == "ip6"
         hosts, _ = names.profile_sets(chain, self.layout.family)
         made: dict[int, str] = {}
@@ -238,7 +238,7 @@ class Contents:
     # Tables and rules
 
     def _take(self, named: Named, key: ProfileKey) -> str:
-        """The chain of a table of ports, which is there as long as it is taken more often than dropped."""
+        """The chain of a table of ports; it exists until each taken use is dropped."""
         chain, table = named
         if not self._uses[chain]:
             self._parts[chain] = self._ports(table, key, chain)
@@ -265,7 +265,7 @@ class Contents:
         return chain
 
     def _drop(self, chain: str) -> None:
-        """Gives a chain back; with the last user it goes, and gives back what it needs."""
+        """Drops one use of a chain; with the last use, the chain is removed and its own uses of chains are dropped."""
         self._uses[chain] -= 1
         if self._uses[chain]:
             return
@@ -282,19 +282,19 @@ class Contents:
             self._drop(need)
 
     def meaning(self, name: str) -> RuleHit | None:
-        """What the chain of a rule, or what is logged there, stands for, or stood for lately; None: nothing known."""
+        """The rule for a chain name or a log prefix, if it exists or was removed lately; None: unknown."""
         chain = name if name.startswith(names.RULE) else names.CHAIN + name.upper()
         return self._hits.get(chain) or self._gone.get(chain)
 
     # Steps
 
     def loaded(self, saved: Saved, have: Mapping[str, IpSet]) -> Steps:
-        """What makes of all that the kernel has what it should have."""
+        """The steps from everything that the kernel holds to the desired state."""
         self._keyed.changes()
         return self._stepped(saved, have, self.piece())
 
     def changed(self) -> Steps:
-        """What has to be done for all that was said since the last call."""
+        """The steps for all changes since the last call."""
         before, now = self._keyed.changes()
         generated = self._generate(leading=False)
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
@@ -321,14 +321,14 @@ def _root(key: ProfileKey) -> str:
 
 
 def _device_sets(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[int, IpSet]:
-    """The sets of devices by their numbers; one that is empty by now stays."""
+    """The sets of devices by their numbers, including empty ones."""
     prefix = layout.set_name("devices-")
     words = ((name.removeprefix(prefix), each) for name, each in sets.items() if name.startswith(prefix))
     return {int(word): each for word, each in words if word.isdecimal()}
 
 
 def _known_devices(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[str, int]:
-    """Numbers by which devices are in the sets that they are in."""
+    """The numbers of devices, as given by the sets that hold the devices now."""
     found: dict[str, int] = {}
     for number, each in _device_sets(layout, sets).items():
         devices = sorted(key.rpartition(",")[2] for key in each.elements)[:PER_SET]

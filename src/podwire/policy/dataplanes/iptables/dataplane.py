@@ -1,19 +1,20 @@
-"""The ``iptables`` data plane of policies: keeps rules and sets of both families equal to what the compiler says.
+"""The ``iptables`` data plane of policies: keeps rules and sets of both families equal to the output of the compiler.
 
-1. ``load`` reads the kernel and writes what differs, numbers stay what they were: there is no moment without rules, and
-a restart with nothing changed writes nothing. 2. ``update`` writes what a change touches, without reading: elements of
-sets alone, unless chains come or go, which costs one or two calls of iptables-restore. 3. A refused step is answered by
-a full load; when that fails too, what is in force stays, the error is raised, and the next call loads again.
-4. ``heal`` writes what somebody else changed, and puts our jumps first again; of rules of the nft kind the kernel tells
-at once, of legacy ones and of sets it tells nothing, so ``disturbed`` looks every 30 s whether the rules are what they
-should be and how many elements the sets have, and says yes every 10 minutes, for the elements themselves. 5. ``close``
-leaves everything in force, ``remove`` takes it away. 6. Without IPv6, IPv4 is enforced all the same.
+1. ``load`` reads the kernel and writes only the differences; chains keep their numbers. So there is no moment without
+rules, and a restart with nothing changed writes nothing. 2. ``update`` writes only what a change touches and does not
+read the kernel: usually only elements of sets; if chains are added or removed, one or two calls of iptables-restore.
+3. After a refused step, everything is loaded again; if the load fails too, the rules in force stay, the error is
+raised, and the next call loads again. 4. ``heal`` restores what another program changed and moves the jumps to the
+first place again. The kernel reports changes of nft rules at once, but not changes of legacy rules and of sets. So
+``disturbed`` compares the rules and the numbers of set elements every 30 s, and returns True every 10 minutes so that
+the elements themselves are compared. 5. ``close`` leaves all rules in force, ``remove`` deletes them. 6. Without IPv6
+on the machine, IPv4 is still enforced.
 
-Whoever calls waits for iptables-restore: 27 ms (legacy) to 56 ms (nft) of a changed policy among 1,000, and of a pod
-that is the first of its policies; 11 ms of that are our own work, which no thread would take off the others. A change
-of elements alone runs no program (4 ms). So it is not done in a thread: while one is at work, a pod that comes would
-have to wait for it all the same, and what is counted, told and compared would have to be kept from it. What may take
-seconds is the lock of the legacy kind while others write; that is waited for before, beside other work.
+Calls block until iptables-restore ends: 27 ms (legacy) to 56 ms (nft) for a changed policy among 1,000, and for the
+first pod of its policies; 11 ms of that are Python code, which a thread would not take away from other work. A change
+of elements only runs no program (4 ms). A thread would not help: a new pod would still wait until the thread is done,
+and counters, reports and comparisons would have to be kept out meanwhile. Only the lock of the legacy kind may take
+seconds, while other programs write; the caller waits for the lock before the change, and other work continues.
 """
 
 import select
@@ -41,7 +42,7 @@ from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 
 _ALL = 20
-"""Every so many times that the time comes, all is read."""
+"""Each 20th tick of the poll timer leads to a full comparison with the kernel."""
 
 __all__ = ["IptablesPolicy", "clear", "held"]
 
@@ -66,7 +67,7 @@ class IptablesPolicy:
         self._contents: dict[str, Contents] = {}
         self._missing: set[str] = set()
         self._doomed: set[str] = set()
-        """Sets to take away that rules still referred to."""
+        """Sets to delete that rules still referred to."""
         self._ticks = 0
         self._totals = Totals()
         self._lost = True
@@ -85,11 +86,11 @@ class IptablesPolicy:
         return self._both.fileno()
 
     def locked(self) -> bool:
-        """Whether somebody else's iptables-restore is at work, which ours would wait for."""
+        """Whether another process holds the xtables lock, which a change would have to wait for."""
         return locked(self.programs)
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed what is ours since the last call."""
+        """Whether another program may have changed these rules or sets since the last call."""
         ticked, changed = self._ticker.ticked(), self._watch.changed()
         self._ticks += ticked
         if changed and self.programs.kind == "nft":
@@ -97,7 +98,7 @@ class IptablesPolicy:
         return (ticked or changed) and (self._ticks % _ALL == 0 or self._differs())
 
     def _differs(self) -> bool:
-        """Whether rules are others than they should be, or sets have more elements, or fewer."""
+        """Whether the rules differ from the desired ones, or a set has more or fewer elements."""
         try:
             sizes = self._sets.sizes()
             found = ((contents, kernel.read_rules(self._tools[family])) for family, contents in self._contents.items())
@@ -108,9 +109,11 @@ class IptablesPolicy:
     def load(
         self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None
     ) -> tuple[Steps, ...]:
-        """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
+        """Makes the kernel hold exactly the compiler's policies; returns the steps.
 
-        Raises: KernelError; what was in force stays, or what was new already.
+        ``devices`` has the device of each pod of this node, by the pod's key.
+
+        Raises: KernelError; steps that were already taken stay in force.
         """
         self._facts = facts or self._facts
         self._lost = True
@@ -144,10 +147,9 @@ class IptablesPolicy:
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
     ) -> tuple[Steps, ...]:
-        """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+        """Writes a change of the compiler; ``delta.pods`` also has the pods whose device was added or removed.
 
-        ``facts`` are others than before, though alike.
-
+        ``facts`` is None when nothing about the node changed; otherwise the new facts need no other chains.
         Raises: KernelError when a full load was tried as well and failed.
         """
         self._facts = facts or self._facts
@@ -166,7 +168,7 @@ class IptablesPolicy:
         return tuple(done)
 
     def _moved(self, facts: PolicyFacts, uplinks: tuple[str, ...]) -> bool:
-        """Takes over facts; not when the uplinks are others."""
+        """Takes over facts of the node and returns True; returns False without a change when the uplinks differ."""
         if any(contents.layout.uplinks != uplinks for contents in self._contents.values()):
             return False
         for family, contents in self._contents.items():
@@ -174,8 +176,7 @@ class IptablesPolicy:
         return True
 
     def heal(self) -> tuple[Steps, ...]:
-        """Reads the kernel and writes what differs; what had to be written.
-
+        """Reads the kernel and writes the differences; returns the steps that were needed.
         Raises: KernelError.
         """
         make_tables(self.programs, (TABLE,), self._place, self._watch.started)
@@ -188,7 +189,7 @@ class IptablesPolicy:
         return tuple(done)
 
     def _take(self, tool: Iptables, steps: Steps) -> None:
-        """Takes the steps of a change, one after the other."""
+        """Applies the steps of a change, in order."""
         self._keep_counts(tool, steps)
         self._sets.commit(steps.prepare)
         tool.restore(steps.enter, self._watch.started)
@@ -198,7 +199,7 @@ class IptablesPolicy:
             self._doomed = kernel.forget(self._sets, (*self._doomed, *steps.forget))
 
     def _keep_counts(self, tool: Iptables, steps: Steps) -> None:
-        """Keeps what rules have counted that a change takes away."""
+        """Saves the counts of the rules that a change deletes."""
         gone = {line.split()[1] for line in steps.leave.splitlines() if line.startswith(f"-X {RULE}")}
         if gone:
             readings = self._readings(tool)
@@ -217,13 +218,12 @@ class IptablesPolicy:
         return frozenset(self._missing)
 
     def hit(self, prefix: str) -> RuleHit | None:
-        """What packets that are logged with a prefix met; None: a rule that is there no more, or none of ours."""
-        found = (contents.meaning(prefix) for contents in self._contents.values())
-        return next(filter(None, found), None)
+        """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
+        hits = (contents.meaning(prefix) for contents in self._contents.values())
+        return next(filter(None, hits), None)
 
     def counts(self) -> tuple[Counted, ...]:
-        """What rules have counted since this object was made, and before where they are older.
-
+        """The counts of all rules, deleted rules included; a rule that is older than this object keeps its count.
         Raises: KernelError.
         """
         for family in self._contents:
@@ -231,12 +231,11 @@ class IptablesPolicy:
         return self._totals.all()
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
-        """What the kernel should hold."""
+        """The rules and sets that the kernel should hold."""
         return tuple(each for contents in tuple(self._contents.values()) for each in contents.desired())
 
     def remove(self) -> None:
-        """Takes all of it away.
-
+        """Deletes all rules and sets.
         Raises: KernelError.
         """
         self._lost = True
@@ -248,5 +247,5 @@ class IptablesPolicy:
 
 
 def layout_of(facts: PolicyFacts, family: str, uplinks: tuple[str, ...]) -> ChainLayout:
-    """What is laid out for a node in one family; ``uplinks`` are the devices that carry its own addresses."""
+    """The layout of a node's chains in one family; ``uplinks`` are the devices with the node's own addresses."""
     return ChainLayout(**of_family(facts, family), marks=Marks(facts.marks), uplinks=uplinks)

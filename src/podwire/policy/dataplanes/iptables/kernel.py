@@ -1,4 +1,4 @@
-"""Rules and sets of the data plane in one network namespace: read them, take the steps of a change, take all away."""
+"""Rules and sets of the data plane in one network namespace: reads them, and deletes them."""
 
 import os
 import re
@@ -28,7 +28,7 @@ Place = Path | str | None
 
 _COUNTED = re.compile(rf"\[(\d+):(\d+)\] -A ({RULE}\S+) .*-j (?:RETURN|DROP)$", re.MULTILINE)
 _TUNNELS = ("vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "tun")
-"""Kinds of links that are no pod's."""
+"""Kinds of links that never belong to a pod."""
 _SETTLE = f"{CHAIN}SETTLE"
 
 
@@ -41,8 +41,7 @@ def read_rules(tool: Iptables) -> Saved:
 
 
 def read_counts(tool: Iptables) -> dict[str, Count]:
-    """What the chains of rules have counted.
-
+    """The counts of the chains of rules, by chain.
     Raises: KernelError.
     """
     found = _COUNTED.findall(tool.save(TABLE, counters=True))
@@ -60,7 +59,7 @@ def read_sets(sets: IpSets, family: str) -> dict[str, IpSet]:
 
 
 def forget(sets: IpSets, names: Iterable[str]) -> set[str]:
-    """Takes sets away; those that rules still refer to, as nf_tables gives them back a little later, are left."""
+    """Deletes sets; returns those that rules still refer to, because nf_tables frees references with a delay."""
     left = set()
     for name in names:
         try:
@@ -71,10 +70,10 @@ def forget(sets: IpSets, names: Iterable[str]) -> set[str]:
 
 
 def remove(tool: Iptables, sets: IpSets) -> None:
-    """Takes all of a family away.
+    """Deletes all rules and sets of a family.
 
-    nf_tables lets go of sets some time after the rules that refer to them are gone, and waits for that when a rule
-    with a match or target of iptables comes.
+    nf_tables frees the references to sets some time after the rules are deleted. Adding a rule with a match or target
+    of iptables makes the kernel finish that first, so such a rule is added and deleted when sets are left.
 
     Raises: KernelError.
     """
@@ -89,7 +88,7 @@ def remove(tool: Iptables, sets: IpSets) -> None:
 
 
 def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tuple[str, ...]:
-    """The devices that carry the node's addresses, and tunnels to other nodes; none that pods have.
+    """The devices with the node's addresses, and tunnels to other nodes; devices of pods are left out.
 
     Raises: KernelError.
     """
@@ -102,7 +101,7 @@ def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tupl
 
 
 def held(place: Place = None) -> tuple[Ruleset | IpSet, ...]:
-    """What the kernel holds of ours; nothing where there is nothing.
+    """The rules and sets of this data plane that the kernel holds; empty when there are none.
 
     Raises: KernelError.
     """
@@ -115,7 +114,7 @@ def held(place: Place = None) -> tuple[Ruleset | IpSet, ...]:
 
 
 def clear(place: Place = None) -> bool:
-    """Removes what an earlier run left; returns whether there was anything.
+    """Deletes the rules and sets that an earlier run left; returns whether there were any.
 
     Raises: KernelError.
     """
@@ -137,8 +136,7 @@ def clear(place: Place = None) -> bool:
 
 
 def check(programs: Programs) -> None:
-    """Tries what is needed, in a namespace of its own.
-
+    """Tries all needed sets and rules in a temporary network namespace.
     Raises: Unsupported naming what is missing.
     """
     layout = ChainLayout(family="ip", marks=Marks(0xFF), bridges=("lo",))

@@ -1,27 +1,28 @@
-"""The rules and sets of one family: what is always there, and what profiles, tables of ports and rules become (pure).
+"""The rules and sets of one family: the fixed ones, and those for profiles, tables of ports and rules (pure).
 
-A packet between two pods costs about the same however many policies there are::
+The cost of a packet between two pods hardly depends on the number of policies::
 
-    set egress, ingress      device and address -> number of the profile; small ones: policies have no say
+    set egress, ingress      device and address -> number of the profile; numbers below 4: no policy applies
     PODWIRE-OUT, -IN         replies pass; number -> goto the profile
-    PODWIRE-OUT-p, -IN-p     set: peer's address -> number of its table; else networks, else everybody's
+    PODWIRE-OUT-p, -IN-p     set: peer's address -> number of its table; else networks, else the default
     PODWIRE-TABLES           number -> goto the table
     PODWIRE-PORTS-t          protocol and port -> goto the rule
     PODWIRE-RULE-r           counts; logs; returns or drops
 
-The target SET gives a packet the mark that a set has for it, in the table ``mangle`` alone; so all is there, before the
-filter rules of others (behind the translation of destinations, before that of sources), and what passes goes on through
-them. Our bits of the mark are taken off at the end. One of them stays from FORWARD to POSTROUTING, which tells what was
-judged from what the node itself sends: that is judged there, because only there its destination is translated. A packet
-that lost the bit on the way is judged twice, alike.
+The target SET gives a packet the mark from its set element. SET works only in the table ``mangle``, so all rules are in
+that table. It comes before the filter rules of other programs, after destination NAT and before source NAT; packets
+that pass continue to those filter rules. The rules clear podwire's bits of the mark at the end. One bit stays from
+FORWARD to POSTROUTING; it separates packets that were checked from packets that the node itself sends. The latter are
+checked in POSTROUTING, because only there their destination is translated. A packet that lost the bit in between is
+checked twice, with the same result.
 
-Only the reply direction of a known connection, and what is related to one, passes unseen, or both directions of one
-with ``keep``. Chains that mean a profile, a table or a rule never change: where the meaning differs it is another
-chain. Closed when in doubt, as in the data plane ``nftables``.
+Packets in the reply direction of a known connection and packets related to a connection pass without a look-up; with
+``keep``, both directions pass. Chains for a profile, a table or a rule never change: another meaning makes another
+chain. Default deny in doubt, as in the data plane ``nftables``.
 
-A packet that no element of a device and address matches is asked for its device alone. A set takes 64 devices for one
-network, so each set ``devices-N`` has 64 of them. Links that carry the node's own address are no pods': ``uplinks``
-have elements that say so, for the speed of what comes from outside and goes there.
+If no element matches the device and address of a packet, the device alone is looked up. A set accepts 64 devices for
+one network, so each set ``devices-N`` has 64 devices. Links with the node's own address do not belong to pods:
+``uplinks`` have set elements for that, which makes traffic from and to the outside faster.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,23 +40,23 @@ from podwire.state.iptables import Rules
 from podwire.trace.bytecode import same_ends
 
 OPEN = 1
-"""The number of pods that no policy selects."""
+"""The number for pods that no policy selects."""
 AWAY = 2
-"""The number of what is no pod's: links to other machines."""
+"""The number for links that do not belong to a pod, such as links to other machines."""
 SHARED = 4
-"""The number of a bridge as a device: what goes to none of its pods is dropped, for nothing stands for it."""
+"""The number for a bridge as a device: a packet to none of its pods is dropped, since the number has no chain."""
 FIRST = 5
-"""Of profiles; all numbers from 4 on are judged."""
+"""The first number of profiles; packets with a number from 4 on are checked."""
 PER_SET = 64
-"""Devices that the kernel takes for one network in a set of networks and devices."""
+"""How many devices the kernel accepts for one network in a set of networks and devices."""
 MAXELEM = 1 << 22
 _FEW = 8
-"""Ranges of ports that are compared one after the other."""
+"""Up to this number, ranges of ports are compared one after the other."""
 _PORTS_IN_A_MATCH = 15
 _USUAL_BURST = 5
-"""Of xt_limit; iptables-save leaves it out."""
+"""The default burst of xt_limit; iptables-save does not print it."""
 _TICKS = 10_000
-"""Of xt_limit in a second; a rate is a whole number of them."""
+"""Ticks of xt_limit in a second; the interval of a rate is a whole number of ticks."""
 _ENCAPSULATED = "policy.encapsulation: drop"
 
 Chains = dict[str, Rules]
@@ -69,15 +70,15 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     """Devices that carry the node's own addresses."""
 
     def set_name(self, word: str) -> str:
-        """The name of a set."""
+        """The full name of a set."""
         return names.set_prefix(self.family) + word
 
     def devices_name(self, number: int) -> str:
-        """The set that the device of a number is in."""
+        """The name of the set for the device with a number."""
         return self.set_name(f"devices-{number // PER_SET}")
 
     def declare(self, word: str, kind: str, elements: Iterable[str] = (), *, marks: bool = False) -> IpSet:
-        """A set; without marks its elements are plain."""
+        """A declared set with elements that have no marks; ``marks``: whether its elements may have marks."""
         family: Family = "inet6" if self.family == "ip6" else "inet"
         return IpSet(
             name=self.set_name(word),
@@ -90,7 +91,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def sets(self) -> tuple[IpSet, ...]:
-        """The sets that are always there; those about the node with their elements."""
+        """The sets that always exist; sets that describe the node have their elements."""
         uplinks = {f"{self._anywhere},{name}": self.numbered(AWAY) for name in self.uplinks}
         egress = self.declare("egress", "hash:net,iface", marks=True)
         ingress = self.declare("ingress", "hash:net,iface", marks=True)
@@ -104,7 +105,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def node_sets(self) -> tuple[IpSet, ...]:
-        """What of :meth:`sets` depends on ranges and addresses alone."""
+        """The sets of :meth:`sets` that depend only on ranges and addresses."""
         return (
             self.declare("pod-ranges", "hash:net", self.pod_ranges),
             self.declare("node-addresses", "hash:ip", self.node_addresses),
@@ -112,11 +113,11 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def device_set(self, number: int) -> IpSet:
-        """The set that the device of a number is in."""
+        """The set for the device with a number."""
         return self.declare(f"devices-{number // PER_SET}", "hash:net,iface", marks=True)
 
     def of_device(self, device: str) -> str:
-        """The element of a device alone."""
+        """The set element of a device with any address."""
         return f"{self._anywhere},{device}"
 
     @property
@@ -124,11 +125,11 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         return "::/0" if self.family == "ip6" else "0.0.0.0/0"
 
     def numbered(self, number: int) -> Element:
-        """An element that gives packets a number."""
+        """A set element that gives packets a number."""
         return Element(mark=self.marks.of(number))
 
     def jumps(self) -> tuple[tuple[str, str], ...]:
-        """(chain, rule) for the kernel's own chains."""
+        """The jumps from the kernel's built-in chains: pairs of chain and rule."""
         text = names.comment("podwire: NetworkPolicy")
         return (
             ("FORWARD", f"{text} -j {names.FORWARD}"),
@@ -137,7 +138,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def chains(self, device_sets: int) -> Chains:
-        """The chains that are always there, with so many sets of devices."""
+        """The chains that always exist; ``device_sets`` is the number of sets of devices."""
         devices = tuple(self.set_name(f"devices-{number}") for number in range(device_sets))
         found = {
             names.FORWARD: self._forward(),
@@ -173,16 +174,16 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         return f"-m mark --mark {self.marks.within(0)}"
 
     def _away(self, way: str) -> str:
-        """The match of packets with an address of this node's pods on a link that is no pod's."""
+        """The match of packets with an address of this node's pods on a link that does not belong to a pod."""
         return f"-m mark --mark {self.marks.within(AWAY)} {_in(self.set_name('pod-ranges'), way)}"
 
     @property
     def _judged(self) -> str:
-        """The match of packets that a profile, or a bridge, is to judge."""
+        """The match of packets that the chain of a profile or of a bridge has to check."""
         return f"-m mark ! --mark {self.marks.within(0, 2)}"
 
     def _drops(self, matches: Iterable[str], prefix: str, comment: str = "") -> Iterator[str]:
-        """Drops what matches, whatever policies say, and tells of it."""
+        """The rules that log and drop matching packets independently of policies."""
         for match in matches:
             if self.log.group and self.log.drops:
                 yield f"{match} {self._limit} {self._tell(prefix)}"
@@ -190,7 +191,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def _seen(self) -> int:
-        """The number that packets have between FORWARD and POSTROUTING: the highest bit alone."""
+        """The number of checked packets between FORWARD and POSTROUTING: only the highest bit."""
         return (self.marks.last + 1) >> 1
 
     def _forward(self) -> Rules:
@@ -212,11 +213,11 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def _itself(self) -> Rules:
-        """The match of what a pod of a bridge sent to itself: its device does not tell it from others there."""
+        """The match of what a pod of a bridge sent to itself; the device does not identify a pod of a bridge."""
         return (f'-m bpf --bytecode "{same_ends(self.family)}"',) if self.bridges else ()
 
     def _neighbours(self) -> Iterator[str]:
-        """How pods of one bridge find each other; ARP is not seen here."""
+        """The rules that accept neighbour discovery between pods of one bridge; ARP does not pass these chains."""
         if self.family == "ip6":
             for bridge in self.bridges:
                 for kind in (135, 136):
@@ -257,20 +258,20 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
 
     @property
     def _no_link_local(self) -> str:
-        """What has a link-local source stays on the pod's link: neighbour discovery, for one."""
+        """The match that exempts link-local sources: they stay on the pod's link, as neighbour discovery does."""
         return "! -s fe80::/10 " if self.family == "ip6" else ""
 
     @property
     def _guarded(self) -> bool:
-        """Whether pods may not encapsulate."""
+        """Whether pods are forbidden to encapsulate."""
         return bool(self.encapsulation_ports)
 
     def _to_encapsulation(self, match: str = "") -> Rules:
-        """What is no pod's of this node may be a tunnel's."""
+        """The jump to the check of tunnels, for packets whose destination is no pod of this node."""
         return (f"! -p tcp {match}-j {names.ENCAPSULATION}",) if self._guarded else ()
 
     def _encapsulation(self, devices: tuple[str, ...]) -> Chains:
-        """As in the data plane ``nftables``: what a node may unpack goes to pods alone."""
+        """The chains that drop packets from pods to tunnels of nodes, as in the data plane ``nftables``."""
         ports = sorted(set(self.encapsulation_ports))
         parts = (ports[at : at + _PORTS_IN_A_MATCH] for at in range(0, len(ports), _PORTS_IN_A_MATCH))
         goes = f"-g {names.ENCAPSULATED}"
@@ -293,12 +294,12 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         }
 
     def root(self) -> Rules:
-        """What stands before the branches of a chain that leads to profiles."""
+        """The first rules of the chains OUT and IN, before their branches to profiles."""
         known = "-m conntrack --ctstate ESTABLISHED" + ("" if self.keep else " --ctdir REPLY")
         return f"{known} -j RETURN", "-m conntrack --ctstate INVALID -j DROP"
 
     def profile(self, chain: str, key: ProfileKey, default: str, *, ranged: bool) -> Rules:
-        """The chain of a profile; ``default`` is the chain for everybody else."""
+        """The chain of a profile; ``default`` is the chain for all other peers."""
         hosts, ranges = names.profile_sets(chain, self.family)
         peer = "src" if key.direction == "Ingress" else "dst"
         found = f"{self._marked} -g {names.TABLES}"
@@ -313,7 +314,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def ports(self, chain: str, table: PortTable, denying: DenyingPolicies) -> Chains:
-        """The chains of a table of ports; where one protocol has many ranges, they are halved like numbers."""
+        """The chains of a table of ports; many ranges of one protocol become a search tree, like numbers."""
         made: Chains = {}
         rules = []
         for protocol in PROTOCOLS:
@@ -346,23 +347,26 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         made[chain] = (*rules, f"-g {last}")
 
     def rule(self, hit: RuleHit, prefix: str) -> Rules:
-        """The chain of one rule, or of a denial because no rule allows; ``prefix`` is what the log says of it.
+        """The chain of one rule, or of a denial because no rule allows; ``prefix`` is the prefix of its log lines.
 
-        Errors that belong to a connection, and what comes back to its sender through a Service, pass though no rule
-        allows it; that is looked for where it would be dropped.
+        Two kinds of packets pass although no rule allows them: errors that belong to a connection, and packets that
+        return to their sender through a Service. The rules for them stand just before the drop.
         """
         verdict = "RETURN" if hit.ruling.accept else "DROP"
         said = f"{names.comment(hit.text)} -j {verdict}"
-        spared: Rules = (
+        exempt: Rules = (
             "-m conntrack --ctstate RELATED -j RETURN",
             f"-m conntrack --ctstate DNAT {_in(self.set_name('own'), 'src,dst')} -j RETURN",
             *(f"-m conntrack --ctstate DNAT {match} -j RETURN" for match in self._itself),
         )
-        spared = spared if hit.ruling.audit or not hit.ruling.accept else ()
-        return (*spared, *(self._logs(hit, prefix) if hit.logged(self.log) else ()), said)
+        exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
+        return (*exempt, *(self._logs(hit, prefix) if hit.logged(self.log) else ()), said)
 
     def _logs(self, hit: RuleHit, prefix: str) -> Rules:
-        """Of what passes, the first packets of connections; of what only audit lets pass, now and then a later one."""
+        """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
+
+        Packets that pass only because the policy is in audit are also logged later, at most once a second.
+        """
         tell = self._tell(prefix)
         if not hit.ruling.accept:
             return (f"{self._limit} {tell}",)

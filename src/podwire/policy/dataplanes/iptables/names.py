@@ -1,6 +1,7 @@
-"""Names of chains and sets; each begins with the mark by which it is known as ours (pure).
+"""Names of chains and sets; each begins with the prefix that marks objects of podwire (pure).
 
-Chains are in the table ``mangle``. What is made of policies ends in a hash of what it means, so what is there is right.
+Chains are in the table ``mangle``. Names of chains for policies end in a hash of their meaning, so a chain that exists
+has the right rules.
 """
 
 import hashlib
@@ -16,24 +17,24 @@ from podwire.policy.verdicts import DenyingPolicies, RuleHit
 TABLE = "mangle"
 CHAIN = "PODWIRE-"
 FORWARD, INPUT, SENT = f"{CHAIN}FORWARD", f"{CHAIN}INPUT", f"{CHAIN}SENT"
-"""Where the kernel's own chains lead."""
+"""The chains that the kernel's built-in chains jump to."""
 STRANGER, NOBODY, INTRUDER = f"{CHAIN}STRANGER", f"{CHAIN}NOBODY", f"{CHAIN}INTRUDER"
-"""For a source that is no pod's, a destination that is no pod's, and a source that is no pod's to the node itself."""
+"""For packets from an unknown source, to an unknown destination, and from an unknown source to the node itself."""
 NOWHERE = f"{CHAIN}NOWHERE"
-"""For a destination that has no device of a pod."""
+"""For packets to an address of this node's pods that no device of a pod has."""
 ENCAPSULATION, ENCAPSULATED = f"{CHAIN}ENCAPSULATION", f"{CHAIN}ENCAPSULATED"
 UNMARK = f"{CHAIN}UNMARK"
 OUT, IN, TABLES = f"{CHAIN}OUT", f"{CHAIN}IN", f"{CHAIN}TABLES"
-"""From a number to the chain of a profile, or of a table of ports."""
+"""The chains that select, by number, the chain of a profile or of a table of ports."""
 PORTS, RULE = f"{CHAIN}PORTS-", f"{CHAIN}RULE-"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _COMMENT = 250
-"""Of the 255 bytes that iptables takes as a comment."""
+"""Length of comments in bytes; iptables accepts 255."""
 
 
 def set_prefix(family: str) -> str:
-    """How the names of a family's sets begin."""
+    """The prefix of the names of a family's sets."""
     return "podwire6-" if family == "ip6" else "podwire4-"
 
 
@@ -44,28 +45,28 @@ def short(value: object) -> str:
 
 
 def profile_chain(key: ProfileKey, meaning: object) -> str:
-    """The chain of a profile, given what it says beside exact addresses."""
+    """The name of a profile's chain; ``meaning`` covers its tables, exact addresses left out."""
     root = IN if key.direction == "Ingress" else OUT
     return f"{root}-{short((key, meaning))}"
 
 
 def profile_sets(chain: str, family: str) -> tuple[str, str]:
-    """The sets of a profile: exact addresses, networks."""
+    """The names of a profile's two sets: exact addresses and networks."""
     name = set_prefix(family) + chain.removeprefix(CHAIN).lower()
     return f"{name}-hosts", f"{name}-ranges"
 
 
 def ports_chain(table: PortTable, denying: DenyingPolicies) -> str:
-    """The chain of a table of ports."""
+    """The name of the chain of a table of ports."""
     return PORTS + short((denying.of(table), table))
 
 
 def rule_chain(hit: RuleHit) -> str:
-    """The chain of a rule."""
+    """The name of the chain of a rule."""
     return RULE + short(hit)
 
 
 def comment(text: str) -> str:
-    """The match that does nothing but carry a text."""
+    """The iptables match that only carries a comment."""
     text = text.encode()[:_COMMENT].decode(errors="ignore").strip()
     return f"-m comment --comment {text}" if _PLAIN.fullmatch(text) else f'-m comment --comment "{text}"'

@@ -1,13 +1,13 @@
-"""Numbers for names, as they fit into a packet's mark, and chains that lead from a number to its chain (pure).
+"""Numbers for chains, which fit into a packet's mark, and the branch chains that go from a number to its chain (pure).
 
-iptables has no map from a value to a chain: a set of ipset can give a packet a mark, and a mark can be compared. So a
-number is found by halving: a chain tells two bits of it, and what it leads to the next two; with four numbers left each
-is compared whole. Sixteen numbers cost 4 comparisons on average, 250 cost 9, 1,000 cost 11, at some 10 ns each. A
-number that nothing stands for is dropped.
+iptables has no map from a value to a chain, but an ipset can give a packet a mark, and rules can compare a mark. So a
+number is found in a search tree: a chain compares two bits of the number, and its target chains compare the next two;
+up to four numbers are compared whole. Sixteen numbers cost 4 comparisons on average, 250 cost 9, 1,000 cost 11, at
+some 10 ns each. A packet with a number that has no chain is dropped.
 
-Names keep their numbers as long as they are there, over a restart as well: ``known`` is what the kernel holds. Those
-that are given back go on leading to their chain until :meth:`Numbers.settle`, since elements of sets may still give
-them.
+A chain keeps its number as long as the chain exists, also after a restart: ``known`` has the numbers that the kernel
+holds. A number that was given back still selects its chain until :meth:`Numbers.settle`, because elements of sets may
+still give that number to packets.
 """
 
 import errno
@@ -23,13 +23,13 @@ _FEW = 4
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
-    """The bits of a mark that are ours, as numbers."""
+    """The bits of the packet mark that podwire uses, as numbers."""
 
     mask: int
 
     @property
     def last(self) -> int:
-        """The largest number that fits in."""
+        """The largest number that fits into the mask."""
         return self.mask >> self._shift
 
     @property
@@ -37,17 +37,17 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
         return (self.mask & -self.mask).bit_length() - 1
 
     def of(self, number: int) -> tuple[int, int]:
-        """The mark and its mask."""
+        """The mark for a number, and the mask."""
         return number << self._shift, self.mask
 
     def within(self, number: int, below: int = 0) -> str:
-        """The match of a number of which the lowest bits do not count."""
+        """The match of a number; the lowest ``below`` bits are ignored."""
         mask = self.mask >> self._shift + below << self._shift + below
         value = number >> below << self._shift + below
         return f"0x{value:x}" if mask == 0xFFFFFFFF else f"0x{value:x}/0x{mask:x}"
 
     def either(self, number: int) -> str:
-        """The match of 0 and of a number that is one bit."""
+        """The match of 0 or ``number``, which must be a single bit."""
         return f"0x0/0x{self.mask & ~self.of(number)[0]:x}"
 
     def sets(self, number: int) -> str:
@@ -57,7 +57,7 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
 
 
 class Numbers:
-    """Numbers from ``first`` to ``last``; ``known`` are those of names that the kernel has."""
+    """Numbers from ``first`` to ``last``; ``known`` are the numbers of the chains that the kernel holds."""
 
     def __init__(self, first: int, last: int, known: Mapping[str, int]) -> None:
         self._last = last
@@ -72,9 +72,9 @@ class Numbers:
         return {**self._left, **self.used}
 
     def take(self, name: str) -> int:
-        """The number of a name.
+        """The number of a name; a new name gets a free number.
 
-        Raises: KernelError when there are no more.
+        Raises: KernelError when no number is free.
         """
         if name not in self.used:
             self.used[name] = self._left.pop(name) if name in self._left else self._fresh()
@@ -90,18 +90,18 @@ class Numbers:
         return self._next - 1
 
     def give_back(self, name: str) -> None:
-        """Nobody needs it any more, though elements may still give its number."""
+        """Gives the number of a name back; elements of sets may still use it until :meth:`settle`."""
         self._left[name] = self.used.pop(name)
 
     def settle(self) -> None:
-        """No element gives the numbers any more that were given back."""
+        """Frees the numbers that were given back; to be called when no element of a set uses them any more."""
         for number in self._left.values():
             heapq.heappush(self._free, number)
         self._left.clear()
 
 
 def branches(root: str, numbers: Mapping[str, int], marks: Marks) -> dict[str, Rules]:
-    """The chains that lead from ``root`` to the chain of each number."""
+    """The chains that branch from ``root`` to the chain of each number."""
     made: dict[str, Rules] = {}
     _branch(root, root, sorted((number, name) for name, number in numbers.items()), marks, made)
     return made
@@ -125,9 +125,9 @@ def _branch(root: str, chain: str, leaves: list[tuple[int, str]], marks: Marks, 
 
 
 def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: Marks) -> dict[str, int]:
-    """The names with their numbers that chains of :func:`branches` tell; ``prefix`` begins the names.
+    """The names and numbers in existing chains of :func:`branches`; ``prefix`` begins the names.
 
-    Where a number was told of twice, or by other bits, nothing is known.
+    Empty when two names have the same number, or when the chains were written for other bits of the mark.
     """
     found: dict[str, int] = {}
     for chain, rules in chains.items():

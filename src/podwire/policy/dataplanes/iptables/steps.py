@@ -1,10 +1,10 @@
-"""How a change of chains and sets is cut into steps, so that no packet meets half of it (pure).
+"""How a change of chains and sets is cut into steps, so that no packet sees half of a change (pure).
 
-ipset changes one element after the other, iptables-restore a table at once, and neither knows of the other. So: 1. sets
-that are new, with their elements; 2. chains that are new and the branches that lead there, while nothing gives their
-numbers yet; 3. elements of sets that packets meet: each is written over or comes by itself, and after that others go;
-4. branches and chains that no element leads to any more; 5. their sets. A packet that is judged meanwhile finds what it
-was led to.
+ipset changes elements one by one, iptables-restore replaces a table at once, and no transaction covers both. So the
+order is: 1. create new sets with their elements; 2. add new chains and the branches to them, while no set element gives
+their numbers yet; 3. change the elements of the sets in use: first overwrite and add, then delete; 4. delete the
+branches and chains that no element selects any more; 5. delete their sets. A packet that is evaluated during the change
+finds every chain that its marks select.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ Jumps = tuple[tuple[str, str], ...]
 
 
 class FamilyRules(msgspec.Struct, frozen=True):
-    """Some chains and sets, or all of them."""
+    """Chains, sets and jumps of one family: all of them, or those that a change touches."""
 
     chains: Mapping[str, Rules] = {}
     sets: Mapping[str, IpSet] = {}
@@ -30,32 +30,32 @@ class FamilyRules(msgspec.Struct, frozen=True):
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """A change, to be done in this order; false when there is nothing to do."""
+    """The steps of a change, in order; false when there is nothing to do."""
 
     prepare: tuple[Operation, ...] = ()
     enter: str = ""
     lead: tuple[Operation, ...] = ()
     leave: str = ""
     forget: tuple[str, ...] = ()
-    """Sets to take away."""
+    """Names of the sets to delete."""
 
     def __bool__(self) -> bool:
         return bool(self.prepare or self.enter or self.lead or self.leave or self.forget)
 
     def __str__(self) -> str:
         gone = (f"destroy {name}" for name in self.forget)
-        parts = (*map(str, self.prepare), self.enter, *map(str, self.lead), self.leave, *gone)
-        return "\n".join(part.rstrip() for part in parts if part)
+        lines = (*map(str, self.prepare), self.enter, *map(str, self.lead), self.leave, *gone)
+        return "\n".join(line.rstrip() for line in lines if line)
 
 
 def steps(saved: Saved, have: Mapping[str, IpSet], want: FamilyRules, meanwhile: Mapping[str, Rules]) -> Steps:
-    """What makes of what is there what is wanted.
+    """The steps from the current chains and sets to the desired ones.
 
-    ``saved`` are the tables of which ``want`` says what our chains should be, ``meanwhile`` the branches that lead to
-    what was and to what will be.
+    ``saved`` are the current tables, ``have`` the current sets, ``want`` the desired state of podwire's chains and
+    sets, ``meanwhile`` the branches during the change, which select both old and new chains.
     """
-    new = {name: each for name, each in want.sets.items() if name not in have}
-    prepare = [operation for each in new.values() for operation in (Create(each), *_added(each))]
+    new = {name: declared for name, declared in want.sets.items() if name not in have}
+    prepare = [operation for declared in new.values() for operation in (Create(declared), *_added(declared))]
     chains = saved.get(TABLE, {})
     ours = {name: tuple(rules) for name, rules in chains.items() if POLICY.owns(TABLE, name)}
     during = {**ours, **want.chains, **meanwhile}
@@ -75,7 +75,7 @@ def _added(declared: IpSet) -> Iterator[Operation]:
 
 
 def _led(have: Mapping[str, IpSet], want: Mapping[str, IpSet]) -> Iterator[Operation]:
-    """The changes of elements: what comes, in all sets, before what goes."""
+    """The changes of elements: additions in all sets come before deletions."""
     operations = [operation for name, each in want.items() if name in have for operation in diff(have[name], each)]
     yield from (each for each in operations if not isinstance(each, Delete))
     yield from (each for each in operations if isinstance(each, Delete))
@@ -86,7 +86,7 @@ def _text(saved: Saved, chains: Mapping[str, Rules], jumps: Jumps) -> str:
 
 
 def _jumped(chains: Mapping[str, Iterable[str]], jumps: Jumps) -> dict[str, list[str]]:
-    """The kernel's own chains once the jumps stand first in them."""
+    """The kernel's built-in chains with the jumps in the first place."""
     found: dict[str, list[str]] = {}
     for chain, rule in reversed(jumps):
         before = found.get(chain) or [each for each in chains.get(chain, ()) if each not in dict(jumps).values()]
@@ -95,5 +95,5 @@ def _jumped(chains: Mapping[str, Iterable[str]], jumps: Jumps) -> dict[str, list
 
 
 def removal(names: Iterable[str]) -> Iterator[Operation]:
-    """What takes sets away."""
+    """The operations that delete sets."""
     return (Destroy(name) for name in names)

@@ -1,7 +1,7 @@
 """The rules of the ``iptables`` data plane for :mod:`podwire.policy.tracing`: as planned, and as a kernel holds them.
 
-Numbers of profiles and tables are given as they come, so those of a plan for some pods are other ones than those that a
-kernel holds for all; what becomes of a packet is the same. Held rules of policies are shown with what they counted.
+Numbers of profiles and tables are given in order of creation, so a plan for some pods has other numbers than a kernel
+that holds all pods; the outcome for a packet is the same. Rules that the kernel holds are shown with their counters.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from podwire.trace.ipset import Elements
 from podwire.trace.packet import Machine, Outcome, Packet, Step
 
 Counts = Mapping[tuple[str, str], Count]
-"""What the chains of rules counted, by family and chain."""
+"""The counters of the chains of rules, by family and chain."""
 
 
 class Tracer:
@@ -46,24 +46,24 @@ class Tracer:
         self._counts = counts or {}
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """What happens to a packet; steps have what their rules counted."""
+        """The possible outcomes for a packet; the rules in their steps have counters."""
         for outcome in self._tracer.outcomes(packet):
             yield replace(outcome, steps=tuple(self._counted(step, packet.family) for step in outcome.steps))
 
     def _counted(self, step: Step, family: str) -> Step:
-        """A step with what its rule counted, as iptables-save -c prints it."""
+        """A step with the counter of its rule, in the format of iptables-save -c."""
         count = self._counts.get((family, step.chain))
         if count is None or "-j NFLOG" in step.rule:
             return step
         return replace(step, rule=f"[{count.packets}:{count.bytes}] {step.rule}")
 
     def about(self, step: Step) -> str:
-        """What the comment of the step's rule says: policies of a profile, or the rule of a policy."""
+        """The comment of the step's rule: the policies of a profile, or the rule of a policy."""
         return self._tracer.about(step)
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
-    """The state that would be programmed."""
+    """A tracer over the rules and sets that the data plane would program."""
     pieces: list[Ruleset | IpSet] = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family, ()), {}, {})
@@ -73,8 +73,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
 
 
 def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
-    """The state that the kernel holds.
-
+    """A tracer over the rules and sets that the kernel holds; None when it holds none.
     Raises: KernelError.
     """
     pieces = kernel.held(netns)
