@@ -15,16 +15,16 @@ from podwire.local.probe.result import Result
 from podwire.testing.targets import SCTP
 
 NamespaceOf = Callable[[str], Path | None]
-"""The namespace of who has an address; None: nobody whose namespace is known."""
+"""The network namespace of the pod that has an address; None when no pod with a known namespace has it."""
 
 
 def tried(
     trials: Trials, attempts: Sequence[Attempt], namespace_of: NamespaceOf, address_of: Callable[[Attempt], str]
 ) -> list[Result]:
-    """What became of them; ``address_of`` is where one comes from. Blocks.
+    """Tries the attempts and returns their results; ``address_of`` gives the source address. Blocks.
 
-    Raises: ConfigError where packets arrive elsewhere or from elsewhere than the addresses say (Services, and what
-    nodes masquerade); KernelError.
+    Raises: ConfigError when an end is not a pod's own address (Services, and connections that nodes masquerade);
+    KernelError.
     """
     outcomes = trials.run([_trial(attempt, address_of(attempt), namespace_of) for attempt in attempts])
     return [
@@ -34,14 +34,14 @@ def tried(
 
 
 def _trial(attempt: Attempt, source: str, namespace_of: NamespaceOf) -> Trial:
-    ends = [None if attempt.named else namespace_of(attempt.address), namespace_of(source)]
-    if ends[0] is None or ends[1] is None:
-        who = attempt.target if ends[0] is None else attempt.source.name
-        raise ConfigError("reaches", "", f"{who}: SCTP connections can be tried between pods only")
+    namespaces = [None if attempt.named else namespace_of(attempt.address), namespace_of(source)]
+    if namespaces[0] is None or namespaces[1] is None:
+        end = attempt.target if namespaces[0] is None else attempt.source.name
+        raise ConfigError("reaches", "", f"{end}: SCTP connections can be tried between pods only")
     return Trial(
-        source=ends[1],
+        source=namespaces[1],
         source_address=source,
-        target=ends[0],
+        target=namespaces[0],
         address=attempt.address,
         protocol=SCTP,
         port=attempt.port.number,

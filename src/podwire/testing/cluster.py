@@ -57,9 +57,9 @@ What = str | os.PathLike[str] | Mapping[str, Any]
 """A file or folder of manifests, their text, or one object."""
 
 TIMEOUT_S = 60.0
-"""For what was applied to be Ready, and for all to take effect."""
+"""Seconds until applied workloads must be Ready and all changes in effect."""
 CONNECT_S = 2.0
-"""For a connection that policies allow."""
+"""Seconds until a connection that policies allow must be made."""
 _POLL_S = 0.005
 _DNS_S = 3.0
 
@@ -161,34 +161,34 @@ class Cluster:
 
     def pod(self, word: str) -> "Source":
         """Pods: ``shop/web-0``, those of a Deployment by its name, labels (``shop/app=web``); looked for when asked."""
-        return Source(self, word, lambda facts: tuple(source_of(pod) for pod in pods_named(facts, word, "pod")))
+        return Source(self, word, lambda inputs: tuple(source_of(pod) for pod in pods_named(inputs, word, "pod")))
 
     def node(self, name: str) -> "Source":
         """A node, as its own programs and pods in its network reach others."""
 
-        def places(facts: ProbeInputs) -> tuple[PacketSource, ...]:
-            found = [(node, address) for node, address in facts.node_addresses if node == name]
+        def sources(inputs: ProbeInputs) -> tuple[PacketSource, ...]:
+            found = [(node, address) for node, address in inputs.node_addresses if node == name]
             if not found:
-                known = ", ".join(node for node, _ in facts.node_addresses)
+                known = ", ".join(node for node, _ in inputs.node_addresses)
                 raise ConfigError("node", "", f"there is no node {name!r}; there are {known}")
             return tuple(PacketSource(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in found)
 
-        return Source(self, f"node/{name}", places)
+        return Source(self, f"node/{name}", sources)
 
     @property
     def outside(self) -> "Source":
         """A host outside of the cluster."""
 
-        def places(facts: ProbeInputs) -> tuple[PacketSource, ...]:
-            address = external(facts)
+        def sources(inputs: ProbeInputs) -> tuple[PacketSource, ...]:
+            address = external(inputs)
             return (PacketSource(name=address, namespace=NAMESPACE, address=address),)
 
-        return Source(self, "outside", places)
+        return Source(self, "outside", sources)
 
     def outside_at(self, address: str) -> "Source":
         """A host outside of the cluster with this address."""
-        place = PacketSource(name=address, namespace=NAMESPACE, address=address)
-        return Source(self, address, lambda _facts: (place,))
+        source = PacketSource(name=address, namespace=NAMESPACE, address=address)
+        return Source(self, address, lambda _inputs: (source,))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
@@ -204,7 +204,7 @@ class Cluster:
             self._background.run(self._resetter.back_to(before))
 
     def try_all(self, source: "Source", target: str, timeout_s: float) -> Reached:
-        """What :meth:`Source.reaches` says."""
+        """Tries the connections for :meth:`Source.reaches`."""
         return self._background.run(self._reach(source, target, timeout_s))
 
     async def _apply(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
@@ -220,21 +220,21 @@ class Cluster:
         for manifest in sorted(manifests, key=rank, reverse=True):
             resource = await kinds.resource(manifest)
             meta = manifest.body["metadata"]
-            place = (meta.get("namespace") or namespace) if resource.namespaced else ""
+            object_namespace = (meta.get("namespace") or namespace) if resource.namespaced else ""
             with contextlib.suppress(NotFound):
-                await self._client.delete(resource, meta["name"], place, propagation="Foreground")
-                left.append((resource, meta["name"], place))
+                await self._client.delete(resource, meta["name"], object_namespace, propagation="Foreground")
+                left.append((resource, meta["name"], object_namespace))
         clock = self._client.clock
         deadline = clock.monotonic() + timeout_s
         while left:
-            resource, name, place = left[-1]
+            resource, name, object_namespace = left[-1]
             try:
-                await self._client.get(resource, name, place)
+                await self._client.get(resource, name, object_namespace)
             except NotFound:
                 left.pop()
                 continue
             if clock.monotonic() > deadline:
-                raise ClusterError(f"{resource.kind} {place}/{name} was not deleted in time")
+                raise ClusterError(f"{resource.kind} {object_namespace}/{name} was not deleted in time")
             await clock.sleep(_POLL_S)
         await self._settled(timeout_s)
 
@@ -243,12 +243,12 @@ class Cluster:
         clock = self._client.clock
         deadline = clock.monotonic() + timeout_s
         while True:
-            facts = await collect.collect_inputs(self._client, self._topology)
-            nodes = [node for node, _ in facts.node_addresses]
+            inputs = await collect.collect_inputs(self._client, self._topology)
+            nodes = [node for node, _ in inputs.node_addresses]
             pages = await asyncio.gather(*(asyncio.to_thread(self._seen, node) for node in nodes))
-            problem = unsettled(facts, dict(zip(nodes, pages, strict=True)))
+            problem = unsettled(inputs, dict(zip(nodes, pages, strict=True)))
             if not problem:
-                return facts
+                return inputs
             if clock.monotonic() > deadline:
                 raise ClusterError(f"changes did not take effect within {timeout_s:g} s: {problem}")
             await clock.sleep(_POLL_S)
@@ -261,35 +261,35 @@ class Cluster:
             return ("agent is away",)
 
     async def _reach(self, source: "Source", target: str, timeout_s: float) -> Reached:
-        facts = await self._settled(TIMEOUT_S)
+        inputs = await self._settled(TIMEOUT_S)
         written = Written(self._manifests)
-        expecting = Expectations(facts, written.line)
-        places = source.places(facts)
-        attempts = [attempt for place in places for attempt in attempts_of(expecting, place, target)]
+        expecting = Expectations(inputs, written.line)
+        sources = source.packet_sources(inputs)
+        attempts = [attempt for packet_source in sources for attempt in attempts_of(expecting, packet_source, target)]
         if not attempts:
             raise ConfigError("reaches", "", f"{target!r} resolves only to {source.word} itself")
-        for place in places:
-            if place.namespace:
-                self._outside.has(place.address)
+        for packet_source in sources:
+            if packet_source.namespace:
+                self._outside.has(packet_source.address)
         for attempt in attempts:
-            if not attempt.named and _is_nobodys(expecting, attempt):
+            if not attempt.named and _is_outside(expecting, attempt):
                 self._outside.has(attempt.address)
         results = await self._tried(expecting, attempts, timeout_s)
 
-        def said(result: Result) -> str:
+        def explain(result: Result) -> str:
             asked = expecting.asked.get(result.attempt)
             if asked is None:
                 return ""
-            return "\n".join(at_length(explain_connection(facts.world, asked, facts.rules, written.line)))
+            return "\n".join(at_length(explain_connection(inputs.world, asked, inputs.rules, written.line)))
 
-        return Reached(source.word, target, results, said)
+        return Reached(source.word, target, results, explain)
 
     async def _tried(self, expecting: Expectations, attempts: list[Attempt], timeout_s: float) -> tuple[Result, ...]:
         if attempts[0].port.protocol == SCTP:
             return tuple(await asyncio.to_thread(self._associated, expecting, attempts))
-        nobodys = [attempt for attempt in attempts if not attempt.named and _is_nobodys(expecting, attempt)]
+        outside = [attempt for attempt in attempts if not attempt.named and _is_outside(expecting, attempt)]
         prober = collect.prober_of(self._topology, expecting.inputs, self._client.clock, timeout_s)
-        async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in nobodys):
+        async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in outside):
             return await self._with_names(prober, attempts)
 
     def _associated(self, expecting: Expectations, attempts: list[Attempt]) -> list[Result]:
@@ -302,7 +302,7 @@ class Cluster:
         return tried(self._trials, attempts, namespace_of, lambda attempt: expecting.party(attempt.source).address)
 
     async def _with_names(self, prober: Prober, attempts: list[Attempt]) -> tuple[Result, ...]:
-        """Tries; names of Services that cluster DNS does not know yet, and that it may be asked for, again."""
+        """Tries the attempts, and again while cluster DNS does not know the name of a Service that policies allow."""
         clock = self._client.clock
         deadline = clock.monotonic() + _DNS_S
         while True:
@@ -314,13 +314,15 @@ class Cluster:
 
 
 class Source:
-    """Where connections come from."""
+    """The source of connections: pods, a node, or a host outside of the cluster."""
 
-    def __init__(self, owner: Cluster, word: str, places: Callable[[ProbeInputs], tuple[PacketSource, ...]]) -> None:
+    def __init__(
+        self, owner: Cluster, word: str, packet_sources: Callable[[ProbeInputs], tuple[PacketSource, ...]]
+    ) -> None:
         self._cluster = owner
         self.word = word
-        self.places = places
-        """From what there is in the cluster to the places."""
+        self.packet_sources = packet_sources
+        """Finds the sources of packets among the cluster's objects."""
 
     def __repr__(self) -> str:
         return f"<{self.word}>"
@@ -340,12 +342,12 @@ async def _connect(kubeconfig: str) -> Client:
     return Client(load_kubeconfig(kubeconfig), SystemClock(), manager=objects.MANAGER)
 
 
-def _is_nobodys(expecting: Expectations, attempt: Attempt) -> bool:
+def _is_outside(expecting: Expectations, attempt: Attempt) -> bool:
     """Whether an address belongs to no pod, node or Service, and not to this machine."""
     party = expecting.verdicts.party(attempt.address)
-    facts = expecting.inputs
-    services = {ip for s in facts.services for ip in (s.spec.cluster_ip, *s.spec.cluster_ips, *s.spec.external_ips)}
-    return party.pod is None and not party.node and attempt.address not in {*services, facts.host_address}
+    inputs = expecting.inputs
+    services = {ip for s in inputs.services for ip in (s.spec.cluster_ip, *s.spec.cluster_ips, *s.spec.external_ips)}
+    return party.pod is None and not party.node and attempt.address not in {*services, inputs.host_address}
 
 
 def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
@@ -354,18 +356,18 @@ def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
     Raises: ConfigError.
     """
     found: list[Manifest] = []
-    for one in what:
-        if isinstance(one, Mapping):
-            found += parse_manifests(json.dumps(one), "mapping")
-        elif isinstance(one, str) and ("\n" in one or ": " in one):
-            found += parse_manifests(one, "text")
+    for source in what:
+        if isinstance(source, Mapping):
+            found += parse_manifests(json.dumps(source), "mapping")
+        elif isinstance(source, str) and ("\n" in source or ": " in source):
+            found += parse_manifests(source, "text")
         else:
-            found += read_manifests((_short(os.fspath(one)),))
+            found += read_manifests((_short(os.fspath(source)),))
     return in_order(tuple(found))
 
 
 def _short(path: str) -> str:
-    """The path as seen from the folder of the tests, where it is below."""
+    """The path relative to the current folder when it is inside, otherwise unchanged."""
     inside = os.path.relpath(path)
     return path if inside.startswith(os.pardir) else inside
 

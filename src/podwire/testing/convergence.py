@@ -1,4 +1,4 @@
-"""Whether all objects of the API have taken effect: in controllers, in cluster DNS and in every kernel (pure).
+"""Whether all objects of the API have taken effect in controllers, in cluster DNS and in every kernel (pure).
 
 Nothing is guessed from time. Each agent lists the version of each object whose consequences its kernel holds
 (:mod:`podwire.cluster.inforce`): when these are the versions in the API, everything is in force. The expected
@@ -18,22 +18,22 @@ from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME
 _SERVICES, _SLICES = "services", "endpointslices"
 
 
-def unsettled(facts: ProbeInputs, pages: Mapping[str, Iterable[str]]) -> str:
+def unsettled(inputs: ProbeInputs, pages: Mapping[str, Iterable[str]]) -> str:
     """What has not taken effect yet, empty when everything has; ``pages`` are the status pages of the nodes' agents."""
-    wanted = versions(facts)
+    wanted = versions(inputs)
     return (
-        _routing(facts)
-        or _endpoints(facts)
-        or _dns(facts)
+        _routing(inputs)
+        or _endpoints(inputs)
+        or _dns(inputs)
         or next(filter(None, (_node(node, lines, wanted) for node, lines in sorted(pages.items()))), "")
     )
 
 
-def versions(facts: ProbeInputs) -> Versions:
+def versions(inputs: ProbeInputs) -> Versions:
     """The versions of the objects that agents follow."""
-    world = facts.world
-    services = (s.metadata for s in facts.services if PROXY_NAME_LABEL not in s.metadata.labels)
-    slices = (s.metadata for s in facts.slices if not {PROXY_NAME_LABEL, HEADLESS_LABEL} & s.metadata.labels.keys())
+    world = inputs.world
+    services = (s.metadata for s in inputs.services if PROXY_NAME_LABEL not in s.metadata.labels)
+    slices = (s.metadata for s in inputs.slices if not {PROXY_NAME_LABEL, HEADLESS_LABEL} & s.metadata.labels.keys())
     return {
         "pods": _of(pod.metadata for pod in world.pods),
         "namespaces": _of(namespace.metadata for namespace in world.namespaces),
@@ -54,26 +54,26 @@ def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
     return f"{node}: {problem}" if problem else ""
 
 
-def _routing(facts: ProbeInputs) -> str:
+def _routing(inputs: ProbeInputs) -> str:
     """A node that has not announced its routing facts yet."""
-    silent = [node.metadata.name for node in facts.world.nodes if NODE_ROUTING not in node.metadata.annotations]
+    silent = [node.metadata.name for node in inputs.world.nodes if NODE_ROUTING not in node.metadata.annotations]
     return f"the way to pods of {silent[0]} is not known yet" if silent else ""
 
 
-def _endpoints(facts: ProbeInputs) -> str:
-    """A Service whose slices do not match its pods."""
-    nodes = {node.metadata.name: node for node in facts.world.nodes}
+def _endpoints(inputs: ProbeInputs) -> str:
+    """A Service whose EndpointSlices do not match its pods; empty when there is none."""
+    nodes = {node.metadata.name: node for node in inputs.world.nodes}
     have: dict[str, set[tuple[object, ...]]] = {}
-    for piece in facts.slices:
-        name = piece.metadata.labels.get(SERVICE_NAME_LABEL, "")
-        have.setdefault(f"{piece.metadata.namespace}/{name}", set()).update(_ends(piece))
-    for service in facts.services:
+    for endpoint_slice in inputs.slices:
+        name = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL, "")
+        have.setdefault(f"{endpoint_slice.metadata.namespace}/{name}", set()).update(_ends(endpoint_slice))
+    for service in inputs.services:
         key, selector = key_of(service.metadata), service.spec.selector
         if not selector or service.spec.type == "ExternalName" or service.metadata.deletion_timestamp:
             continue
         own = [
             pod
-            for pod in facts.pods
+            for pod in inputs.pods
             if pod.metadata.namespace == service.metadata.namespace and selector.items() <= pod.metadata.labels.items()
         ]
         wanted = {
@@ -86,20 +86,20 @@ def _endpoints(facts: ProbeInputs) -> str:
     return ""
 
 
-def _ends(piece: EndpointSlice) -> Iterable[tuple[object, ...]]:
-    for end in piece.endpoints or ():
+def _ends(endpoint_slice: EndpointSlice) -> Iterable[tuple[object, ...]]:
+    for end in endpoint_slice.endpoints or ():
         for address in end.addresses[:1]:
-            yield piece.address_type, _numbers(piece.ports or ()), address, end.conditions.ready
+            yield endpoint_slice.address_type, _numbers(endpoint_slice.ports or ()), address, end.conditions.ready
 
 
 def _numbers(ports: Iterable[EndpointPort]) -> frozenset[tuple[str, str, int]]:
     return frozenset((port.name or "", port.protocol or "TCP", port.port or 0) for port in ports)
 
 
-def _dns(facts: ProbeInputs) -> str:
-    """Cluster DNS without a ready server."""
-    service = next((s for s in facts.services if key_of(s.metadata) == DNS_SERVICE), None)
-    if service is None or _ready(service, facts.slices):
+def _dns(inputs: ProbeInputs) -> str:
+    """Why cluster DNS is not ready; empty when it is."""
+    service = next((s for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), None)
+    if service is None or _ready(service, inputs.slices):
         return ""
     return "cluster DNS is not ready yet"
 
@@ -107,4 +107,4 @@ def _dns(facts: ProbeInputs) -> str:
 def _ready(service: Service, slices: Iterable[EndpointSlice]) -> bool:
     name, namespace = service.metadata.name, service.metadata.namespace
     own = (s for s in slices if (s.metadata.namespace, s.metadata.labels.get(SERVICE_NAME_LABEL)) == (namespace, name))
-    return any(end.conditions.ready is not False for piece in own for end in piece.endpoints or ())
+    return any(end.conditions.ready is not False for endpoint_slice in own for end in endpoint_slice.endpoints or ())

@@ -1,11 +1,11 @@
-"""Hosts outside of a test's cluster: a namespace on the fabric that takes each address that a test names.
+"""Hosts outside of a test's cluster: one namespace on the fabric that gets every address that a test names.
 
-The machine itself would do as well, but for its own listeners, and for the addresses: what a policy says of the
-internet can only be tried with an address of the internet. Here it is one in a namespace that only the cluster's nodes
-have a route to. It goes with the cluster.
+The machine itself cannot play this part: it has listeners of its own, and a policy for internet addresses can only be
+tried with an internet address. Here such an address is in a namespace to which only the cluster's nodes have a route.
+The namespace is deleted with the cluster.
 
-On each address and port that is to be reached somebody answers as the stand-in server does: a line of JSON for a line
-or a datagram, with the client's address.
+Each address and port to be reached has a listener that answers as the stand-in server does: one line of JSON with the
+client's address for each line or datagram.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from podwire.state.route import Address, Route
 
 NAMESPACE = "outside"
 PROTOCOL = 115
-"""Route protocol number of what is made here."""
+"""Route protocol number of the routes to hosts outside."""
 _NUMBER = 250
-"""Its address on the first segment."""
+"""The host number of the namespace's address on the first segment."""
 
 End = tuple[str, int, str]
 """Address, port, protocol."""
@@ -44,7 +44,7 @@ class Outside:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._place = Path(topology.netns(NAMESPACE))
+        self._namespace = Path(topology.netns(NAMESPACE))
         self._addresses: list[str] = []
 
     def has(self, address: str) -> None:
@@ -54,17 +54,17 @@ class Outside:
         """
         if address in self._addresses:
             return
-        if not netns.exists(self._place):
-            netns.create(self._place)
+        if not netns.exists(self._namespace):
+            netns.create(self._namespace)
         self._addresses.append(address)
-        _apply(self._place, self._own())
+        _apply(self._namespace, self._own())
         bridge = self._topology.segment(0).bridge
         _apply(Path(self._topology.netns(SWITCH)), NetworkState(links=(Link(name=NAMESPACE, master=bridge),)))
         for name in self._neighbours():
             _apply(Path(self._topology.netns(name)), NetworkState(routes=tuple(map(self._route, self._addresses))))
 
     def _neighbours(self) -> Iterable[str]:
-        """Who is on the first segment: the router, if there is one, knows the way for all others."""
+        """The nodes on the first segment, and the router, which routes for the other segments."""
         if self._topology.segment_count > 1:
             yield ROUTER
         nodes = (self._topology.node(int(name.removeprefix("node-"))) for name in build.node_names(self._topology))
@@ -80,7 +80,7 @@ class Outside:
         first = topology.node(1)
         link = Link(name="eth0", kind="veth", peer=NAMESPACE, peer_netns=str(topology.netns(SWITCH)))
         own = (Address(link="lo", cidr=self._route(address).dst) for address in self._addresses)
-        others = topology.segments[1:]
+        other_segments = topology.segments[1:]
         return NetworkState(
             links=(Link(name="lo"), link),
             addresses=(
@@ -89,17 +89,23 @@ class Outside:
                 *own,
             ),
             routes=(
-                # A node knows the way to all pods.
+                # Every node has routes to all pods.
                 Route(dst="default", via=str(first.address), link="eth0", proto=PROTOCOL),
                 Route(dst="::/0", via=str(first.address6), link="eth0", proto=PROTOCOL),
-                *(Route(dst=str(s.network), via=str(segment.router), link="eth0", proto=PROTOCOL) for s in others),
-                *(Route(dst=str(s.network6), via=str(segment.router6), link="eth0", proto=PROTOCOL) for s in others),
+                *(
+                    Route(dst=str(s.network), via=str(segment.router), link="eth0", proto=PROTOCOL)
+                    for s in other_segments
+                ),
+                *(
+                    Route(dst=str(s.network6), via=str(segment.router6), link="eth0", proto=PROTOCOL)
+                    for s in other_segments
+                ),
             ),
         )
 
     @asynccontextmanager
     async def answering(self, ends: Iterable[End]) -> AsyncIterator[None]:
-        """Somebody answers at each of them for as long as this lasts.
+        """Answers on each address and port until the end of the block.
 
         Raises: KernelError, OSError.
         """
@@ -112,7 +118,7 @@ class Outside:
     @asynccontextmanager
     async def _answering(self, address: str, port: int, protocol: str) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
-        with netns.inside(self._place):
+        with netns.inside(self._namespace):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_DGRAM if protocol == "UDP" else socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,8 +135,8 @@ class Outside:
                 yield
 
 
-def _apply(place: Path, state: NetworkState) -> None:
-    with Netlink(place) as sock:
+def _apply(namespace: Path, state: NetworkState) -> None:
+    with Netlink(namespace) as sock:
         network.apply(sock, state, _OWNER).check()
 
 

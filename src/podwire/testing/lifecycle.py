@@ -1,9 +1,9 @@
 """Creates and removes the clusters of tests.
 
-A cluster is made by ``podwire up`` in a process of its own, so that nothing of it is a fork of the test run, whatever
-that has imported. Its name says whose it is: ``pytest-<pid>-<when that process began>-<number>``. What a killed test
-run left is taken away by the next one on the machine. Its database lies in memory where there is ``/dev/shm``: nobody
-needs it after a power cut.
+``podwire up`` creates a cluster in a separate process, so no process of the cluster is a fork of the test run. The name
+of a cluster identifies its test run: ``pytest-<pid>-<start time of that process>-<number>``. Clusters of a killed test
+run are removed by the next test run on the machine. The database is in memory when ``/dev/shm`` exists, because it is
+not needed after a power cut.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ _MEMORY = Path("/dev/shm")
 _UP_S = 120.0
 
 Config = str | os.PathLike[str] | Mapping[str, Any] | None
-"""A file such as ``podwire up --config`` takes, or what stands in it."""
+"""A configuration file as for ``podwire up --config``, or its content."""
 
 
 def free_name() -> str:
-    """A name for one more cluster of this process."""
+    """An unused name for another cluster of this process."""
     taken = inventory.names()
     own = f"pytest-{os.getpid()}-{start_ticks(os.getpid())}"
     return next(name for number in itertools.count(1) if (name := f"{own}-{number}") not in taken)
 
 
 def kept_name() -> str:
-    """The name of one that is to outlive this process."""
+    """The name of a cluster that keeps running after this process."""
     return f"kept-{os.getpid()}"
 
 
 def stale(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the names whose process has ended."""
+    """The names of clusters whose test run has ended."""
     owned = ((name, _OWNED.fullmatch(name)) for name in names)
     return tuple(name for name, own in owned if own and not is_running(int(own[1]), int(own[2])))
 
@@ -54,9 +54,9 @@ class Coming:
     """A cluster that is being created in the background."""
 
     def __init__(self, name: str, nodes: int, config: Config = None) -> None:
-        """Begins.
+        """Starts the creation, after clusters of ended test runs are removed.
 
-        Raises: ConfigError when this process may not make one.
+        Raises: ConfigError when this process may not create clusters.
         """
         self.name = name
         inventory.check_name(name)
@@ -65,12 +65,12 @@ class Coming:
             down(left)
         self._words = ["up", "--name", name, "--nodes", str(nodes)]
         self._words += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
-        self._given: IO[bytes] | None = None
+        self._config_file: IO[bytes] | None = None
         if isinstance(config, Mapping):
-            self._given = tempfile.NamedTemporaryFile(suffix=".yaml")  # noqa: SIM115 - until it has been read
-            self._given.write(msgspec.yaml.encode(dict(config)))
-            self._given.flush()
-            self._words += ["--config", self._given.name]
+            self._config_file = tempfile.NamedTemporaryFile(suffix=".yaml")  # noqa: SIM115 - until it has been read
+            self._config_file.write(msgspec.yaml.encode(dict(config)))
+            self._config_file.flush()
+            self._words += ["--config", self._config_file.name]
         elif config is not None:
             self._words += ["--config", os.fspath(config)]
         # -P: a module in the folder of the tests must not stand in for one of ours.
@@ -78,9 +78,9 @@ class Coming:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def topology(self, timeout_s: float = _UP_S) -> Topology:
-        """The cluster, once it runs; what there is of one that does not come is taken away.
+        """Waits until the cluster runs; the remains of a failed creation are removed.
 
-        Raises: ClusterError with what ``podwire up`` said.
+        Raises: ClusterError with the output of ``podwire up``.
         """
         try:
             output, _ = self._process.communicate(timeout=timeout_s)
@@ -94,8 +94,8 @@ class Coming:
             down(self.name)
             raise
         finally:
-            if self._given is not None:
-                self._given.close()
+            if self._config_file is not None:
+                self._config_file.close()
 
 
 def down(name: str) -> None:

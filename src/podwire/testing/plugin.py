@@ -1,7 +1,7 @@
-"""The pytest plugin: a cluster for tests as a fixture, and why an assertion about it failed.
+"""The pytest plugin: a cluster as a fixture, and an explanation of each failed assertion about connections.
 
-It is loaded by pytest by itself where podwire is installed (entry point ``pytest11``), and costs nothing where no test
-asks for a cluster: the rest is imported by the fixture. With pytest-xdist every worker has a cluster of its own.
+pytest loads the plugin when podwire is installed (entry point ``pytest11``). It costs nothing when no test uses a
+cluster, because only the fixture imports the other modules. With pytest-xdist every worker has its own cluster.
 """
 
 import sys
@@ -18,7 +18,7 @@ _REACH = "podwire.testing.reachability"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options."""
+    """Adds the options of the plugin."""
     group = parser.getgroup("podwire", "clusters for tests of manifests")
     group.addoption("--podwire-nodes", type=int, default=2, metavar="N", help="Nodes of the cluster.  [default: 2]")
     group.addoption(
@@ -46,7 +46,7 @@ def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster
 
 
 def _brought_up(name: str, nodes: int, config: str | None) -> "Cluster":
-    """A new cluster; the reason why there is none is all that the tests say."""
+    """A new cluster; when the creation fails, the tests report only the reason."""
     from podwire.errors import PodwireError
     from podwire.testing import lifecycle
 
@@ -69,7 +69,7 @@ def podwire_cluster(podwire_session_cluster: "Cluster") -> "Iterator[Cluster]":
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Forgets what an earlier test asserted."""
+    """Clears the last result of an earlier test."""
     if reach := sys.modules.get(_REACH):
         reach.JUDGED.set(None)
     return (yield)
@@ -81,8 +81,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Shows below a failed assertion the results of its connections, and the policies that decided.
 
-    Of what podwire cannot do, such as a word that names nothing or a pod that does not become Ready, it shows the line
-    of the test alone.
+    For an error of podwire, such as an unknown target or a pod that does not become Ready, only the line of the test is
+    shown, without podwire's own frames.
     """
     errors, reach = sys.modules.get("podwire.errors"), sys.modules.get(_REACH)
     own = (*((errors.PodwireError,) if errors else ()), *((reach.Undecided,) if reach else ()))
@@ -97,7 +97,7 @@ def pytest_runtest_makereport(
 
 
 def _end_in_the_test(found: pytest.ExceptionInfo[BaseException]) -> None:
-    """Takes out how podwire came to an error that a test was told."""
+    """Removes podwire's own frames from the traceback of an error."""
     last = found.tb
     while (at := last.tb_next) is not None:
         name = str(at.tb_frame.f_globals.get("__name__"))

@@ -1,9 +1,9 @@
 """The result of the connections that a test tried: true, false, or undecided.
 
-``assert pod.reaches("db:5432")`` holds when every connection was made, ``assert not ...`` when none was. Where some
-were and others were not (two pods of a Deployment, endpoints that policies tell apart), neither holds: asking raises,
-with what became of each. What is shown when an assertion fails is in the text: which policy, which rule, and which line
-of the manifest that the test applied.
+``assert pod.reaches("db:5432")`` holds when every connection was made, ``assert not ...`` when none was made. When only
+some were made (two pods of a Deployment, endpoints with different policies), both raise :class:`Undecided` with the
+outcome of each connection. The text of a failed assertion names the policy, the rule, and the line of the manifest that
+the test applied.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from podwire.local.probe.result import Result
 
 JUDGED: ContextVar["Reached | None"] = ContextVar("podwire_judged", default=None)
-"""What a test asserted last, so that its text can be shown where the assertion fails."""
+"""The last result that a test asserted; its text is shown when the assertion fails."""
 
 
 class Undecided(AssertionError):
@@ -22,13 +22,13 @@ class Undecided(AssertionError):
 class Reached:
     """The results of the connections from some sources to a target."""
 
-    def __init__(self, source: str, target: str, results: Sequence[Result], said: Callable[[Result], str]) -> None:
+    def __init__(self, source: str, target: str, results: Sequence[Result], explain: Callable[[Result], str]) -> None:
         self.source, self.target = source, target
         self.results = tuple(results)
-        self._said = said
+        self._explain = explain
 
     def __bool__(self) -> bool:
-        """Whether all of them were made.
+        """Whether all connections were made.
 
         Raises: Undecided when some were made and others were not.
         """
@@ -39,12 +39,12 @@ class Reached:
 
     @property
     def undecided(self) -> bool:
-        """Whether some were made and others not, or might as well not have been."""
+        """Whether only some connections were made, or policies allow only some of the endpoints."""
         return len({result.reached for result in self.results}) > 1 or any(r.attempt.either for r in self.results)
 
     @property
     def denied(self) -> bool:
-        """Whether none was made, and each of them because of policies: nothing was refused or away."""
+        """Whether no connection was made, and policies deny every one of them."""
         return not self and all(result.denied for result in self.results)
 
     def __repr__(self) -> str:
@@ -58,17 +58,17 @@ class Reached:
         return f"<{self.source} -> {self.target}: {word}>"
 
     def __str__(self) -> str:
-        """All of it: each connection, and what policies say of one of those that were made and one that was not."""
+        """Each connection, and the effect of policies on one made and one failed connection."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        told: set[bool] = set()
+        explained: set[bool] = set()
         for result in self.results:
             yield _outcome(result)
-            if result.reached not in told:
-                told.add(result.reached)
-                if said := self._said(result):
-                    yield said
+            if result.reached not in explained:
+                explained.add(result.reached)
+                if explanation := self._explain(result):
+                    yield explanation
 
 
 def _outcome(result: Result) -> str:

@@ -1,9 +1,8 @@
-"""Restores a cluster: deletes objects that came since a snapshot, and restores labels of nodes and namespaces.
+"""Restores a cluster: deletes objects that are newer than a snapshot, and restores labels of nodes and namespaces.
 
-Every kind that the API can list and delete is looked at, so it does not matter who made an object, or how. What
-controllers derive from others (EndpointSlices, Events, Leases) goes with those, and what belongs to something that was
-there before stays with it: a node's report of policies, a pod that replaced another one. Cost: a list of each kind, 45
-of them.
+Every kind that the API can list and delete is listed, so new objects are found whoever created them. Objects that
+controllers derive from other objects (EndpointSlices, Events, Leases) are deleted with those. Objects whose owner is in
+the snapshot stay: a node's policy report, a pod that replaced another pod. Cost: one list request for each of 45 kinds.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ _MAKERS = (
     "replicationcontrollers",
     "pods",
 )
-"""Who makes pods goes before the pods."""
+"""Kinds that create pods, then pods: in this order they are deleted first."""
 _LAST = ("namespaces", "customresourcedefinitions")
 _GONE_S = 20.0
 _POLL_S = 0.01
@@ -37,14 +36,14 @@ Key = tuple[str, str, str]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What there is: the uid of each object and of those it belongs to, and the labels of nodes and namespaces."""
+    """The uids of all objects and of their owners, and the labels of nodes and namespaces."""
 
     uids: dict[Key, str]
     owners: dict[Key, tuple[str, ...]]
     labels: dict[Key, dict[str, str]]
 
     def since(self, before: "Snapshot") -> list[Key]:
-        """What has come since, and belongs to nothing that was there."""
+        """The keys of objects that are not in ``before``, and whose owners are not in it either."""
         known = set(before.uids.values())
         return [key for key, uid in self.uids.items() if uid not in known and known.isdisjoint(self.owners[key])]
 
@@ -57,7 +56,7 @@ class Resetter:
         self._resources: tuple[Resource[Json], ...] = ()
 
     async def snapshot(self) -> Snapshot:
-        """What there is now."""
+        """Returns the current objects."""
         if not self._resources:
             self._resources = await self._discover()
         pages = await asyncio.gather(*(self._client.list(resource) for resource in self._resources))
@@ -79,11 +78,11 @@ class Resetter:
         """
         now = await self.snapshot()
         await asyncio.gather(*(self._relabel(key, before.labels[key], now) for key in before.labels))
-        come = now.since(before)
+        created = now.since(before)
         for plural in _MAKERS:
-            await self._delete(key for key in come if key[0].partition(".")[0] == plural)
-        await self._delete(key for key in come if key[0].partition(".")[0] not in (*_MAKERS, *_LAST))
-        await self._delete(key for key in come if key[0].partition(".")[0] in _LAST)
+            await self._delete(key for key in created if key[0].partition(".")[0] == plural)
+        await self._delete(key for key in created if key[0].partition(".")[0] not in (*_MAKERS, *_LAST))
+        await self._delete(key for key in created if key[0].partition(".")[0] in _LAST)
         await self._gone(before)
 
     async def _gone(self, before: Snapshot) -> None:
@@ -96,7 +95,7 @@ class Resetter:
             if clock.monotonic() > deadline:
                 names = ", ".join("/".join(filter(None, key)) for key in left[:5])
                 raise ClusterError(f"these objects were not deleted in time: {names}")
-            # A ReplicaSet may have made another pod meanwhile.
+            # A ReplicaSet may have created another pod in the meantime.
             await self._delete(key for key in left if key[0] == "pods")
             await clock.sleep(_POLL_S)
 
@@ -122,8 +121,8 @@ class Resetter:
     async def _discover(self) -> tuple[Resource[Json], ...]:
         groups = msgspec.json.decode((await self._client.raw("GET", "/apis")).body)["groups"]
         versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
-        found = await asyncio.gather(*map(self._of, versions))
-        return tuple(resource for some in found for resource in some)
+        by_version = await asyncio.gather(*map(self._of, versions))
+        return tuple(resource for resources in by_version for resource in resources)
 
     async def _of(self, version: str) -> list[Resource[Json]]:
         answer = await self._client.raw("GET", f"/apis/{version}" if "/" in version else f"/api/{version}")

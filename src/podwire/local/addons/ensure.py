@@ -20,7 +20,7 @@ from podwire.proxy.settings import as_keys
 
 SYSTEM_NAMESPACE = "kube-system"
 NETWORK_CONFIG = "podwire-config"
-"""The ConfigMap that agents watch for what can be switched on a running cluster."""
+"""The ConfigMap with the settings that can change on a running cluster; agents watch it."""
 
 
 def manifests(service_dns: str, replicas: int) -> tuple[Manifest, ...]:
@@ -40,7 +40,7 @@ def _read(name: str) -> tuple[Manifest, ...]:
 
 
 def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[str, Any]:
-    """The ConfigMap ``kube-system/podwire-config``; what ``before`` named has its default again."""
+    """The ConfigMap ``kube-system/podwire-config``; settings that only ``before`` names get their defaults."""
     proxy = as_keys(config.proxy, as_keys(before.proxy) if before is not None else ())
     named = policy_settings.as_keys(before.policy) if before is not None else ()
     policy = policy_settings.as_keys(config.policy, named)
@@ -53,7 +53,7 @@ def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[
 
 
 async def ensure(client: Client, config: ClusterConfig, service_dns: str, before: ClusterConfig | None) -> None:
-    """Creates what is missing; ``before`` is what the cluster was made of. Returns when all of it is there."""
+    """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
     wanted = manifests(service_dns, min(2, config.nodes))
     await asyncio.gather(*(_create(client, kinds, m) for m in wanted), _network(client, before, config))

@@ -1,4 +1,4 @@
-"""Makes the kernel hold the planned fabric; every step may be repeated.
+"""Applies the planned fabric to the kernel; every step may be repeated.
 
 The host's link comes first, since the API server listens on its address; nodes follow, each namespace with its link
 in one batch; the switch is completed last, when all ports are there.
@@ -22,8 +22,8 @@ def host(topology: Topology, fabric: Fabric) -> None:
     _namespace(topology, SWITCH)
     _apply(topology, None, fabric.host)
     with Netlink(Path(topology.netns(SWITCH))) as sock:
-        there = {link.name for link in network.read_links(sock)}
-    ready = tuple(link for link in fabric.switch.links if link.kind or link.name in there)
+        existing = {link.name for link in network.read_links(sock)}
+    ready = tuple(link for link in fabric.switch.links if link.kind or link.name in existing)
     _apply(topology, SWITCH, NetworkState(links=ready, sysctls=fabric.switch.sysctls))
 
 

@@ -1,4 +1,4 @@
-"""What the fabric's namespaces hold, as state values; pure.
+"""Plans the desired network state of the fabric's namespaces (pure).
 
 One switch namespace has a bridge per segment; every node's ``eth0`` is a veth whose other end is a port of its
 segment's bridge. With more than one segment a router namespace joins them. The host is a station on segment 0::
@@ -21,9 +21,9 @@ from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 PROTOCOL = 114
-"""Route protocol number of everything the fabric owns in namespaces of its own."""
+"""Route protocol number of all routes that the fabric owns in its own namespaces."""
 FIRST_HOST_PROTOCOL = 128
-"""On the host several clusters meet: each marks what is its own with this number plus its index."""
+"""Several clusters share the host: each marks its routes with this number plus the cluster's index."""
 PINNED_NODES = 16
 SWITCH = "switch"
 ROUTER = "router"

@@ -1,4 +1,4 @@
-"""What the fabric states for one namespace of a local cluster, or for the host, as a share."""
+"""The share of the fabric in the desired state of one namespace of a local cluster, or of the host."""
 
 from podwire.errors import ConfigError
 from podwire.local.fabric import build

@@ -34,7 +34,7 @@ from podwire.runtime.clock import Clock
 
 
 async def collect_inputs(client: Client, topology: Topology) -> ProbeInputs:
-    """What the plan reads; all lists are requested at the same time."""
+    """Collects the inputs of a plan; all lists are requested at the same time."""
     pods, services, nodes, slices, world, rules = await asyncio.gather(
         client.list(PODS),
         client.list(SERVICES),
@@ -95,14 +95,14 @@ def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: 
     server = next((s.spec.cluster_ip for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), "")
     namespaces = pod_namespaces(topology)
 
-    def namespace_of(sender: PacketSource) -> Path | None:
-        if sender.name == HOST:
+    def namespace_of(source: PacketSource) -> Path | None:
+        if source.name == HOST:
             return None
-        if sender.namespace:
-            return Path(topology.netns(sender.namespace))
-        if sender.host_network:
-            return Path(topology.netns(sender.node))
-        return namespaces[sender.pod_uid]
+        if source.namespace:
+            return Path(topology.netns(source.namespace))
+        if source.host_network:
+            return Path(topology.netns(source.node))
+        return namespaces[source.pod_uid]
 
     return Prober(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)
 

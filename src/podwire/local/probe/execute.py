@@ -1,16 +1,15 @@
-"""Trying the attempts: sockets opened inside the sources' namespaces, all at once.
+"""Tries the attempts of a plan, with sockets that are opened inside the sources' namespaces.
 
-A socket belongs to the namespace that its thread was in when it was made, for life. So every socket of a source is
-made in one visit to its namespace, and then all of them are driven from one event loop, with no process and no
-thread per source: 324 attempts take about a fifth of a second.
+A socket stays in the network namespace in which its thread created it. So all sockets of a source are created in one
+visit to its namespace, and one event loop uses them all; a source needs no process or thread of its own. 324 attempts
+take about 0.2 s.
 
-On each connection one line is sent; the stand-in server answers with one line of JSON that says who it is and whom
-it sees. Another server may answer anything or nothing: for TCP a connection that is accepted counts as reached,
-for UDP a datagram that comes back. A datagram is sent again after 0.3 s, since UDP promises nothing.
+The probe sends one line on each connection. The stand-in server answers with one line of JSON: its identity and the
+client's address. Other servers may send any answer or none: TCP counts as reached when the connection is accepted, UDP
+when a datagram comes back. A datagram is sent again after 0.3 s, because UDP does not retransmit.
 
-What is dropped is not told to anybody: nothing comes. Where policies deny a connection, :data:`DENIED_S` is waited for
-what should not come, and not the whole limit of time, since both say the same then. For TCP that is the kernel's own
-answer, which no program has to be scheduled for.
+A dropped packet causes no answer at all. When policies deny a connection, the probe waits only :data:`DENIED_S` for an
+unexpected answer, not the whole time limit. For TCP this is enough, because the kernel answers without any program.
 """
 
 import asyncio
@@ -31,16 +30,16 @@ _ANSWER_LIMIT = 4096
 _ANSWER_WAIT_S = 0.5
 _RESEND_S = 0.3
 DENIED_S = {"TCP": 0.1, "UDP": 0.25}
-"""A hundred times what an answer takes."""
+"""Seconds to wait when policies deny a connection; about 100 times the usual response time."""
 _AT_ONCE = 32
 """Attempts under way at a time: more would only queue in this process and spoil the times."""
 
 NamespaceOf = Callable[[PacketSource], Path | None]
-"""The namespace file of a sender; None for the host's own."""
+"""The namespace file of a source; None for the host's own namespace."""
 
 
 class _Answer(msgspec.Struct):
-    """The stand-in's line; other fields are ignored."""
+    """The stand-in server's answer; unknown fields are ignored."""
 
     namespace: str = ""
     pod: str = ""
@@ -84,12 +83,12 @@ class Prober:
             if attempt.named:
                 question = _question(attempt)
                 patience[question] = max(patience.get(question, 0.0), self._patience_s(attempt, "UDP"))
-        by_place: dict[PacketSource, list[tuple[PacketSource, str]]] = {}
+        by_source: dict[PacketSource, list[tuple[PacketSource, str]]] = {}
         for question in patience:
-            by_place.setdefault(question[0], []).append(question)
+            by_source.setdefault(question[0], []).append(question)
         asking: list[tuple[tuple[PacketSource, str], socket.socket]] = []
-        for sender, asked in by_place.items():
-            with netns.inside(self._namespace_of(sender)):
+        for source, asked in by_source.items():
+            with netns.inside(self._namespace_of(source)):
                 family = socket.AF_INET6 if ":" in self._lookup.server else socket.AF_INET
                 asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in asked]
         answers = await asyncio.gather(
@@ -119,19 +118,19 @@ class Prober:
     def _open(
         self, attempts: Sequence[Attempt], names: dict[tuple[PacketSource, str], str]
     ) -> dict[int, socket.socket]:
-        by_place: dict[PacketSource, list[int]] = {}
+        by_source: dict[PacketSource, list[int]] = {}
         for number, attempt in enumerate(attempts):
-            by_place.setdefault(attempt.source, []).append(number)
+            by_source.setdefault(attempt.source, []).append(number)
         opened: dict[int, socket.socket] = {}
-        for sender, numbers in by_place.items():
-            with netns.inside(self._namespace_of(sender)):
+        for source, numbers in by_source.items():
+            with netns.inside(self._namespace_of(source)):
                 for number in numbers:
                     attempt = attempts[number]
                     address = names.get(_question(attempt), "" if attempt.named else attempt.address)
                     if address:
                         opened[number] = _socket_for(address, attempt.port.protocol)
-                        if sender.namespace:
-                            opened[number].bind((sender.address, 0))
+                        if source.namespace:
+                            opened[number].bind((source.address, 0))
         return opened
 
     async def _try(self, attempt: Attempt, sock: socket.socket | None, address: str) -> Result:
@@ -180,7 +179,7 @@ class Prober:
             return b"", took_s
 
     async def _exchange(self, sock: socket.socket, message: bytes, patience_s: float) -> bytes:
-        """One datagram there and one back, sent again a few times; empty when nothing comes."""
+        """Sends a datagram, again every ``_RESEND_S``, and returns the answer; empty when none comes in time."""
         loop = asyncio.get_running_loop()
         deadline = self._clock.monotonic() + patience_s
         while (left_s := deadline - self._clock.monotonic()) > 0:

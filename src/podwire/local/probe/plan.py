@@ -1,4 +1,4 @@
-"""What to probe: from words on the command line and cluster inputs to a list of attempts; pure.
+"""Plans a probe: converts the words of the command line and the cluster's objects to a list of attempts (pure).
 
 Words name sources and targets:
 
@@ -11,8 +11,8 @@ Words name sources and targets:
 ``svc/shop/web``          a Service, asked by its DNS name; from the host, by its NodePorts
 ========================  ==========================================================================
 
-The expectation of each attempt follows from the objects: a pod answers on the ports that it declares while it is Ready,
-a Service answers where an endpoint may be chosen. Policies may forbid both, and the lookup of a name.
+The expectation of each attempt follows from the objects: a Ready pod answers on its declared ports, and a Service
+answers when it has an endpoint that the node may choose. Policies may deny both, and also the DNS lookup.
 
 Cost: sources x targets x ports attempts, a socket each.
 """
@@ -42,14 +42,14 @@ class PacketSource(msgspec.Struct, frozen=True):
     """Where packets leave from: the host (``node`` is empty), a pod, a node, or a machine outside of the cluster."""
 
     name: str
-    """``host``, ``namespace/pod``, or what a reader calls it."""
+    """``host``, ``namespace/pod``, or another name to show."""
     pod_uid: str = ""
     node: str = ""
     host_network: bool = False
     namespace: str = ""
-    """Of a machine outside: the fabric namespace that it is in."""
+    """The fabric namespace of a machine outside of the cluster; empty for other sources."""
     address: str = ""
-    """Of a machine outside and of a node: the address."""
+    """The address of a node or of a machine outside of the cluster; empty for other sources."""
 
 
 class Port(msgspec.Struct, frozen=True, order=True):
@@ -81,7 +81,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class ProbeInputs(msgspec.Struct, frozen=True):
-    """What the plan reads of the cluster; ``node_addresses`` has (node, address) in node order."""
+    """The cluster's objects that the plan reads; ``node_addresses`` has (node, address) in node order."""
 
     pods: tuple[Pod, ...]
     services: tuple[Service, ...]
@@ -89,12 +89,12 @@ class ProbeInputs(msgspec.Struct, frozen=True):
     domain: str = "cluster.local"
     slices: tuple[EndpointSlice, ...] = ()
     world: World = World()
-    """The objects that policies select and name."""
+    """The policies and the objects that they select."""
     rules: EvaluationOptions = EvaluationOptions()
     host_address: str = ""
     """The address of this machine on the fabric."""
     host_port: int = 0
-    """The TCP port that always answers there."""
+    """The TCP port of the API server at that address."""
 
 
 def parse_port(word: str) -> Port:
@@ -116,12 +116,12 @@ def plan(
 
     Raises: ConfigError for a word that names nothing.
     """
-    senders = [sender for word in sources for sender in sources_named(inputs, word)]
+    packet_sources = [source for word in sources for source in sources_named(inputs, word)]
     expectations = Expectations(inputs)
     attempts: list[Attempt] = []
-    for sender in dict.fromkeys(senders):
+    for source in dict.fromkeys(packet_sources):
         for word in targets:
-            attempts.extend(_towards(expectations, sender, word, ports))
+            attempts.extend(_towards(expectations, source, word, ports))
     return tuple(dict.fromkeys(attempts))
 
 
@@ -187,19 +187,19 @@ class Expectations:
         self.inputs = inputs
         self.verdicts = Verdicts(inputs.world, inputs.slices, inputs.rules, lines)
         self.asked: dict[Attempt, Connection] = {}
-        """The connection of an attempt that policies decided on."""
+        """The connection that policies were evaluated for, by attempt."""
         self._pods = {pod.metadata.uid: pod for pod in inputs.pods}
         self._dns = next((s for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), None)
 
-    def party(self, sender: PacketSource) -> Party:
+    def party(self, source: PacketSource) -> Party:
         """A source as one end of connections."""
-        pod = self._pods.get(sender.pod_uid)
+        pod = self._pods.get(source.pod_uid)
         if pod is not None:
             return self.verdicts.pod(pod)
-        return self.verdicts.party(sender.address or self.inputs.host_address)
+        return self.verdicts.party(source.address or self.inputs.host_address)
 
     def judged(self, attempt: Attempt, verdict: Verdict | None) -> Attempt:
-        """The attempt with the verdict of policies; None means that no endpoint can be reached."""
+        """The attempt with the expectation of a verdict; a verdict of None means that there is no endpoint."""
         if verdict is None:
             return msgspec.structs.replace(attempt, expected=False)
         if attempt.expected:
@@ -210,60 +210,60 @@ class Expectations:
             self.asked[attempt] = verdict.asked
         return attempt
 
-    def lookup(self, sender: PacketSource) -> Verdict:
+    def lookup(self, source: PacketSource) -> Verdict:
         """Whether policies let a source reach cluster DNS."""
-        found = self.verdicts.service(self.party(sender), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
+        found = self.verdicts.service(self.party(source), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
         if found is None or not found.because:
             return Verdict(allowed=True)
         return msgspec.structs.replace(found, because=f"cluster DNS: {found.because}")
 
 
-def _towards(expectations: Expectations, sender: PacketSource, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
+def _towards(expectations: Expectations, source: PacketSource, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
     inputs = expectations.inputs
     if word.startswith(("svc/", "service/")):
-        return _to_service(expectations, sender, service_named(inputs, word), ports)
+        return _to_service(expectations, source, service_named(inputs, word), ports)
     if word == HOST:
-        return _to_host(expectations, sender, ports)
+        return _to_host(expectations, source, ports)
     return [
         attempt
         for pod in pods_named(inputs, word, "--to")
-        if sender.pod_uid != pod.metadata.uid
-        for attempt in to_pod(expectations, sender, pod, ports)
+        if source.pod_uid != pod.metadata.uid
+        for attempt in to_pod(expectations, source, pod, ports)
     ]
 
 
-def _to_host(expectations: Expectations, sender: PacketSource, ports: tuple[Port, ...]) -> list[Attempt]:
+def _to_host(expectations: Expectations, source: PacketSource, ports: tuple[Port, ...]) -> list[Attempt]:
     """From a pod to this machine; a port that the user names is expected to answer."""
-    if sender.name == HOST:
+    if source.name == HOST:
         return []
     inputs = expectations.inputs
-    source, host = expectations.party(sender), expectations.verdicts.party(inputs.host_address)
+    source_party, host = expectations.party(source), expectations.verdicts.party(inputs.host_address)
     attempts = []
     for port in ports or (Port(number=inputs.host_port),):
-        verdict = expectations.verdicts.between(source, host, port.number, port.protocol)
-        attempt = Attempt(source=sender, target=HOST, address=inputs.host_address, port=port)
+        verdict = expectations.verdicts.between(source_party, host, port.number, port.protocol)
+        attempt = Attempt(source=source, target=HOST, address=inputs.host_address, port=port)
         attempts.append(expectations.judged(attempt, verdict))
     return attempts
 
 
-def to_pod(expectations: Expectations, sender: PacketSource, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
+def to_pod(expectations: Expectations, source: PacketSource, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
     """The attempts from one source to one pod: at the given ports, else at all that the pod declares.
 
     The host has no route to pods, so from there only pods in the host network can be reached.
     """
     declared = tuple(dict.fromkeys(declared_ports(pod)))
-    reachable = sender.name != HOST or pod.spec.host_network
-    source, destination = expectations.party(sender), expectations.verdicts.pod(pod)
+    reachable = source.name != HOST or pod.spec.host_network
+    source_party, destination = expectations.party(source), expectations.verdicts.pod(pod)
     attempts = []
     for port in ports or declared:
         attempt = Attempt(
-            source=sender,
+            source=source,
             target=f"{pod.metadata.namespace}/{pod.metadata.name}",
             address=pod.addresses[0],
             port=port,
             expected=reachable and port in declared and pod.ready,
         )
-        verdict = expectations.verdicts.between(source, destination, port.number, port.protocol)
+        verdict = expectations.verdicts.between(source_party, destination, port.number, port.protocol)
         attempts.append(expectations.judged(attempt, verdict))
     return attempts
 
@@ -293,15 +293,15 @@ def service_named(inputs: ProbeInputs, word: str) -> Service:
 
 
 def _to_service(
-    expectations: Expectations, sender: PacketSource, service: Service, ports: tuple[Port, ...]
+    expectations: Expectations, source: PacketSource, service: Service, ports: tuple[Port, ...]
 ) -> list[Attempt]:
-    if sender.name == HOST:
+    if source.name == HOST:
         return node_port_attempts(expectations, service, ports)
-    return named_attempts(expectations, sender, service, ports)
+    return named_attempts(expectations, source, service, ports)
 
 
 def named_attempts(
-    expectations: Expectations, sender: PacketSource, service: Service, ports: tuple[Port, ...]
+    expectations: Expectations, source: PacketSource, service: Service, ports: tuple[Port, ...]
 ) -> list[Attempt]:
     """The attempts from a pod to a Service by its DNS name.
 
@@ -309,24 +309,24 @@ def named_attempts(
     """
     meta = service.metadata
     offered = tuple(_offered(service))
-    source, lookup = expectations.party(sender), expectations.lookup(sender)
+    source_party, lookup = expectations.party(source), expectations.lookup(source)
     attempts = []
     for port in ports or offered:
         attempt = Attempt(
-            source=sender,
+            source=source,
             target=f"svc/{meta.namespace}/{meta.name}",
             address=f"{meta.name}.{meta.namespace}.svc.{expectations.inputs.domain}",
             port=port,
             named=True,
             expected=port in offered,
         )
-        found = expectations.verdicts.service(source, service, port.number, port.protocol)
+        found = expectations.verdicts.service(source_party, service, port.number, port.protocol)
         attempts.append(expectations.judged(attempt, _first_hindrance(lookup, found)))
     return attempts
 
 
 def _first_hindrance(lookup: Verdict, verdict: Verdict | None) -> Verdict | None:
-    """The verdict that forbids first: that of the lookup, then that of the connection."""
+    """The verdict of the lookup when it denies, otherwise that of the connection."""
     if verdict is None or (lookup.allowed and not lookup.either):
         return verdict
     return lookup if verdict.allowed else msgspec.structs.replace(lookup, allowed=False, either=False)
@@ -341,13 +341,13 @@ def _offered(service: Service) -> Iterable[Port]:
 
 
 def node_port_attempts(
-    expectations: Expectations, service: Service, ports: tuple[Port, ...], sender: PacketSource | None = None
+    expectations: Expectations, service: Service, ports: tuple[Port, ...], source: PacketSource | None = None
 ) -> list[Attempt]:
     """The attempts from the host, or another machine outside, to each node's address at the Service's NodePorts."""
-    sender = sender or PacketSource(name=HOST)
+    source = source or PacketSource(name=HOST)
     meta = service.metadata
     inputs = expectations.inputs
-    client = expectations.party(sender)
+    client = expectations.party(source)
     attempts = []
     for node, address in inputs.node_addresses:
         for port in service.spec.ports:
@@ -355,7 +355,7 @@ def node_port_attempts(
             if not port.node_port or port.protocol not in PROTOCOLS or not asked:
                 continue
             attempt = Attempt(
-                source=sender,
+                source=source,
                 target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
                 address=address,
                 port=Port(number=port.node_port, protocol=port.protocol),

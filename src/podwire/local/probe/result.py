@@ -1,7 +1,7 @@
-"""Results of probes as JSON lines, as a flat table and as the overview of ``podwire up``; pure.
+"""Formats probe results as JSON lines, as a table and as the overview of ``podwire up`` (pure).
 
-One JSON object a line, fields: from, to, protocol, port, reached, answered_by, source_seen, ms. What
-was expected is told by the exit status and the table.
+Each line is one JSON object with the fields from, to, protocol, port, reached, answered_by, source_seen and ms. The
+exit status and the table show which results were not expected.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,20 +11,20 @@ import msgspec
 from podwire.local.probe.plan import HOST, Attempt
 
 _DROPPED = ": dropped at "
-"""Behind the ends of a connection, in the line that says why policies deny it."""
+"""The separator between a connection and the reason for its denial, in a line of an explanation."""
 _DENIED = "."
 _NOBODY = "-"
 _WORSE = "o-.X"
-"""Marks of the tables, the worst one last."""
+"""The marks in the tables, from best to worst."""
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What one attempt found."""
+    """The result of one attempt."""
 
     attempt: Attempt
     reached: bool
     answered_by: str = ""
-    """``namespace/pod`` if the server said so."""
+    """``namespace/pod`` of the server, when its answer names them."""
     source_seen: str = ""
     """The client address that the server saw."""
     ms: float = 0.0
@@ -37,7 +37,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def denied(self) -> bool:
-        """Whether policies let it not through, and it did not get through."""
+        """Whether policies deny the connection and it was not made."""
         return not self.reached and bool(self.attempt.because)
 
 
@@ -59,7 +59,7 @@ def as_json(result: Result) -> str:
 
 
 def as_table(results: Sequence[Result]) -> str:
-    """A row an attempt, in columns."""
+    """A table with one row for each attempt."""
     head = ("FROM", "TO", "PORT", "REACHED", "ANSWERED BY", "SOURCE SEEN", "MS", "")
     rows = [
         (
@@ -89,7 +89,7 @@ def _surprise(result: Result) -> str:
 
 
 def _short(because: str) -> str:
-    """The reason without the ends, which the row has, and without the rule that was nearest."""
+    """The reason without the connection's ends, which the row shows, and without the nearest matching rule."""
     ends, dropped, reason = because.partition(_DROPPED)
     if not dropped:
         return because
@@ -145,7 +145,7 @@ def overview(results: Sequence[Result]) -> str:
 
 
 def _legend(results: Sequence[Result]) -> str:
-    """What the marks mean that there are."""
+    """The meaning of the marks that occur in the results."""
     marks = {_mark(result) for result in results}
     meanings = {_NOBODY: "nobody there", _DENIED: "denied by policies"}
     found = [f", {mark} {text}" for mark, text in meanings.items() if mark in marks]
@@ -173,12 +173,12 @@ def _matrix(results: Sequence[Result]) -> str:
     return columns(rows, "  ")
 
 
-def _cells(results: Sequence[Result], place: Callable[[Result], tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The worst mark of the results at each place."""
+def _cells(results: Sequence[Result], cell_of: Callable[[Result], tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The worst mark of the results in each cell."""
     cells: dict[tuple[str, str], str] = {}
     for result in results:
-        mark, at = _mark(result), place(result)
-        cells[at] = max(cells.get(at, mark), mark, key=_WORSE.index)
+        mark, cell = _mark(result), cell_of(result)
+        cells[cell] = max(cells.get(cell, mark), mark, key=_WORSE.index)
     return cells
 
 

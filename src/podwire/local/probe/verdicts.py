@@ -1,8 +1,8 @@
-"""What policies make of a connection that is to be tried: expected to pass, to be dropped, or either way (pure).
+"""The expected effect of policies on a connection: allowed, dropped, or dependent on the endpoint (pure).
 
-The verdict is that of the reference evaluator, on the objects as the API has them. A Service stands for the endpoints
-that the source's node may choose, since policies see the pod that is chosen. When they let some of them through and not
-others, nothing is expected: it depends on the choice.
+The reference evaluator decides, with the objects in the API. For a Service it judges every endpoint that the source's
+node may choose, because policies apply to the chosen pod. When policies allow only some of these endpoints, either
+outcome is acceptable.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,17 +26,17 @@ _RELAYED = "userspace"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What is to be expected; ``because`` says in one line what policies have against it."""
+    """The expected outcome; ``because`` says in one line why policies deny the connection (empty: they do not)."""
 
     allowed: bool
     either: bool = False
     because: str = ""
     asked: Connection | None = None
-    """The connection that it is about: of several, the first one that is denied."""
+    """The evaluated connection; with several endpoints the first denied connection, if any."""
 
 
 class Verdicts:
-    """What policies say between the places of one cluster."""
+    """Evaluates policies for connections between the pods, nodes and Services of one cluster."""
 
     def __init__(
         self,
@@ -51,25 +51,25 @@ class Verdicts:
         self._owners = pods_by_address(world.pods)
         self._nodes = {node.metadata.name: node for node in world.nodes}
         self._slices: dict[str, list[EndpointSlice]] = {}
-        for piece in slices:
-            name = piece.metadata.labels.get(SERVICE_NAME_LABEL, "")
-            self._slices.setdefault(f"{piece.metadata.namespace}/{name}", []).append(piece)
+        for endpoint_slice in slices:
+            name = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL, "")
+            self._slices.setdefault(f"{endpoint_slice.metadata.namespace}/{name}", []).append(endpoint_slice)
 
     def party(self, address: str) -> Party:
-        """Who has an address."""
+        """The pod, node or outside host that has an address, as one end of a connection."""
         pod = self._owners.get(address)
         if pod is not None:
             return Party(address=address, node=pod.spec.node_name, pod=pod)
         return self._world.party(address)
 
     def pod(self, pod: Pod) -> Party:
-        """A pod as an end of a connection; one in the node's network is its node."""
+        """A pod as one end of a connection; a pod in the host network counts as its node."""
         if owns_addresses(pod):
             return Party(address=pod.addresses[0], node=pod.spec.node_name, pod=pod)
         return Party(address=pod.addresses[0], node=pod.spec.node_name)
 
     def between(self, source: Party, destination: Party, port: int, protocol: str) -> Verdict:
-        """From one to another; who has addresses of both families uses that of the destination's."""
+        """The verdict for a connection; a source with both IP families uses the family of the destination."""
         source = self._of_family(source, destination.address)
         asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
         if evaluate(self._world, asked, self._rules).allowed:
@@ -86,53 +86,56 @@ class Verdicts:
         return msgspec.structs.replace(party, address=fitting[0])
 
     def service(self, source: Party, service: Service, port: int, protocol: str) -> Verdict | None:
-        """From a place to a Service; None: it has no endpoint that may be chosen there."""
+        """The verdict for a connection to a Service; None when the source's node can choose no endpoint."""
         if self._mode(source.node) == _RELAYED and not service.headless:
             source = self._node_party(source.node)
         found = self.endpoints(service, source.node, port, protocol)
         return self._any(((source, end) for end in found), protocol)
 
     def node_port(self, node: str, client: Party, service: Service, port: int, protocol: str) -> Verdict | None:
-        """From outside to a Service's port at a node; None: it has no endpoint that may be chosen there."""
+        """The verdict for a client outside and a NodePort of a node; None when that node can choose no endpoint."""
         ends: list[tuple[Party, Endpoint]] = []
-        for one in self._ports(service, node):
-            if (one.node_port, one.protocol.upper()) == (port, protocol):
-                chosen = one.local_endpoints if one.external_local else one.cluster_endpoints
+        for service_port in self._ports(service, node):
+            if (service_port.node_port, service_port.protocol.upper()) == (port, protocol):
+                chosen = service_port.local_endpoints if service_port.external_local else service_port.cluster_endpoints
                 ends += [(self._client(node, client, end), end) for end in chosen]
         return self._any(ends, protocol)
 
     def endpoints(self, service: Service, node: str, port: int, protocol: str) -> Sequence[Endpoint]:
-        """Where a connection to a Service may end that a pod of a node makes."""
+        """The endpoints that a node may choose for a connection of its pods to a Service."""
         if service.headless or not handled(service):
-            pieces = self._slices.get(key_of(service.metadata), [])
+            endpoint_slices = self._slices.get(key_of(service.metadata), [])
             ready = (
-                entry for piece in pieces for entry in piece.endpoints or () if entry.conditions.ready is not False
+                entry
+                for endpoint_slice in endpoint_slices
+                for entry in endpoint_slice.endpoints or ()
+                if entry.conditions.ready is not False
             )
             return [Endpoint(address, port) for entry in ready for address in entry.addresses]
-        for one in self._ports(service, node):
-            if (one.port, one.protocol.upper()) == (port, protocol):
-                return one.internal_endpoints
+        for service_port in self._ports(service, node):
+            if (service_port.port, service_port.protocol.upper()) == (port, protocol):
+                return service_port.internal_endpoints
         return ()
 
     def _ports(self, service: Service, node: str) -> tuple[ServicePort, ...]:
-        pieces = self._slices.get(key_of(service.metadata), [])
+        endpoint_slices = self._slices.get(key_of(service.metadata), [])
         known = self._nodes.get(node)
         zone = known.zone if known is not None else ""
-        return resolve(service, pieces, NodeFacts(name=node, zone=zone))
+        return resolve(service, endpoint_slices, NodeFacts(name=node, zone=zone))
 
     def _any(self, ends: Iterable[tuple[Party, Endpoint]], protocol: str) -> Verdict | None:
-        said = [self.between(source, self.party(end.address), end.port, protocol) for source, end in ends]
-        denied = [one for one in said if not one.allowed]
-        if not said:
+        verdicts = [self.between(source, self.party(end.address), end.port, protocol) for source, end in ends]
+        denied = [verdict for verdict in verdicts if not verdict.allowed]
+        if not verdicts:
             return None
         if not denied:
-            return said[0]
-        if len(denied) < len(said):
+            return verdicts[0]
+        if len(denied) < len(verdicts):
             return Verdict(allowed=True, either=True, because=denied[0].because, asked=denied[0].asked)
         return denied[0]
 
     def _client(self, node: str, client: Party, end: Endpoint) -> Party:
-        """How an endpoint sees a client from outside: masqueraded where the connection goes on to another node."""
+        """The source that an endpoint sees: the node when the connection is masqueraded, otherwise the client."""
         if end.local and self._mode(node) != _RELAYED:
             return client
         return self._node_party(node)
