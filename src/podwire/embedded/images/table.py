@@ -16,7 +16,8 @@ The rules, first match wins:
    ``command`` and ``args``, or what the image would run by itself, if that program exists here.
 4. Everything else is the stand-in, on the declared ports; without any, on the well-known ports of the image and
    those that its probes ask for. In an init container, and in a container without ports of a pod that is not to
-   be restarted always (a Job), it says so and ends with status 0 at once, so that whoever waits can go on.
+   be restarted always (a Job), it logs this and ends with status 0 at once, so that a waiting pod or Job
+   can continue.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -3,8 +3,8 @@
 A volume made of API objects (configMap, secret, downwardAPI, projected) is a directory whose ``..data`` link points
 to one with a time stamp; an update writes a new directory and replaces the link by rename, so that a reader sees
 all old files or all new ones. It is kept among the files in memory, where /run is one, so that no token or secret
-gets to a disk. emptyDir is a directory of the pod, hostPath the machine's own, a persistentVolumeClaim a directory
-of the node that outlives the pod. Every other kind is an empty directory.
+is written to a disk. emptyDir is a directory of the pod, hostPath the machine's own, a persistentVolumeClaim a
+directory of the node that outlives the pod. Every other kind is an empty directory.
 """
 
 import base64
@@ -47,7 +47,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Where the content of a volume comes from."""
+    """The sources of a volume's content."""
 
     facts: Any
     objects: Any

@@ -1,4 +1,4 @@
-"""Where a pod goes: filter, score, choose; and what is said when it goes nowhere. Pure.
+"""Chooses the node of a pod: filter, score, choose; or explains why no node fits. Pure.
 
 Scores are 0 to 100 each, weighted: even spread of one owner's pods (2), room for requests (1), few pods (1),
 preferred node affinity (2), preferred pod affinity (2), soft taints (3), soft spread constraints (2). Equal

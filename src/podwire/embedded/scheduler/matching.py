@@ -66,14 +66,14 @@ def affine_namespaces(term: PodAffinityTerm, own: str, state: SchedulerState) ->
 
 
 def term_selects(term: PodAffinityTerm, namespaces: frozenset[str] | None, other: Pod) -> bool:
-    """Whether another pod is one that the term speaks of."""
+    """Whether the term selects another pod."""
     if namespaces is not None and other.metadata.namespace not in namespaces:
         return False
     return term.label_selector is not None and term.label_selector.matches(other.metadata.labels)
 
 
 def domains(term: PodAffinityTerm, own: str, state: SchedulerState) -> set[str]:
-    """The values of the term's topology key on nodes that run a pod it speaks of."""
+    """The values of the term's topology key on nodes that run a selected pod."""
     namespaces = affine_namespaces(term, own, state)
     found: set[str] = set()
     for node in state.nodes.values():

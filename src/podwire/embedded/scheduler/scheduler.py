@@ -1,8 +1,8 @@
 """The loop of the scheduler: pending pods in, bindings out.
 
 How it works: pods without a node wait in order of priority and age; each round decides all of them against
-its state in memory, counting every decision at once, and binds them side by side. A pod that goes nowhere is parked
-until something changes that could help (a node, a pod that goes, labels).
+its state in memory, counting every decision at once, and binds them side by side. A pod that fits no node is parked
+until a change could help (a node, a deleted pod, labels).
 
 Guarantees: 1. one API write per pod that fits; 2. decisions never wait for bindings; 3. a binding that fails
 is undone in this state and the pod is tried again after a backoff; 4. parked pods are tried at most every 0.2 s,
@@ -72,7 +72,7 @@ class Scheduler:
 
     def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
-            # After a list anew: one has gone and another of its name come, while nobody watched.
+            # After a new list: the pod was replaced by another of the same name while the watch was interrupted.
             self._pod_changed(key, old, None)
             old = None
         pod = new or old
@@ -168,7 +168,7 @@ class Scheduler:
         self._recorder.event(_subject(meta), "Normal", "Scheduled", message)
 
     def _take_back(self, meta: ObjectMeta) -> None:
-        """Counts a pod whose binding failed as its object says: an answer that was lost may have been a yes."""
+        """Counts a pod whose binding failed as its object says: the pod may be bound although the answer was lost."""
         pod = self._pods.get(key_of(meta))
         if pod is not None and pod.metadata.uid == meta.uid and pod.spec.node_name and not pod.finished:
             self._state.put_pod(pod_demand(pod), pod.spec.node_name)
@@ -207,7 +207,7 @@ def _ours(pod: Pod) -> bool:
 
 
 def _offer(node: Node) -> tuple[object, ...]:
-    """What of a node can make a pod fit that did not before."""
+    """The fields of a node whose change can make a pod fit."""
     spec = node.spec
     taints = tuple((taint.key, taint.value, taint.effect) for taint in spec.taints)
     return node.metadata.labels, spec.unschedulable, taints, node.status.allocatable, node.status.capacity

@@ -1,4 +1,4 @@
-"""What the scheduler knows: the nodes and the pods that use them, kept current pod by pod.
+"""The scheduler's state: the nodes and the pods that use them, updated pod by pod.
 
 Adding or removing a pod costs a few dictionary updates, so the state is never rebuilt. A pod that was just
 bound counts from the moment of the decision, before the API shows the binding.
@@ -71,7 +71,7 @@ class SchedulerState:
             self._add(node.metadata.name, demand)
 
     def drop_node(self, name: str) -> None:
-        """Forgets a node; its pods are kept for the case that it comes back."""
+        """Removes a node; its pods are kept in case the node is added again."""
         gone = self.nodes.pop(name, None)
         if gone is not None and gone.pods:
             self._unplaced[name] = dict(gone.pods)

@@ -1,4 +1,4 @@
-"""What the stand-in says: answers to HTTP paths, to a line of TCP and to a datagram.
+"""The answers of the stand-in server: to HTTP paths, to a line of TCP and to a datagram.
 
 Every answer names the pod that gave it and the client that it saw, so that a caller learns through which
 Services, nodes and translations its packet went. Pure: bytes and values in, bytes out.
@@ -17,7 +17,7 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who answers."""
+    """The identity of the pod that answers."""
 
     pod: str
     namespace: str
@@ -26,7 +26,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class StandinOrder(msgspec.Struct, frozen=True):
-    """What one stand-in is: its identity, its image (for the log), its ports; ``ends``: it ends at once, with 0."""
+    """The order to start a stand-in: identity, image (for the log), ports; with ``ends`` it exits at once with 0."""
 
     identity: Identity
     image: str

@@ -46,7 +46,7 @@ class Frames:
 
 
 class HealthServer:
-    """One connection of a server that is always well."""
+    """One connection of a server that always answers SERVING."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
@@ -55,7 +55,7 @@ class HealthServer:
         write(_frame(_SETTINGS, 0, 0))
 
     def feed(self, data: bytes) -> None:
-        """Takes what the client sent; the preface comes first."""
+        """Processes bytes from the client; the preface comes first."""
         skipped = min(self._skip, len(data))
         self._skip -= skipped
         for kind, flags, stream, payload in self._frames.feed(data[skipped:]):
@@ -98,10 +98,10 @@ class HealthAnswer:
         self._body = b""
         self.done = False
         self.reply = b""
-        """What has to be sent meanwhile (acknowledgement of settings)."""
+        """Bytes to send to the server (acknowledgement of settings)."""
 
     def feed(self, data: bytes) -> None:
-        """Takes what the server sent."""
+        """Processes bytes from the server."""
         for kind, flags, stream, payload in self._frames.feed(data):
             if kind == _SETTINGS and not flags & _ACK:
                 self.reply += _frame(_SETTINGS, _ACK, 0)

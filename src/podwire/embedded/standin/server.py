@@ -4,8 +4,8 @@ It runs in a process forked from the pod's shim, without exec, in the container'
 begins with an HTTP method is HTTP/1.1, one that begins with the HTTP/2 preface is gRPC and gets the answer of a
 health service, any other gets one JSON line for each line that it sends. Datagrams are answered one by one.
 
-On SIGTERM it goes on for 0.3 s, so that those who still send here while the endpoint is being withdrawn are
-served, and then ends with status 0. Costs 1 ms to start and 1 to 2 MiB of private memory.
+On SIGTERM it keeps serving for 0.3 s, because clients still send here until the endpoint is withdrawn from all
+nodes, and then ends with status 0. Costs 1 ms to start and 1 to 2 MiB of private memory.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _LIMITS = Limits(body_bytes=64 << 20, idle_s=math.inf, arrival_s=math.inf)
 
 
 class _Server:
-    """What the connections of one stand-in share."""
+    """The state that all connections of one stand-in share."""
 
     def __init__(self, order: StandinOrder, clock: Clock) -> None:
         self.identity: Identity = order.identity
@@ -124,16 +124,16 @@ class _Web:
     async def answer(self, request: Request) -> Response:
         """The answer to any request, after the wait that its path asks for; logged."""
         identity, clock = self._server.identity, self._server.clock
-        said = compose_answer(identity, self._port, request.peer)
+        answered = compose_answer(identity, self._port, request.peer)
         if urls := called_urls(request.target):
             calls = await asyncio.gather(*(_call(url, clock) for url in urls))
-            body = msgspec.json.encode({**msgspec.to_builtins(said), "calls": calls}) + b"\n"
+            body = msgspec.json.encode({**msgspec.to_builtins(answered), "calls": calls}) + b"\n"
             answer = HttpAnswer(200 if all(call["ok"] for call in calls) else 503, body)
         else:
-            answer = answer_http(request.target, said)
+            answer = answer_http(request.target, answered)
         if answer.delay_s:
             await clock.sleep(answer.delay_s)
-        log(f"{said.client} {request.method} {request.target} {answer.status}")
+        log(f"{answered.client} {request.method} {request.target} {answer.status}")
         return Response(answer.status, answer.body)
 
 

@@ -52,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a plan is made from."""
+    """The inputs of a plan."""
 
     nodes: Mapping[str, Node]
     pods: tuple[Pod, ...]
@@ -61,7 +61,7 @@ class Cluster:
 
 
 @dataclass(slots=True)
-class _Place:
+class _NodePods:
     """The pods of one node: by whether they are of the current revision."""
 
     new: list[Pod]
@@ -69,26 +69,26 @@ class _Place:
 
 
 def plan(daemon: DaemonSet, cluster: Cluster) -> Plan:
-    """The plan for a DaemonSet; nothing is created or deleted for one that goes."""
-    places = _places(daemon, cluster)
+    """The plan for a DaemonSet; while it is being deleted, the plan creates and deletes no pods."""
+    pods_by_node = _group_by_node(daemon, cluster)
     probe = probe_pod(daemon)
     running = {name for name, node in cluster.nodes.items() if should_run(probe, node)}
     create: list[str] = []
     delete = [pod for pod in cluster.pods if pod.status.phase == "Failed" and not _going(pod)]
-    for name, place in places.items():
+    for name, node_pods in pods_by_node.items():
         staying = name in cluster.nodes and should_stay(probe, cluster.nodes[name])
-        extra = (*place.new[1:], *place.old[1:]) if staying else (*place.new, *place.old)
+        extra = (*node_pods.new[1:], *node_pods.old[1:]) if staying else (*node_pods.new, *node_pods.old)
         delete += victims(extra, len(extra))
     busy = {_node_of(pod) for pod in cluster.pods if not pod.finished}
     create += sorted(running - busy)
     if daemon.spec.update_strategy.type == "RollingUpdate":
-        more, fewer = _roll(daemon, cluster, {n: p for n, p in places.items() if n in running}, len(running))
+        more, fewer = _roll(daemon, cluster, {n: p for n, p in pods_by_node.items() if n in running}, len(running))
         create += more
         delete += [pod for pod in fewer if pod not in delete]
     if daemon.metadata.deletion_timestamp is not None:
         create, delete = [], []
     waits = [available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) for pod in cluster.pods]
-    status = _status(daemon, cluster, places, running)
+    status = _status(daemon, cluster, pods_by_node, running)
     return Plan(tuple(create), tuple(delete), status, min((wait for wait in waits if wait), default=None))
 
 
@@ -109,7 +109,7 @@ def should_run(probe: Pod, node: Node) -> bool:
 
 
 def should_stay(probe: Pod, node: Node) -> bool:
-    """Whether a pod that is there may stay; NoSchedule taints do not matter any more."""
+    """Whether an existing pod may stay; NoSchedule taints do not affect existing pods."""
     taints: tuple[Taint, ...] = node.spec.taints
     return node_wanted(probe, node) and untolerated(probe.spec.tolerations, taints, ("NoExecute",)) is None
 
@@ -158,51 +158,55 @@ def _node_of(pod: Pod) -> str:
     return ""
 
 
-def _places(daemon: DaemonSet, cluster: Cluster) -> dict[str, _Place]:
-    places: dict[str, _Place] = {}
+def _group_by_node(daemon: DaemonSet, cluster: Cluster) -> dict[str, _NodePods]:
+    pods_by_node: dict[str, _NodePods] = {}
     for pod in sorted(cluster.pods, key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name)):
         if active(pod):
-            place = places.setdefault(_node_of(pod), _Place([], []))
+            node_pods = pods_by_node.setdefault(_node_of(pod), _NodePods([], []))
             is_new = pod.metadata.labels.get(HASH) == cluster.digest
-            (place.new if is_new else place.old).append(pod)
-    return places
+            (node_pods.new if is_new else node_pods.old).append(pod)
+    return pods_by_node
 
 
 def _available(daemon: DaemonSet, cluster: Cluster, pods: Sequence[Pod]) -> bool:
     return any(available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) == 0.0 for pod in pods)
 
 
-def _roll(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], wanted: int) -> tuple[list[str], list[Pod]]:
+def _roll(
+    daemon: DaemonSet, cluster: Cluster, pods_by_node: dict[str, _NodePods], wanted: int
+) -> tuple[list[str], list[Pod]]:
     """Nodes that get a surge pod, and old pods to replace."""
     update = daemon.spec.update_strategy.rolling_update
     surge = resolve(update.max_surge, "0", wanted, up=True)
     room = max(resolve(update.max_unavailable, "1" if not surge else "0", wanted, up=True), 0 if surge else 1)
-    serving = sum(_available(daemon, cluster, (*place.new, *place.old)) for place in places.values())
+    serving = sum(_available(daemon, cluster, (*node_pods.new, *node_pods.old)) for node_pods in pods_by_node.values())
     room -= wanted - serving
     create: list[str] = []
     delete: list[Pod] = []
-    surging = sum(bool(place.new and place.old) for place in places.values())
-    for name, place in sorted(places.items()):
-        if not place.old:
+    surging = sum(bool(node_pods.new and node_pods.old) for node_pods in pods_by_node.values())
+    for name, node_pods in sorted(pods_by_node.items()):
+        if not node_pods.old:
             continue
-        old_works = _available(daemon, cluster, place.old)
-        if place.new:
-            if not old_works or _available(daemon, cluster, place.new):
-                delete += place.old
+        old_works = _available(daemon, cluster, node_pods.old)
+        if node_pods.new:
+            if not old_works or _available(daemon, cluster, node_pods.new):
+                delete += node_pods.old
         elif not old_works:
-            delete += place.old
+            delete += node_pods.old
         elif surge:
             if surging < surge:
                 surging += 1
                 create.append(name)
         elif room > 0:
             room -= 1
-            delete += place.old
+            delete += node_pods.old
     return create, delete
 
 
-def _status(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], running: set[str]) -> DaemonSetStatus:
-    there = {name: (*place.new, *place.old) for name, place in places.items()}
+def _status(
+    daemon: DaemonSet, cluster: Cluster, pods_by_node: dict[str, _NodePods], running: set[str]
+) -> DaemonSetStatus:
+    there = {name: (*node_pods.new, *node_pods.old) for name, node_pods in pods_by_node.items()}
     here = [pods for name, pods in there.items() if name in running]
     available = sum(_available(daemon, cluster, pods) for pods in here)
     return DaemonSetStatus(
@@ -211,7 +215,9 @@ def _status(daemon: DaemonSet, cluster: Cluster, places: dict[str, _Place], runn
         desired_number_scheduled=len(running),
         number_ready=sum(any(pod.ready for pod in pods) for pods in here),
         observed_generation=daemon.metadata.generation,
-        updated_number_scheduled=sum(bool(place.new) for name, place in places.items() if name in running),
+        updated_number_scheduled=sum(
+            bool(node_pods.new) for name, node_pods in pods_by_node.items() if name in running
+        ),
         number_available=available,
         number_unavailable=len(running) - available,
         collision_count=daemon.status.collision_count,
@@ -267,7 +273,7 @@ class DaemonSetController:
         digest = revision.metadata.labels.get(HASH, "")
         state = Cluster(self._nodes.objects, mine, digest, self._environment.clock.now())
         chosen = plan(daemon, state)
-        # A node whose pod was told to go gets the next one when that pod is gone.
+        # A node whose pod is being deleted gets a new pod after that pod is gone.
         leaving = {_node_of(pod) for pod in going}
         bodies = [pod_body(daemon, digest, node) for node in chosen.create if node not in leaving]
         failure = await self._writer.create_many(owner, bodies)

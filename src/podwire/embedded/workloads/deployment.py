@@ -170,7 +170,7 @@ class DeploymentController:
         return deploymentstatus.progressing("NewReplicaSetCreated", f'Created new replica set "{name}"')
 
     async def _collided(self, deployment: Deployment, name: str) -> Condition:
-        """Another object has the name: ours with an equal template is waited for, another bumps the hash."""
+        """Handles a name conflict: waits for an own ReplicaSet with an equal template, otherwise changes the hash."""
         meta = deployment.metadata
         found = await self._client.get(REPLICASETS, name, meta.namespace, decode_as=ReplicaSet)
         owner = controller_of(found.metadata)

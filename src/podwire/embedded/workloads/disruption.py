@@ -98,7 +98,7 @@ class DisruptionController:
                 self._loop.touch(key)
 
     def _replicas_changed(self, _key: str, old: Replicated | None, new: Replicated | None) -> None:
-        """The pods' own events may have come before that of the number they follow."""
+        """Handles a change of a wanted number; the events of its pods may have arrived earlier."""
         if old is not None and new is not None and old.spec.replicas == new.spec.replicas:
             return
         for item in (old, new):

@@ -1,8 +1,8 @@
 """Jobs: how many pods to start, and when a Job is over. Pure.
 
-Succeeded and failed pods are counted from the pods there are; they are kept until the Job goes. With
+Succeeded and failed pods are counted from the existing pods; they are kept until the Job is deleted. With
 ``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next
-pod waits 10 s, doubling to 6 minutes. A pod that is told to go is replaced at once. Left out: pod failure
+pod waits 10 s, doubling to 6 minutes. A pod that is being deleted is replaced at once. Left out: pod failure
 policies, success policies, per-index back-off, ``podReplacementPolicy``. Source:
 ``k8s.io/kubernetes/pkg/controller/job``.
 """
@@ -165,7 +165,7 @@ def _condition(kind: str, reason: str, message: str, now: datetime.datetime) -> 
 
 
 def _balance(job: Job, tally: _Tally) -> tuple[tuple[int, ...], tuple[Pod, ...]]:
-    """Indexes to start and pods too many."""
+    """Indexes to start, and surplus pods to delete."""
     completions = job.spec.completions
     if completions is None:
         wanted = len(tally.alive) if tally.succeeded else job.spec.parallelism
@@ -215,7 +215,7 @@ def _status(
     started = job.status.start_time
     before = next((c for c in conditions if c.type == "Suspended"), None)
     if suspended != (before is not None and before.status == "True"):
-        others = tuple(c for c in conditions if c.type != "Suspended")
+        other_conditions = tuple(c for c in conditions if c.type != "Suspended")
         reason, message = ("JobSuspended", "Job suspended") if suspended else ("JobResumed", "Job resumed")
         stamp = rfc3339(now)
         changed = Condition(
@@ -226,7 +226,7 @@ def _status(
             last_transition_time=stamp,
             last_probe_time=stamp,
         )
-        conditions = (*others, changed)
+        conditions = (*other_conditions, changed)
         started = None
     return JobStatus(
         conditions=conditions,

@@ -1,10 +1,10 @@
-"""Nodes that come, fall silent and go: the loop around ``nodehealth``.
+"""Watches nodes that are added, stop their heartbeat or are deleted: the loop around ``nodehealth``.
 
 Guarantees: 1. a node whose Lease was not renewed for 40 s gets Ready Unknown and its pods Ready False; 2. a
 node not ready for a second is tainted, one that is ready again is not; 3. pods leave a node with NoExecute
 taints when their tolerations run out; 4. pods of a node that has not existed for ten seconds are deleted at
-once; 5. nothing is judged in the first 40 s after a start, nor after the API was out of reach, when no heartbeat
-can have been missed: the API is asked every 5 s whether it is there.
+once; 5. no node counts as silent in the first 40 s after a start, or after the API was unreachable, because its
+heartbeats could not be observed then: a request every 5 s checks that the API answers.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class NodeTimes(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     missing_s: float = 10.0
     """Pods of a node that has not existed for this long are deleted."""
     contact_s: float = 5.0
-    """Time between two questions to the API whether it answers, and how long the answer may take."""
+    """Seconds between two checks that the API answers, and the time limit of each check."""
 
 
 class NodeLifecycleController:
@@ -68,7 +68,7 @@ class NodeLifecycleController:
         supervisor.start("nodelifecycle contact", self._keep_contact)
 
     async def _keep_contact(self) -> None:
-        """Knows since when the API answers and Leases are watched; without that, silence says nothing of nodes."""
+        """Records since when the API answers and Leases are watched; only then does a missing heartbeat count."""
         while True:
             try:
                 async with asyncio.timeout(self._times.contact_s):
@@ -82,7 +82,7 @@ class NodeLifecycleController:
             await self._clock.sleep(self._times.contact_s)
 
     def _silent_s(self, name: str) -> float:
-        """How long a node could have been heard of and was not."""
+        """Seconds without a heartbeat of a node, while heartbeats could be observed."""
         now = self._clock.monotonic()
         heard = self._heard.setdefault(name, now)
         return 0.0 if self._in_contact_since is None else now - max(heard, self._in_contact_since)
@@ -114,7 +114,7 @@ class NodeLifecycleController:
             return
         node = self._nodes.get(new.spec.node_name)
         if node is None:
-            # Seen before its node at a start, or bound to a node that is gone.
+            # At a start the pod may arrive before its node; otherwise its node was deleted.
             self._missing.setdefault(new.spec.node_name, self._clock.monotonic())
             self._loop.queue.add_after(new.spec.node_name, self._times.missing_s)
         elif any(taint.effect == "NoExecute" for taint in node.spec.taints):
@@ -148,7 +148,7 @@ class NodeLifecycleController:
         await self._evict(node)
 
     def _settling(self, node: Node) -> bool:
-        """Whether a node said only just now that it is not ready; new nodes do, for a moment."""
+        """Whether a node became not ready only a moment ago, as new nodes do."""
         if nodehealth.ready_status(node) != "False":
             return False
         ready = next(c for c in node.status.conditions if c.type == "Ready")

@@ -1,4 +1,4 @@
-"""StatefulSets: which pod comes, which goes, one after the other. Pure.
+"""StatefulSets: which pod to create or to delete next. Pure.
 
 Pods have ordinals; ``OrderedReady`` acts on one pod at a time, upwards when creating and downwards when
 deleting, and only while every lower pod is available; ``Parallel`` does not wait. A rolling update replaces

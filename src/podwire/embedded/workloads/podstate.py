@@ -1,4 +1,4 @@
-"""What workloads want to know of a pod: active, ready, available, and which one to give up first.
+"""The state of a pod for workloads: active, ready, available, and the order in which pods are deleted.
 
 Source: ``k8s.io/kubernetes/pkg/controller/controller_utils.go`` (``ActivePodsWithRanks``), ``pkg/api/v1/pod``.
 """
@@ -29,7 +29,7 @@ def seconds_since(text: str | None, now: datetime.datetime) -> float:
 
 
 def active(pod: Pod) -> bool:
-    """Whether the pod neither ended nor was told to."""
+    """Whether the pod has not ended and is not being deleted."""
     return not pod.finished and pod.metadata.deletion_timestamp is None
 
 
@@ -57,7 +57,7 @@ def restarts(pod: Pod) -> int:
 
 
 def victims(pods: Sequence[Pod], count: int, related: Iterable[Pod] = ()) -> tuple[Pod, ...]:
-    """The ``count`` pods to give up first.
+    """The ``count`` pods to delete first.
 
     Unassigned, then pending, then not ready, then of lower deletion cost, then on the node with more
     ``related`` pods, then ready for less time, then restarted more, then younger.

@@ -39,7 +39,7 @@ _BURST = 500
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """What a ReplicaSet and a ReplicationController have in common."""
+    """The fields that a ReplicaSet and a ReplicationController have in common."""
 
     owner: PodOwner
     replicas: int
@@ -60,7 +60,7 @@ class Plan:
 
 
 def plan(wanted: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> Plan:
-    """The plan for an object and all pods that it owns; nothing is created or deleted for one that goes."""
+    """The plan for an object and all pods that it owns; while the object is being deleted, the plan changes no pods."""
     alive = tuple(pod for pod in pods if active(pod))
     surplus = len(alive) - wanted.replicas
     going = wanted.owner.meta.deletion_timestamp is not None
@@ -161,9 +161,9 @@ class ReplicaController:
             self._loop.queue.add_after(key, chosen.again_s)
 
     def _with_failure(self, status: ReplicaSetStatus, failure: BaseException | None) -> ReplicaSetStatus:
-        others = tuple(c for c in status.conditions if c.type != "ReplicaFailure")
+        other_conditions = tuple(c for c in status.conditions if c.type != "ReplicaFailure")
         if failure is None:
-            return msgspec.structs.replace(status, conditions=others)
+            return msgspec.structs.replace(status, conditions=other_conditions)
         before = next((c for c in status.conditions if c.type == "ReplicaFailure"), None)
         since = before.last_transition_time if before else rfc3339(self._environment.clock.now())
         condition = Condition(
@@ -173,7 +173,7 @@ class ReplicaController:
             message=str(failure),
             last_transition_time=since,
         )
-        return msgspec.structs.replace(status, conditions=(*others, condition))
+        return msgspec.structs.replace(status, conditions=(*other_conditions, condition))
 
     async def _write_status(self, wanted: Replicated, status: ReplicaSetStatus) -> None:
         patch = changed_status(wanted.status, status)

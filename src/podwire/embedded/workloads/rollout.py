@@ -3,7 +3,7 @@
 The invariant: at any moment at most ``replicas + surge`` pods exist and at least ``replicas - unavailable`` are
 available. Each plan changes the wanted numbers of ReplicaSets so that it holds whatever order the changes take
 effect in; the next plan follows when their observed numbers change. Old replicas that are not available are
-given up first, since giving them up costs nothing.
+deleted first, because this does not reduce the number of available pods.
 
 Scaling in the middle of a rollout is spread over all ReplicaSets in proportion to their size, the largest
 taking the remainder. Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (rolling.go, sync.go, recreate.go).
@@ -37,7 +37,7 @@ class Sets:
 
     @property
     def active(self) -> tuple[ReplicaSet, ...]:
-        """Those that want pods."""
+        """The ReplicaSets with a wanted number above zero."""
         return tuple(item for item in self.all if item.spec.replicas > 0)
 
 
@@ -62,11 +62,11 @@ def partition(deployment: Deployment, sets: Sequence[ReplicaSet]) -> Sets:
 
 def resolve(value: int | str | None, default: str, replicas: int, *, up: bool) -> int:
     """A number or a percentage as a number of pods."""
-    given = default if value is None else value
-    if isinstance(given, int):
-        return max(0, given)
+    limit = default if value is None else value
+    if isinstance(limit, int):
+        return max(0, limit)
     try:
-        share = float(given.rstrip("%")) * replicas / 100 if given.endswith("%") else float(given)
+        share = float(limit.rstrip("%")) * replicas / 100 if limit.endswith("%") else float(limit)
     except ValueError:
         return resolve(default, default, replicas, up=up)
     return max(0, math.ceil(share) if up else math.floor(share))
@@ -151,8 +151,8 @@ def recreate(spec: DeploymentSpec, sets: Sets, *, old_pods: int) -> Scaling:
 def resized(spec: DeploymentSpec, sets: Sets) -> bool:
     """Whether the Deployment was scaled since its ReplicaSets were last given a size."""
     for item in sets.active:
-        said = item.metadata.annotations.get(DESIRED)
-        if said is not None and said != str(spec.replicas):
+        annotation = item.metadata.annotations.get(DESIRED)
+        if annotation is not None and annotation != str(spec.replicas):
             return True
     return False
 
@@ -171,9 +171,9 @@ def scale(spec: DeploymentSpec, sets: Sets) -> Scaling:
 
 
 def _saturated(spec: DeploymentSpec, new: ReplicaSet) -> bool:
-    said = new.metadata.annotations.get(DESIRED)
+    annotation = new.metadata.annotations.get(DESIRED)
     full = new.spec.replicas == new.status.available_replicas == spec.replicas
-    return full and said == str(spec.replicas)
+    return full and annotation == str(spec.replicas)
 
 
 def _proportional(spec: DeploymentSpec, active: Sequence[ReplicaSet]) -> Scaling:
@@ -184,15 +184,15 @@ def _proportional(spec: DeploymentSpec, active: Sequence[ReplicaSet]) -> Scaling
     ordered = sorted(active, key=lambda s: s.metadata.creation_timestamp or "", reverse=growing)
     ordered.sort(key=lambda s: -s.spec.replicas)
     sizes: Scaling = {}
-    given = 0
+    assigned = 0
     for item in ordered:
         share = _share(spec, item, total)
-        step = max(0, min(share, change - given)) if growing else min(0, max(share, change - given))
+        step = max(0, min(share, change - assigned)) if growing else min(0, max(share, change - assigned))
         sizes[item.metadata.name] = item.spec.replicas + step
-        given += step
+        assigned += step
     if ordered:
         first = ordered[0]
-        sizes[first.metadata.name] = max(0, sizes[first.metadata.name] + change - given)
+        sizes[first.metadata.name] = max(0, sizes[first.metadata.name] + change - assigned)
     before = {item.metadata.name: item.spec.replicas for item in active}
     return {name: size for name, size in sizes.items() if size != before[name]}
 
@@ -200,15 +200,15 @@ def _proportional(spec: DeploymentSpec, active: Sequence[ReplicaSet]) -> Scaling
 def _share(spec: DeploymentSpec, item: ReplicaSet, total: int) -> int:
     if spec.replicas == 0:
         return -item.spec.replicas
-    said = item.metadata.annotations.get(MAXIMUM, "")
-    before = int(said) if said.isdigit() and int(said) else total
+    annotation = item.metadata.annotations.get(MAXIMUM, "")
+    before = int(annotation) if annotation.isdigit() and int(annotation) else total
     return round(item.spec.replicas * maximum(spec) / before) - item.spec.replicas
 
 
 def revision_of(item: ReplicaSet | Deployment) -> int:
     """The revision annotation; 0 when there is none."""
-    said = item.metadata.annotations.get(REVISION, "")
-    return int(said) if said.isdigit() else 0
+    annotation = item.metadata.annotations.get(REVISION, "")
+    return int(annotation) if annotation.isdigit() else 0
 
 
 def set_annotations(deployment: Deployment, sets: Sets) -> dict[str, str]:
