@@ -3,9 +3,9 @@
 Usage: ``python scripts/suite.py [TIER ...]``, all tiers without arguments. The exit status is 0 when every test passed,
 1 when one failed, 2 for a tier that does not exist.
 
-A tier is one or more jobs, each a process of pytest. The jobs of a tier run side by side, the tiers one after the other:
-with all tiers at once on two processors, tests waited for each other and the whole took longer. The output of a job is
-shown whole, in the order of the jobs; that of the first unfinished job as it comes.
+A tier is one or more jobs, each a process of pytest. The jobs of a tier run side by side, the tiers one after the
+other: with all tiers at once on two processors, tests waited for each other and the whole took longer. The output of a
+job is shown whole, in the order of the jobs; that of the first unfinished job as it comes.
 """
 
 import os

@@ -5,13 +5,10 @@ also has a function ``clear``, which removes what an earlier run left.
 """
 
 import importlib
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from podwire.kernel.netns import NetnsPath
 from podwire.runtime.registry import Registry
-
-Place = Path | str | None
-"""A network namespace; None is the namespace of this thread."""
 
 Facts = TypeVar("Facts")
 Facts_contra = TypeVar("Facts_contra", contravariant=True)
@@ -44,9 +41,9 @@ class Modes(Protocol[Facts_contra, Plane_co]):
 class RegisteredModes(Generic[Facts, Plane]):
     """The data planes that a registry names, in one network namespace."""
 
-    def __init__(self, entries: Registry[Any], place: Place = None) -> None:
+    def __init__(self, entries: Registry[Any], netns_path: NetnsPath = None) -> None:
         self._entries = entries
-        self._place = place
+        self._netns_path = netns_path
 
     def names(self) -> tuple[str, ...]:
         """All names, the preferred one first."""
@@ -57,7 +54,7 @@ class RegisteredModes(Generic[Facts, Plane]):
 
         Raises: ConfigError for a name that is not in the registry; KernelError.
         """
-        plane: Plane = self._entries.load(name)(facts, self._place)
+        plane: Plane = self._entries.load(name)(facts, self._netns_path)
         return plane
 
     def clear(self, name: str) -> bool:
@@ -66,5 +63,5 @@ class RegisteredModes(Generic[Facts, Plane]):
         Raises: ConfigError for a name that is not in the registry; KernelError.
         """
         self._entries.check(name)
-        removed: bool = importlib.import_module(self._entries[name].partition(":")[0]).clear(self._place)
+        removed: bool = importlib.import_module(self._entries[name].partition(":")[0]).clear(self._netns_path)
         return removed

@@ -20,7 +20,6 @@ meanwhile share one walk; 2. after a failure everything is looked up again, 0.1 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +27,7 @@ from msgspec.structs import replace
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.conntrack import Conntrack, Flow
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, Delta, PodProfiles
@@ -232,7 +232,7 @@ def verdicts(compiler: Compiler, local: frozenset[str] = frozenset()) -> Verdict
 
 
 def forget(
-    judge: Callable[[frozenset[str]], Verdicts], addresses: Iterable[str], netns: Path | str | None = None
+    judge: Callable[[frozenset[str]], Verdicts], addresses: Iterable[str], netns: NetnsPath = None
 ) -> list[Flow]:
     """Has the kernel forget the flows of some addresses that are denied; those there were.
 

@@ -3,9 +3,10 @@
 The module of each has, beside its class, a function ``clear`` that takes away what an earlier run left.
 """
 
-from podwire.dataplane.modes import Place, RegisteredModes
+from podwire.dataplane.modes import RegisteredModes
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.features import Features
+from podwire.kernel.netns import NetnsPath
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.registry import DATAPLANES, FEATURES
 
@@ -13,7 +14,7 @@ from podwire.policy.registry import DATAPLANES, FEATURES
 class PolicyModes(RegisteredModes[PolicyFacts, PolicyDataPlane]):
     """The data planes of one network namespace (None: that of this process)."""
 
-    def __init__(self, netns: Place = None) -> None:
+    def __init__(self, netns: NetnsPath = None) -> None:
         super().__init__(DATAPLANES, netns)
 
     def open(self, name: str, facts: PolicyFacts) -> PolicyDataPlane:
@@ -28,7 +29,7 @@ class PolicyModes(RegisteredModes[PolicyFacts, PolicyDataPlane]):
         return super().open(name, facts)
 
 
-def open_dataplane(name: str, facts: PolicyFacts, netns: Place = None) -> PolicyDataPlane:
+def open_dataplane(name: str, facts: PolicyFacts, netns: NetnsPath = None) -> PolicyDataPlane:
     """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
 
     Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
@@ -36,7 +37,7 @@ def open_dataplane(name: str, facts: PolicyFacts, netns: Place = None) -> Policy
     return PolicyModes(netns).open(name, facts)
 
 
-def clear_all(netns: Place = None) -> bool:
+def clear_all(netns: NetnsPath = None) -> bool:
     """Removes what an earlier run left of all modes; returns whether there was anything.
 
     Raises: KernelError of the first that fails; the others are gone.

@@ -5,9 +5,9 @@ compiler's profiles mean, ``held`` reads what a kernel holds; both give a :class
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
+from podwire.kernel.netns import NetnsPath
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import TRACERS
@@ -21,7 +21,7 @@ class Tracing(Protocol):
         """What the data plane would program; ``devices`` has that of each pod of the node. Pure."""
         ...
 
-    def held(self, netns: Path | str | None, machine: Machine) -> Tracer | None:
+    def held(self, netns: NetnsPath, machine: Machine) -> Tracer | None:
         """What the kernel of a network namespace holds of the data plane (None: that of this thread).
 
         None: nothing at all.

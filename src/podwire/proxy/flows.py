@@ -13,12 +13,12 @@ client that sends nothing learns nothing. SCTP is never touched.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from podwire.kernel.conntrack import Conntrack, Flow, Target
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.uapi import AF_INET, AF_INET6
 from podwire.proxy.servicemap import ServicePort
 
@@ -144,7 +144,7 @@ class FlowCleaner(Protocol):
         ...
 
 
-def _forget_untranslated(netns: Path | str | None, lost: Untranslated) -> Forgotten:
+def _forget_untranslated(netns: NetnsPath, lost: Untranslated) -> Forgotten:
     """Nobody answers at an address of a Service itself, so what is established is left out by the kernel."""
     found = dict.fromkeys(_FAMILIES.values(), 0)
     with Conntrack(netns) as conntrack:
@@ -156,7 +156,7 @@ def _forget_untranslated(netns: Path | str | None, lost: Untranslated) -> Forgot
 
 def flow_cleaner(
     node_addresses: Callable[[], Iterable[str]],
-    netns: Path | str | None = None,
+    netns: NetnsPath = None,
     protocols: Collection[str] = UDP,
     *,
     mode: str = "",

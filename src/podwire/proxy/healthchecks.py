@@ -12,14 +12,13 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from podwire.http.answer import Handler
 from podwire.http.message import PROBE_LIMITS, Request, Response, text_response
 from podwire.http.server import HttpServer
-from podwire.kernel.netns import inside
+from podwire.kernel.netns import NetnsPath, inside
 from podwire.observe.log import Log
 from podwire.proxy.health import Pulse, service_answer
 from podwire.proxy.servicemap import ServiceMap
@@ -32,7 +31,7 @@ Listen = Callable[[str, int], socket.socket]
 RETRY_S = 5.0
 
 
-def listener(netns: Path | str | None = None) -> Listen:
+def listener(netns: NetnsPath = None) -> Listen:
     """Listens in a network namespace (None: that of this process)."""
 
     def listen(address: str, port: int) -> socket.socket:

@@ -7,9 +7,9 @@ iptables chains have the names of our data plane ``iptables``, and go with what 
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from podwire.errors import KernelError
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.proxy.modes import ServiceModes
 from podwire.state.nft_diff import removal
@@ -18,7 +18,7 @@ KUBE_PROXY = "kube-proxy"
 """kube-proxy's table in each family."""
 
 
-def clear_kube_proxy(netns: Path | str | None = None) -> bool:
+def clear_kube_proxy(netns: NetnsPath = None) -> bool:
     """Removes kube-proxy's nftables tables; whether there were any.
 
     Raises: KernelError.
@@ -30,7 +30,7 @@ def clear_kube_proxy(netns: Path | str | None = None) -> bool:
     return bool(families)
 
 
-def clear(netns: Path | str | None = None) -> tuple[str, ...]:
+def clear(netns: NetnsPath = None) -> tuple[str, ...]:
     """Removes what every mode of podwire and kube-proxy left; returns what there was.
 
     Raises: KernelError when something cannot be removed; the rest is then gone all the same.

@@ -6,9 +6,9 @@ data plane without such a module is explained by Kubernetes' rules alone (``why.
 neither shown nor compared.
 """
 
-from pathlib import Path
 from typing import Protocol
 
+from podwire.kernel.netns import NetnsPath
 from podwire.proxy.registry import TRACERS
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.trace.packet import Machine, Tracer
@@ -21,7 +21,7 @@ class Tracing(Protocol):
         """What the data plane would program for these Services; pure."""
         ...
 
-    def held(self, netns: Path | str | None, machine: Machine) -> Tracer:
+    def held(self, netns: NetnsPath, machine: Machine) -> Tracer:
         """What the kernel of a network namespace holds of the data plane (None: that of this thread).
 
         Raises: KernelError, and ProtocolError for a rule that cannot be read.

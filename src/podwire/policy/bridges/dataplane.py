@@ -10,12 +10,12 @@ reported; a change that would have to cut off a pod fails.
 
 import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from podwire.dataplane.plane import Written
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
@@ -33,7 +33,7 @@ FEATURE = "nftables tables of the family bridge"
 class BridgeIsolation:
     """``plane`` enforces policies; this one keeps pods of one bridge apart in one network namespace."""
 
-    def __init__(self, plane: PolicyDataPlane, netns: Path | str | None = None) -> None:
+    def __init__(self, plane: PolicyDataPlane, netns: NetnsPath = None) -> None:
         self._plane = plane
         self._netlink = Netlink(netns)
         self._both = select.epoll()
@@ -54,7 +54,7 @@ class BridgeIsolation:
         self.unseen: dict[str, dict[str, str]] = {}
         """By bridge and family: why packets between its ports are not seen; empty: they are."""
 
-    def _open(self, netns: Path | str | None) -> None:
+    def _open(self, netns: NetnsPath) -> None:
         try:
             self._nft = Nft(netns)
             self._monitor = NftMonitor(netns, (self._nft.port,))
@@ -249,7 +249,7 @@ class BridgeIsolation:
                 each.close()
 
 
-def clear(netns: Path | str | None = None) -> bool:
+def clear(netns: NetnsPath = None) -> bool:
     """Removes what an earlier run left; returns whether there was anything.
 
     Raises: KernelError.

@@ -13,6 +13,7 @@ import msgspec
 from podwire.errors import Unsupported
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
 from podwire.policy.foreign.kernel import KernelLinks
@@ -38,7 +39,7 @@ class BridgePorts(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel holds for bridges."""
 
 
-def read(netns: Path | str | None, pods: Mapping[str, Collection[str]]) -> BridgePorts | None:
+def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts | None:
     """What there is to know of the bridges of pods, given with their addresses; None: they are ports of none.
 
     Raises: KernelError.
@@ -58,7 +59,7 @@ def read(netns: Path | str | None, pods: Mapping[str, Collection[str]]) -> Bridg
     )
 
 
-def _held(netns: Path | str | None) -> Table | None:
+def _held(netns: NetnsPath) -> Table | None:
     try:
         with Nft(netns) as kernel:
             return kernel.read(FAMILY, TABLE)

@@ -1,16 +1,14 @@
 """The rules of one mode in a network namespace: what was left of them, and their removal."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from podwire.kernel.iptables import Iptables, Programs, legacy_tables, nft_tables
 from podwire.kernel.iptables_chains import saved_by_kind
 from podwire.kernel.iptables_tables import drop_tables
+from podwire.kernel.netns import NetnsPath
 from podwire.state.chain_marks import MARK_CHAINS, ChainMark
 from podwire.state.iptables import parse_save
 from podwire.state.iptables_diff import Saved, count_tables, removal
-
-Place = Path | str | None
 
 
 def read(tool: Iptables) -> Saved:
@@ -36,36 +34,36 @@ def _marks(saved: Saved) -> frozenset[str]:
     return frozenset(MARK_CHAINS) & saved.get("nat", {}).keys()
 
 
-def left(place: Place, owner: ChainMark, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
+def left(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
     """Kinds of iptables that hold the owner's mark or one of the others, and all rules of the kind, by family.
 
     Where no table of iptables exists no program is run.
 
     Raises: KernelError.
     """
-    for programs, saved in saved_by_kind(place, owner.tables):
+    for programs, saved in saved_by_kind(netns_path, owner.tables):
         if any(mark in tables.get("nat", {}) for tables in saved.values() for mark in (owner.mark, *marks)):
             yield programs, saved
 
 
-def held_by(place: Place, owner: ChainMark) -> Programs | None:
+def held_by(netns_path: NetnsPath, owner: ChainMark) -> Programs | None:
     """The kind that holds rules of an earlier run, where both are in use; a start goes on with that one."""
-    if not nft_tables(place) or not legacy_tables(place):
+    if not nft_tables(netns_path) or not legacy_tables(netns_path):
         return None
-    return next((programs for programs, _ in left(place, owner)), None)
+    return next((programs for programs, _ in left(netns_path, owner)), None)
 
 
-def clear(place: Place, owner: ChainMark, *marks: str) -> bool:
+def clear(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> bool:
     """Takes away what an earlier data plane of the mode left, or whose marks these are; whether there was anything.
 
     Raises: KernelError.
     """
     found = False
-    for programs, saved in left(place, owner, *marks):
+    for programs, saved in left(netns_path, owner, *marks):
         found = True
         for family, tables in saved.items():
-            with Iptables(family, programs, place) as tool:
+            with Iptables(family, programs, netns_path) as tool:
                 tool.restore(removal(tables, owner.beside(_marks(tables))))
     if found:
-        drop_tables(owner.tables, place)
+        drop_tables(owner.tables, netns_path)
     return found

@@ -26,6 +26,7 @@ from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose, locked
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
+from podwire.kernel.netns import NetnsPath
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
@@ -52,10 +53,10 @@ class IptablesPolicy:
 
     name = "iptables"
 
-    def __init__(self, facts: PolicyFacts, netns: Path | str | None = None, programs: Programs | None = None) -> None:
+    def __init__(self, facts: PolicyFacts, netns: NetnsPath = None, programs: Programs | None = None) -> None:
         self.programs = programs or choose(netns)
         kernel.check(self.programs)
-        self._place = netns
+        self._netns_path = netns
         self._facts = facts
         self._sets = IpSets(netns)
         self._watch = watch(self.programs, (TABLE,), netns)
@@ -118,7 +119,7 @@ class IptablesPolicy:
         self._facts = facts or self._facts
         self._lost = True
         self._doomed.clear()
-        make_tables(self.programs, (TABLE,), self._place, self._watch.started)
+        make_tables(self.programs, (TABLE,), self._netns_path, self._watch.started)
         uplinks = self._uplinks(devices)
         done = []
         for family, tool in self._tools.items():
@@ -142,7 +143,7 @@ class IptablesPolicy:
         return tuple(done)
 
     def _uplinks(self, devices: Mapping[str, str]) -> tuple[str, ...]:
-        return kernel.uplinks(self._place, self._facts.addresses, (*devices.values(), *self._facts.bridges))
+        return kernel.uplinks(self._netns_path, self._facts.addresses, (*devices.values(), *self._facts.bridges))
 
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
@@ -179,7 +180,7 @@ class IptablesPolicy:
         """Reads the kernel and writes the differences; returns the steps that were needed.
         Raises: KernelError.
         """
-        make_tables(self.programs, (TABLE,), self._place, self._watch.started)
+        make_tables(self.programs, (TABLE,), self._netns_path, self._watch.started)
         done = []
         for family, contents in self._contents.items():
             tool = self._tools[family]
@@ -242,7 +243,7 @@ class IptablesPolicy:
         for tool in self._tools.values():
             if tool.family not in self._missing:
                 kernel.remove(tool, self._sets)
-        drop_tables((TABLE,), self._place, self._watch.started)
+        drop_tables((TABLE,), self._netns_path, self._watch.started)
         self._doomed.clear()
 
 

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import closing
-from pathlib import Path
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel import iptables_chains, netns
@@ -12,6 +11,7 @@ from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs
 from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, RULE, TABLE, set_prefix
@@ -23,8 +23,6 @@ from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset, parse_save
 from podwire.state.iptables_diff import Saved
 from podwire.state.iptables_diff import removal as removed_rules
-
-Place = Path | str | None
 
 _COUNTED = re.compile(rf"\[(\d+):(\d+)\] -A ({RULE}\S+) .*-j (?:RETURN|DROP)$", re.MULTILINE)
 _TUNNELS = ("vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "tun")
@@ -87,40 +85,40 @@ def remove(tool: Iptables, sets: IpSets) -> None:
         sets.commit(removal(left))
 
 
-def uplinks(place: Place, addresses: Iterable[str], pods: Iterable[str]) -> tuple[str, ...]:
+def uplinks(netns_path: NetnsPath, addresses: Iterable[str], pods: Iterable[str]) -> tuple[str, ...]:
     """The devices with the node's addresses, and tunnels to other nodes; devices of pods are left out.
 
     Raises: KernelError.
     """
     wanted = set(addresses)
-    with closing(Netlink(place)) as netlink:
+    with closing(Netlink(netns_path)) as netlink:
         state = read_paths(netlink)
     found = {each.link for each in state.addresses if each.cidr.partition("/")[0] in wanted}
     found |= {link.name for link in state.links if link.kind in _TUNNELS}
     return tuple(sorted(found - set(pods)))
 
 
-def held(place: Place = None) -> tuple[Ruleset | IpSet, ...]:
+def held(netns_path: NetnsPath = None) -> tuple[Ruleset | IpSet, ...]:
     """The rules and sets of this data plane that the kernel holds; empty when there are none.
 
     Raises: KernelError.
     """
-    found: list[Ruleset | IpSet] = list(iptables_chains.read(place, POLICY))
+    found: list[Ruleset | IpSet] = list(iptables_chains.read(netns_path, POLICY))
     if found:
-        with IpSets(place) as sets:
+        with IpSets(netns_path) as sets:
             for family in FAMILIES:
                 found.extend(read_sets(sets, family).values())
     return tuple(found)
 
 
-def clear(place: Place = None) -> bool:
+def clear(netns_path: NetnsPath = None) -> bool:
     """Deletes the rules and sets that an earlier run left; returns whether there were any.
 
     Raises: KernelError.
     """
-    kinds = [programs for programs, _ in iptables_chains.marked(place, POLICY)]
+    kinds = [programs for programs, _ in iptables_chains.marked(netns_path, POLICY)]
     try:
-        sets = IpSets(place)
+        sets = IpSets(netns_path)
     except Unsupported:
         return False
     with sets:
@@ -128,10 +126,10 @@ def clear(place: Place = None) -> bool:
         names = [name for name in sets.names() if name.startswith(prefixes)]
         for programs in kinds:
             for family in FAMILIES:
-                with Iptables(family, programs, place) as tool:
+                with Iptables(family, programs, netns_path) as tool:
                     remove(tool, sets)
         sets.commit(removal(names))
-    drop_tables((TABLE,), place)
+    drop_tables((TABLE,), netns_path)
     return bool(kinds or names)
 
 

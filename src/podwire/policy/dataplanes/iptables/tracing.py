@@ -5,12 +5,12 @@ that holds all pods; the outcome for a packet is the same. Rules that the kernel
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from podwire.kernel import iptables_chains
 from podwire.kernel.iptables import FAMILIES, Iptables
+from podwire.kernel.netns import NetnsPath
 from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts
@@ -72,8 +72,9 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
     return Tracer(pieces, machine)
 
 
-def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
+def held(netns: NetnsPath, machine: Machine) -> Tracer | None:
     """A tracer over the rules and sets that the kernel holds; None when it holds none.
+
     Raises: KernelError.
     """
     pieces = kernel.held(netns)

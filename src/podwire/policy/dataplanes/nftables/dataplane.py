@@ -9,10 +9,10 @@ rules in force, ``remove`` deletes the tables.
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_families
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FamilyTables
 from podwire.policy.compile import Compiler, Delta
 from podwire.policy.contents import follow
@@ -44,7 +44,7 @@ class NftablesPolicy:
 
     name = "nftables"
 
-    def __init__(self, facts: PolicyFacts, netns: Path | str | None = None) -> None:
+    def __init__(self, facts: PolicyFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
         self._contents: dict[str, Contents] = {}
@@ -184,7 +184,7 @@ def layout_of(facts: PolicyFacts, family: str) -> TableLayout:
     return TableLayout(**of_family(facts, family))
 
 
-def clear(netns: Path | str | None = None) -> bool:
+def clear(netns: NetnsPath = None) -> bool:
     """Deletes the tables that an earlier run left; returns whether there were any.
 
     Raises: KernelError.

@@ -4,8 +4,8 @@ Rules that the kernel holds are shown with their counters.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.policy.compile import Compiler
@@ -28,8 +28,9 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
     return Tracer(tables, machine)
 
 
-def held(netns: Path | str | None, machine: Machine) -> Tracer | None:
+def held(netns: NetnsPath, machine: Machine) -> Tracer | None:
     """A tracer over the tables that the kernel holds; None when it holds none.
+
     Raises: KernelError.
     """
     with Nft(netns) as kernel:

@@ -22,6 +22,7 @@ from podwire.kernel import iptables_chains, netns, sysctl
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs, choose
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import watch
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.dataplanes.iptables.contents import Contents
@@ -42,8 +43,8 @@ _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 class _Rules:
     """The rules of one family in the kernel."""
 
-    def __init__(self, family: str, programs: Programs, place: Path | str | None) -> None:
-        self.tool = Iptables(family, programs, place)
+    def __init__(self, family: str, programs: Programs, netns_path: NetnsPath) -> None:
+        self.tool = Iptables(family, programs, netns_path)
         self.contents: Contents | None = None
         self.last: dict[str, int] = {}
         """Rules that the last change wrote, by table."""
@@ -55,15 +56,15 @@ class IptablesDataPlane:
     name = "iptables"
     instant = False
 
-    def __init__(self, facts: NodeFacts, place: Path | str | None = None, programs: Programs | None = None) -> None:
-        self.programs = programs or xtables.held_by(place, PROXY_IPTABLES) or choose(place)
-        self._place = place
+    def __init__(self, facts: NodeFacts, netns_path: NetnsPath = None, programs: Programs | None = None) -> None:
+        self.programs = programs or xtables.held_by(netns_path, PROXY_IPTABLES) or choose(netns_path)
+        self._netns_path = netns_path
         self._facts = facts
-        self._watch = watch(self.programs, PROXY_IPTABLES.tables, place)
-        self._rules = {family: _Rules(family, self.programs, place) for family in FAMILIES}
+        self._watch = watch(self.programs, PROXY_IPTABLES.tables, netns_path)
+        self._rules = {family: _Rules(family, self.programs, netns_path) for family in FAMILIES}
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._missing: set[str] = set()
-        self._counters = Counters(place)
+        self._counters = Counters(netns_path)
         self._counted = False
         self._open = False
         self._refused = 0
@@ -92,9 +93,9 @@ class IptablesDataPlane:
         Raises: KernelError.
         """
         if self._open:
-            _shut_loopback(self._place, xtables.read(self._rules["ip"].tool))
+            _shut_loopback(self._netns_path, xtables.read(self._rules["ip"].tool))
         self._watch.unheard(lambda: sum(xtables.remove(rules.tool, PROXY_IPTABLES) for rules in self._rules.values()))
-        drop_tables(PROXY_IPTABLES.tables, self._place, self._watch.started)
+        drop_tables(PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
         self._counters.remove(COUNTERS)
         self._lost = True
 
@@ -129,11 +130,11 @@ class IptablesDataPlane:
             written.extend(self._load_families())
             return sum(map(count_tables, written))
 
-        make_tables(self.programs, PROXY_IPTABLES.tables, self._place, self._watch.started)
+        make_tables(self.programs, PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
         self._watch.unheard(write)
         self._open = localhost_node_ports(self._facts)
         if self._open:
-            sysctl.write(_ROUTE_LOCALNET, "1", self._place)
+            sysctl.write(_ROUTE_LOCALNET, "1", self._netns_path)
         self._lost = False
         return tuple(written)
 
@@ -154,7 +155,7 @@ class IptablesDataPlane:
             try:
                 saved = xtables.read(rules.tool)
                 if not contents.layout.loopback:
-                    _shut_loopback(self._place, saved)
+                    _shut_loopback(self._netns_path, saved)
                 texts = tuple(self._repair(saved, contents.rulesets()))
                 for text in texts:
                     rules.tool.restore(text)
@@ -176,7 +177,7 @@ class IptablesDataPlane:
             yield text
 
     def _liberal(self) -> bool:
-        with netns.inside(self._place):
+        with netns.inside(self._netns_path):
             return _LIBERAL.exists() and _LIBERAL.read_text(encoding="ascii").strip() != "0"
 
     def _has_ip6(self) -> bool:
@@ -234,29 +235,29 @@ class IptablesDataPlane:
             )
 
 
-def clear(place: Path | str | None = None) -> bool:
+def clear(netns_path: NetnsPath = None) -> bool:
     """Removes what an earlier data plane of this mode or kube-proxy left; returns whether there was anything.
 
     Raises: KernelError.
     """
-    for _, saved in xtables.left(place, PROXY_IPTABLES):
-        _shut_loopback(place, saved["ip"])
-    found = xtables.clear(place, PROXY_IPTABLES, KUBE_PROXY_MARK)
+    for _, saved in xtables.left(netns_path, PROXY_IPTABLES):
+        _shut_loopback(netns_path, saved["ip"])
+    found = xtables.clear(netns_path, PROXY_IPTABLES, KUBE_PROXY_MARK)
     if found:
-        with Counters(place) as counters:
+        with Counters(netns_path) as counters:
             counters.remove(COUNTERS)
     return found
 
 
-def held(place: Path | str | None = None) -> tuple[Ruleset, ...]:
+def held(netns_path: NetnsPath = None) -> tuple[Ruleset, ...]:
     """Our rules that the kernel holds, one value for each table; shared chains in canonical order.
 
     Raises: KernelError.
     """
-    return iptables_chains.read(place, PROXY_IPTABLES)
+    return iptables_chains.read(netns_path, PROXY_IPTABLES)
 
 
-def _shut_loopback(place: Path | str | None, saved: Saved) -> None:
+def _shut_loopback(netns_path: NetnsPath, saved: Saved) -> None:
     """Turns ``route_localnet`` off if these rules show that an earlier run turned it on."""
     if LOOPBACK in saved.get("filter", {}):
-        sysctl.write(_ROUTE_LOCALNET, "0", place)
+        sysctl.write(_ROUTE_LOCALNET, "0", netns_path)

@@ -4,10 +4,9 @@ Held rules come from iptables-save, which prints everything; with them come the 
 clients (``-m recent``).
 """
 
-from pathlib import Path
-
 from podwire.kernel import xt_recent
 from podwire.kernel.iptables import FAMILIES
+from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplanes.iptables import dataplane
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import IptablesLayout
@@ -27,7 +26,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(rulesets, machine)
 
 
-def held(netns: Path | str | None, machine: Machine) -> Tracer:
+def held(netns: NetnsPath, machine: Machine) -> Tracer:
     """The state that the kernel holds.
 
     Raises: KernelError.

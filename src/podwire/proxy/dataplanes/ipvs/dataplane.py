@@ -24,11 +24,12 @@ from podwire.kernel import iptables_chains, network
 from podwire.kernel.iptables import Programs, Ticker
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplane import Counts
 from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
 from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE
-from podwire.proxy.dataplanes.ipvs.programming import Place, Programming, check_scheduler, device_state
+from podwire.proxy.dataplanes.ipvs.programming import Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
@@ -50,10 +51,10 @@ class IpvsDataPlane:
     name = "ipvs"
     instant = False
 
-    def __init__(self, facts: NodeFacts, place: Place = None, programs: Programs | None = None) -> None:
+    def __init__(self, facts: NodeFacts, netns_path: NetnsPath = None, programs: Programs | None = None) -> None:
         self._scheduler = facts.ipvs.scheduler
         check_scheduler(self._scheduler)
-        self._kernel = Programming(place, programs)
+        self._kernel = Programming(netns_path, programs)
         self._facts = facts
         self._services: dict[str, tuple[ServicePort, ...]] = {}
         self._contents: dict[str, Contents] = {}
@@ -72,7 +73,7 @@ class IpvsDataPlane:
         self._read_after = 0.0
         self._lock = threading.RLock()
         """Held while the kernel is written: other threads ask, and connections are looked after, meanwhile."""
-        self._monitor = Monitor(place, ("address", "link"))
+        self._monitor = Monitor(netns_path, ("address", "link"))
         self._ticker = Ticker(_TICK_S)
         self._poll = select.epoll()
         for source in (self._kernel.watch, self._monitor, self._ticker):
@@ -334,17 +335,17 @@ def _frontends(key: Key) -> tuple[Frontend, Frontend]:
     return Frontend(key.address, key.protocol, key.port), Frontend("", key.protocol, key.port)
 
 
-def clear(place: Place = None) -> bool:
+def clear(netns_path: NetnsPath = None) -> bool:
     """Removes what an earlier data plane of this mode or kube-proxy left; returns whether there was anything.
 
     The device is removed last: without a device, nothing is left.
 
     Raises: KernelError.
     """
-    with Netlink(place) as netlink:
+    with Netlink(netns_path) as netlink:
         if all(link.name != DEVICE for link in network.read_links(netlink)):
             return False
-    plane = IpvsDataPlane(NodeFacts(name=""), place)
+    plane = IpvsDataPlane(NodeFacts(name=""), netns_path)
     try:
         plane.remove()
     finally:
@@ -352,9 +353,9 @@ def clear(place: Place = None) -> bool:
     return True
 
 
-def held(place: Place = None) -> tuple[Ruleset, ...]:
+def held(netns_path: NetnsPath = None) -> tuple[Ruleset, ...]:
     """Our rules that the kernel holds, one value for each table.
 
     Raises: KernelError.
     """
-    return iptables_chains.read(place, PROXY_IPVS)
+    return iptables_chains.read(netns_path, PROXY_IPVS)

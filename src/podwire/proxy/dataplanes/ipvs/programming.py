@@ -21,6 +21,7 @@ from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import watch
 from podwire.kernel.ipvs import Ipvs, Timeouts
 from podwire.kernel.netlink import Message, Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import Report
 from podwire.kernel.route_codec import encode_address
 from podwire.kernel.uapi import NLM_F_CREATE, NLM_F_REPLACE, RTM_DELADDR, RTM_NEWADDR
@@ -42,8 +43,6 @@ from podwire.state.network import NetworkState
 from podwire.state.route import Address, Sysctl
 
 OWNER = msgspec.structs.replace(dataplane.OWNER, links=(DEVICE,))
-Place = Path | str | None
-
 _IP6 = Path("/proc/sys/net/ipv6")
 
 
@@ -94,15 +93,15 @@ class Programming:
     Raises: Unsupported when the kernel has no IPVS or the machine no iptables.
     """
 
-    def __init__(self, place: Place, programs: Programs | None = None) -> None:
-        self._place = place
-        self.ipvs = Ipvs(place)
-        self.programs = programs or xtables.held_by(place, PROXY_IPVS) or choose(place)
-        self.watch = watch(self.programs, PROXY_IPVS.tables, place)
+    def __init__(self, netns_path: NetnsPath, programs: Programs | None = None) -> None:
+        self._netns_path = netns_path
+        self.ipvs = Ipvs(netns_path)
+        self.programs = programs or xtables.held_by(netns_path, PROXY_IPVS) or choose(netns_path)
+        self.watch = watch(self.programs, PROXY_IPVS.tables, netns_path)
         self.families = FAMILIES if _IP6.exists() else FAMILIES[:1]
-        self.sets = IpSets(place)
-        self._netlink = Netlink(place)
-        self._tools = {family: Iptables(family, self.programs, place) for family in self.families}
+        self.sets = IpSets(netns_path)
+        self._netlink = Netlink(netns_path)
+        self._tools = {family: Iptables(family, self.programs, netns_path) for family in self.families}
         self._index = 0
         self.last_rules: dict[tuple[str, str], int] = {}
         """Rules that the last change wrote, by family and table."""
@@ -231,7 +230,7 @@ class Programming:
             return not flow.redirected and (flow.protocol, flow.original.dst, flow.original.dport) in gone
 
         if gone:
-            with Conntrack(self._place) as conntrack:
+            with Conntrack(self._netns_path) as conntrack:
                 for protocol in sorted({protocol for protocol, _, _ in gone}):
                     conntrack.forget(stale, protocol=protocol)
 
@@ -313,7 +312,7 @@ class Programming:
                 written.append(text)
             return sum(map(count_tables, written))
 
-        make_tables(self.programs, PROXY_IPVS.tables, self._place, self.watch.started)
+        make_tables(self.programs, PROXY_IPVS.tables, self._netns_path, self.watch.started)
         self.watch.unheard(write)
         return [text for text in written if text]
 
@@ -338,7 +337,7 @@ class Programming:
         Raises: KernelError.
         """
         self.watch.unheard(lambda: sum(xtables.remove(tool, PROXY_IPVS) for tool in self._tools.values()))
-        drop_tables(PROXY_IPVS.tables, self._place, self.watch.started)
+        drop_tables(PROXY_IPVS.tables, self._netns_path, self.watch.started)
 
 
 def _jumps(ruleset: Ruleset) -> dict[str, tuple[str, ...]]:

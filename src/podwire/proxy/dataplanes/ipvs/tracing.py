@@ -1,12 +1,11 @@
 """What the ``ipvs`` data plane puts into a kernel, for :mod:`podwire.proxy.tracing`: as planned, and as it is held."""
 
-from pathlib import Path
-
 from podwire.kernel import network
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import FAMILIES
 from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplanes.ipvs.contents import Contents
 from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
 from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
@@ -39,7 +38,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return tracer
 
 
-def held(netns: Path | str | None, machine: Machine) -> Tracer:
+def held(netns: NetnsPath, machine: Machine) -> Tracer:
     """The state that the kernel holds.
 
     Raises: KernelError.

@@ -9,10 +9,10 @@ Services are programmed all the same; ``missing`` names the family.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_families
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FamilyTables
 from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
@@ -30,7 +30,7 @@ class NftablesDataPlane:
     name = "nftables"
     instant = True
 
-    def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
+    def __init__(self, facts: NodeFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
         self._services: dict[str, tuple[ServicePort, ...]] = {}
@@ -149,7 +149,7 @@ class NftablesDataPlane:
         return self._tables.held()
 
 
-def clear(netns: Path | str | None = None) -> bool:
+def clear(netns: NetnsPath = None) -> bool:
     """Removes what an earlier data plane of this mode left; returns whether there was anything.
 
     Raises: KernelError.

@@ -3,8 +3,7 @@
 Reading a table with the elements of 10,000 Services takes 0.13 s, so it is read whole.
 """
 
-from pathlib import Path
-
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.nftables.contents import Contents
@@ -24,7 +23,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(tables, machine)
 
 
-def held(netns: Path | str | None, machine: Machine) -> Tracer:
+def held(netns: NetnsPath, machine: Machine) -> Tracer:
     """The state that the kernel holds.
 
     Raises: KernelError.

@@ -12,11 +12,11 @@ import contextlib
 import select
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from podwire.dataplane.plane import Written
 from podwire.errors import KernelError
 from podwire.kernel import nft_families
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FAMILIES, FamilyTables
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
@@ -33,7 +33,7 @@ class UserspaceDataPlane:
     name = "userspace"
     instant = False
 
-    def __init__(self, facts: NodeFacts, netns: Path | str | None = None) -> None:
+    def __init__(self, facts: NodeFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
         self._link = Link(netns)
         self._poll = select.epoll()
@@ -208,7 +208,7 @@ class UserspaceDataPlane:
         return self._link.state()
 
 
-def clear(netns: Path | str | None = None) -> bool:
+def clear(netns: NetnsPath = None) -> bool:
     """Removes what an earlier data plane of this mode left; returns whether there was anything.
 
     Raises: KernelError.

@@ -9,12 +9,12 @@ shall be, so twice is as good as once.
 import errno
 import select
 import socket
-from pathlib import Path
 
 import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import netns
+from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplanes.userspace.control import is_root
 from podwire.proxy.dataplanes.userspace.orders import (
     LENGTH,
@@ -46,8 +46,8 @@ _RELAY = "the relay of mode userspace"
 class Link:
     """The relay of one network namespace (None: that of this thread)."""
 
-    def __init__(self, place: Path | str | None = None) -> None:
-        self._place = place
+    def __init__(self, netns_path: NetnsPath = None) -> None:
+        self._netns_path = netns_path
         self._peer: socket.socket | None = None
 
     def fileno(self) -> int:
@@ -168,7 +168,7 @@ class Link:
 
         Raises: KernelError when what listens there is none of ours.
         """
-        with netns.inside(self._place):
+        with netns.inside(self._netns_path):
             peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.settimeout(_ANSWER_S)
         try:
@@ -187,7 +187,7 @@ class Link:
 
     def _start(self) -> None:
         """Starts a relay and connects to it, or to one that somebody else started meanwhile."""
-        with netns.inside(self._place), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        with netns.inside(self._netns_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             try:
                 listener.bind(SOCKET)
                 listener.listen(16)

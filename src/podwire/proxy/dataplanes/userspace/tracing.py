@@ -5,10 +5,10 @@ relay would make to an endpoint, which has the node's address as its source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 import msgspec
 
+from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.userspace.choose import Balancer
@@ -109,7 +109,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(tables, machine, relay, made)
 
 
-def held(netns: Path | str | None, machine: Machine) -> Tracer:
+def held(netns: NetnsPath, machine: Machine) -> Tracer:
     """The state that the kernel holds.
 
     Raises: KernelError.
