@@ -1,11 +1,11 @@
-"""From the objects of a cluster to the profiles of the pods of one node, kept current at the cost of the change (pure).
+"""Compiles the objects of a cluster to the profiles of one node's pods, at the cost of each change (pure).
 
-Objects go in one by one; :meth:`Compiler.flush` says what changed. Each pod of the node has at most one profile for
-each direction; one without any is not touched by policies. What is done anew:
+Objects are set one by one; :meth:`Compiler.flush` returns what changed. Each pod of the node has at most one profile
+for each direction; policies do not apply to a pod without profiles. What a change recomputes:
 
-- a pod elsewhere, or its labels: the entry of its addresses in each profile;
-- a pod of this node: also which profiles it has, which may make one or end one;
-- a policy: the profiles that it is part of, and which profiles the pods of this node have;
+- a pod of another node, or its labels: the entry of its addresses in each profile;
+- a pod of this node: also the profiles of the pod, which may create or delete profiles;
+- a policy: the profiles with this policy, and the choice of profiles for the pods of this node;
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
@@ -33,11 +33,11 @@ from podwire.policy.rules import (
 from podwire.policy.selectors import Match, SelectorIndex
 
 _SPARE_LABELS = 64
-"""How many sets of labels of pods that are gone are kept for each namespace, at least; jobs have new ones each time."""
+"""How many label sets of deleted pods a namespace keeps, at least; pods of jobs have new labels each time."""
 
 
 class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands for one pod of this node; None: policies have no say in that direction."""
+    """The addresses and profiles of one pod of this node; a profile of None: no policy applies in that direction."""
 
     addresses: tuple[str, ...]
     ingress: ProfileKey | None = None
@@ -48,13 +48,13 @@ class Delta(msgspec.Struct, kw_only=True):
     """What a flush changed."""
 
     pods: dict[str, PodProfiles | None] = {}
-    """Pods of this node by key; None: gone."""
+    """Changed pods of this node by key; None: the pod was deleted."""
     made: set[ProfileKey] = set()
-    """New profiles, and such whose policies say something else now."""
+    """New profiles, and profiles with changed policies."""
     hosts: dict[ProfileKey, set[str]] = {}
-    """Addresses whose entry changed in a profile that is otherwise as it was."""
+    """Addresses whose entry changed, by profile; everything else of these profiles is unchanged."""
     lost: dict[ProfileKey, set[str]] = {}
-    """Of :attr:`hosts` the addresses for which something is dropped now that was accepted before."""
+    """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     ended: set[ProfileKey] = set()
     """Profiles that no pod of this node has any more."""
 
@@ -84,7 +84,7 @@ class Compiler:
         self._dirty_rules: set[tuple[str, str, str]] = set()
         self._uses: Counter[ProfileKey] = Counter()
         self.profiles: dict[ProfileKey, Profile] = {}
-        """Those that the pods of this node have."""
+        """The profiles of the pods of this node."""
         self.pods: dict[str, PodProfiles] = {}
         """The pods of this node by key."""
 
@@ -181,12 +181,12 @@ class Compiler:
             self._owners.clear()
         self._dirty_pods.update(self.pods)
         for direction in DIRECTIONS:
-            rules = [each.rules.get(direction) for each in (before, policy) if each is not None]
+            rules = [version.rules.get(direction) for version in (before, policy) if version is not None]
             if len(rules) < 2 or rules[0] != rules[1]:
                 self._dirty_rules.add((*key, direction))
 
     def flush(self) -> Delta:
-        """Compiles what was set since the last call, and returns what that changed."""
+        """Compiles the objects that were set since the last call, and returns the resulting change."""
         delta = Delta()
         for address in self._dirty_addresses:
             self._owners.pop(address, None)
@@ -306,7 +306,7 @@ class Compiler:
         return peers[address]
 
     def own_addresses(self) -> frozenset[str]:
-        """The addresses by which policies know this compiler's node."""
+        """The addresses of this compiler's node that policies match."""
         return frozenset(_addresses(self._nodes.get(self.node)))
 
     def addresses(self) -> set[str]:
@@ -353,9 +353,9 @@ class Compiler:
 
 
 def _logged(isolating: Iterable[CompiledPolicy]) -> str:
-    """The log setting for denials because no rule of these policies allows; ``none`` only if all of them say so."""
-    said = {policy.log for policy in isolating}
-    return NONE if said == {NONE} else DROPS if said & {ALL, DROPS} else ""
+    """The log setting for denials because no rule of these policies allows; ``none`` only if all of them have it."""
+    settings = {policy.log for policy in isolating}
+    return NONE if settings == {NONE} else DROPS if settings & {ALL, DROPS} else ""
 
 
 def _addresses(node: Node | None) -> tuple[str, ...]:
@@ -364,7 +364,7 @@ def _addresses(node: Node | None) -> tuple[str, ...]:
 
 
 def _parts(key: ProfileKey) -> frozenset[tuple[str, str, str]]:
-    """The policies that a profile is made of, in its direction."""
+    """The policies of a profile, with its direction."""
     return frozenset(("Namespace", name, key.direction) for name in (*key.policies, *key.audited)).union(
         ("Cluster", name, key.direction) for name in key.cluster_policies
     )

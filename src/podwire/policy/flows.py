@@ -37,38 +37,38 @@ from podwire.runtime.clock import Clock
 
 _HANDSHAKES = ("TCP", "SCTP")
 _ASSURED = ("UDP", "UDPLITE", "GRE")
-"""Those without a handshake of which the kernel says that they are assured, once there was an answer."""
+"""Protocols without a handshake whose flows the kernel marks as assured after an answer."""
 _SOON_S = 0.01
 _REST = 10
-"""Times as long as a walk took is waited before the next one."""
+"""The pause after a walk, as a multiple of the walk's duration."""
 _PEERS = 64
-"""Peers that are looked for one by one; for more, everything of the pods that they were peers of is looked at."""
+"""Up to this number, peers are looked up one by one; above it, all flows of the profile's pods are looked up."""
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """What stands for the addresses of this node's pods, and who else is here."""
+    """The profiles of the addresses of this node's pods, and the addresses of the node."""
 
     ingress: Mapping[str, Profile]
-    """By address; one without has no say."""
+    """By address; for an address without a profile, no policy applies."""
     egress: Mapping[str, Profile]
     local: frozenset[str] = frozenset()
-    """Addresses of the node itself, known to policies or not."""
+    """All addresses of the node itself."""
     known: frozenset[str] = frozenset()
-    """Those by which policies know it."""
+    """The addresses of the node that policies match."""
 
     def __call__(self, flow: Flow) -> bool:
-        """Whether a flow is to be forgotten."""
+        """Whether a flow must be deleted."""
         source, destination, protocol = flow.original.src, flow.reply.src, flow.protocol
         if protocol == "TCP" or (flow.assured and protocol in _HANDSHAKES):
             return False
         if self.allowed(source, destination, flow.reply.sport, protocol):
             return False
         if flow.reply.dst != source:
-            return True  # answers come back translated, which is forgotten with the flow
+            return True  # replies are translated back, and deleting the flow ends the translation
         return not self.allowed(destination, source, flow.original.sport, protocol)
 
     def allowed(self, source: str, destination: str, port: int, protocol: str = "UDP") -> bool:
-        """Whether policies of this node's pods let a packet pass; of protocols without ports, whatever the port."""
+        """Whether the policies of this node's pods accept a packet; the port of protocols without ports is ignored."""
         if source == destination:
             return True
         egress, ingress = self.egress.get(source), self.ingress.get(destination)
@@ -83,7 +83,7 @@ def _accepts(profile: Profile, peer: str, port: int, protocol: str) -> bool:
 
 
 class Losses:
-    """Follows a compiler, and says of which addresses flows may have become forbidden."""
+    """Follows a compiler and returns the addresses whose flows may be denied now."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
@@ -91,8 +91,8 @@ class Losses:
         self._profiles: dict[ProfileKey, Profile] = {}
 
     def follow(self, delta: Delta) -> set[str]:
-        """The addresses of pods and of peers that lost something by a change."""
-        found: set[str] = set()
+        """The addresses of pods and of peers that a change may deny something."""
+        addresses: set[str] = set()
         pods, profiles = self._compiler.pods, self._compiler.profiles
         loses = cache(self._loses)  # many pods go from one profile to one other
         for pod in delta.pods:
@@ -101,19 +101,19 @@ class Losses:
                 continue
             pairs = ((before.ingress, after.ingress), (before.egress, after.egress))
             if any(loses(old, new) for old, new in pairs):
-                found.update(after.addresses)
+                addresses.update(after.addresses)
         fewer = {key for key in delta.made & self._profiles.keys() if loses(key, key)}
         for key, peers in delta.lost.items():
             if len(peers) > _PEERS:
                 fewer.add(key)
             else:
-                found.update(peers)
-        found.update(self._having(fewer))
+                addresses.update(peers)
+        addresses.update(self._having(fewer))
         self._pods, self._profiles = dict(pods), dict(profiles)
-        return found
+        return addresses
 
     def everything(self) -> set[str]:
-        """The addresses of all pods that policies speak of."""
+        """The addresses of all pods with profiles."""
         return set(self._having(self._compiler.profiles.keys()))
 
     def _having(self, keys: Iterable[ProfileKey]) -> Iterable[str]:
@@ -123,7 +123,7 @@ class Losses:
                 yield from pod.addresses
 
     def _loses(self, old: ProfileKey | None, new: ProfileKey | None) -> bool:
-        """Whether pods that had the one before and have the other now may have lost something."""
+        """Whether a pod that changed from the profile ``old`` to ``new`` may have lost access."""
         if new is None:
             return False
         before, after = self._profiles.get(old) if old is not None else None, self._compiler.profiles[new]
@@ -131,7 +131,7 @@ class Losses:
 
 
 def may_lose(before: Profile, after: Profile) -> bool:
-    """Whether the second may drop what the first accepts; False is certain, True is not."""
+    """Whether ``after`` may drop traffic that ``before`` accepts; False is certain, True is not."""
     rules = (*before.rules, *after.rules)
     if any(rule.action != "Accept" or rule.tier != "Namespace" or rule.audit for rule in rules):
         return True
@@ -149,7 +149,7 @@ Forget = Callable[[Callable[[frozenset[str]], Verdicts], Iterable[str]], list[Fl
 
 
 class FlowKeeper:
-    """Has the kernel forget the flows that policies no longer allow."""
+    """Deletes the flows in the kernel that policies no longer allow."""
 
     def __init__(self, compiler: Compiler, clock: Clock, forget: "Forget") -> None:
         """``forget`` is :func:`forget` of this module, which runs in a thread."""
@@ -162,16 +162,16 @@ class FlowKeeper:
         self._log = Log("policy")
         self._strict = False
         self.forgotten = 0
-        """Flows so far."""
+        """How many flows were deleted so far."""
 
     def configure(self, *, strict: bool) -> None:
-        """Whether connections end that policies no longer allow; those of before are looked at when it begins."""
+        """Sets whether flows that policies deny are deleted; turning this on also checks the existing flows."""
         if strict and not self._strict:
             self._look(self._losses.everything())
         self._strict = strict
 
     def committed(self, delta: Delta, *, full: bool = False) -> None:
-        """A change is in force; with ``full`` all was loaded, and what had changed before that is not known."""
+        """Reports that a change is in force; ``full``: everything was loaded, so earlier changes are not known."""
         lost = self._losses.follow(delta)
         if self._strict:
             self._look(self._losses.everything() if full else lost)
@@ -182,7 +182,7 @@ class FlowKeeper:
             self._wake.set()
 
     async def run(self) -> None:
-        """Forgets until cancelled."""
+        """Deletes denied flows until cancelled."""
         backoff = Backoff(0.1, 30.0)
         while True:
             await self._wake.wait()
@@ -220,26 +220,25 @@ class FlowKeeper:
 
 
 def verdicts(compiler: Compiler, local: frozenset[str] = frozenset()) -> Verdicts:
-    """The verdicts of the moment; ``local`` are the addresses of the node's devices."""
+    """The current verdicts; ``local`` are the addresses of the node's devices."""
     ingress: dict[str, Profile] = {}
     egress: dict[str, Profile] = {}
     for pod in tuple(compiler.pods.values()):
-        for found, key in ((ingress, pod.ingress), (egress, pod.egress)):
+        for profiles, key in ((ingress, pod.ingress), (egress, pod.egress)):
             profile = compiler.profiles.get(key) if key is not None else None
             if profile is not None:
-                found.update(dict.fromkeys(pod.addresses, profile))
+                profiles.update(dict.fromkeys(pod.addresses, profile))
     return Verdicts(ingress, egress, local, compiler.own_addresses())
 
 
 def forget(
     judge: Callable[[frozenset[str]], Verdicts], addresses: Iterable[str], netns: NetnsPath = None
 ) -> list[Flow]:
-    """Has the kernel forget the flows of some addresses that are denied; those there were.
-
+    """Deletes the denied flows of some addresses from the kernel; returns the deleted flows.
     Raises: KernelError.
     """
     with Netlink(netns) as netlink:
-        local = frozenset(each.cidr.partition("/")[0] for each in read_paths(netlink).addresses)
+        local = frozenset(address.cidr.partition("/")[0] for address in read_paths(netlink).addresses)
     verdict, holding = judge(local), tuple(addresses)
     with Conntrack(netns) as conntrack:
         forgotten = conntrack.forget(verdict, holding, assured=False)

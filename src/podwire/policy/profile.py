@@ -22,9 +22,9 @@ NamedPort = tuple[str, str, int]
 
 DENIED = Ruling(accept=False)
 """The pod is isolated and no rule allows the traffic."""
-NOT_SPOKEN_OF = Ruling(accept=True)
+NO_POLICY = Ruling(accept=True)
 """No policy applies."""
-OWN_NODE = PortTableBuilder().table(rest=NOT_SPOKEN_OF)
+OWN_NODE = PortTableBuilder().table(rest=NO_POLICY)
 
 
 class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied
         _decide(maker, (rule for rule in rules if rule.tier == "Namespace"), named)
         maker.decide(EVERYTHING, denied)
     _decide(maker, (rule for rule in rules if rule.tier == "Baseline"), named)
-    return maker.table(rest=NOT_SPOKEN_OF)
+    return maker.table(rest=NO_POLICY)
 
 
 def _decide(maker: PortTableBuilder, rules: Iterable[CompiledRule], named: tuple[NamedPort, ...]) -> None:

@@ -1,13 +1,14 @@
 """Which of many selectors match a pod, at a cost that follows the change (pure).
 
-Policies name the same pods again and again, and pods share labels: each selector is kept once, under a number, and what
-matches is remembered for each set of labels. Labels that no selector mentions (``statefulset.kubernetes.io/pod-name``,
-for one, of which each pod has its own) are left out of these sets, so that replicas have the same. A new selector is
-tried on the known sets when they are asked for next, a new pod with a known set costs a look-up.
+Many policies select the same pods, and pods share labels. So each selector is stored once, under a number, and the
+matching selectors are cached for each set of labels. Labels that no selector mentions (such as
+``statefulset.kubernetes.io/pod-name``, which differs for each pod) are left out of these sets, so that replicas share
+one set. A new selector is tested on a cached set when the set is looked up next; a new pod with a cached set costs one
+look-up.
 
-A set that is not known is tried on the selectors that could match it: each stands at one place, a label (or a label's
-name) without which it matches nothing, of those that it has the one where fewest others stand. Numbers are never given
-twice.
+A new set of labels is tested only on the selectors that could match. Each selector is indexed under one place: a label,
+or the name of a label, that a pod must have to match. If a selector has several places, it is indexed under the one
+with the fewest selectors. Numbers are never reused.
 """
 
 from collections import Counter
@@ -19,34 +20,34 @@ import msgspec
 from podwire.model.selector import LabelSelector
 
 _FEW = 16
-"""New selectors up to which all are tried; and values of a label up to which a selector stands at each."""
+"""Up to this number, new selectors are all tested, and a selector is indexed under each value of a label."""
 _EVERYWHERE, _NAMESPACES = "", "/"
-"""Where selectors stand that are not for the pods of one namespace: at labels of pods, or of namespaces."""
+"""The scopes of selectors that are not limited to one namespace: labels of pods, or labels of namespaces."""
 
 Place = tuple[str, str, str | None]
-"""Namespace (or one of the words above), name of a label, its value (None: any)."""
+"""Namespace (or one of the scopes above), name of a label, its value (None: any)."""
 
 
 class PodSelector(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Pods by their labels, in one namespace or in those with some labels."""
+    """Selects pods by their labels, in one namespace or in the namespaces with certain labels."""
 
     namespace: str = ""
-    """The only namespace; empty: those of ``namespaces``."""
+    """The only namespace; empty: the namespaces that ``namespaces`` selects."""
     namespaces: LabelSelector = LabelSelector()
     pods: LabelSelector = LabelSelector()
 
     def matches(self, namespace: str, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-        """Whether a pod with these labels in a namespace with those is selected."""
+        """Whether the selector matches a pod with ``labels`` in a namespace with ``namespace_labels``."""
         if self.namespace:
             return self.namespace == namespace and self.pods.matches(dict(labels))
         return self.namespaces.matches(dict(namespace_labels)) and self.pods.matches(dict(labels))
 
     def keys(self) -> set[str]:
-        """The names of the pods' labels that it mentions."""
+        """The names of the pod labels that the selector mentions."""
         return {*self.pods.match_labels, *(term.key for term in self.pods.match_expressions)}
 
     def places(self) -> list[tuple[Place, ...]]:
-        """Each is enough: what is at none of its places is not selected."""
+        """Alternative groups of places for the index: a pod at no place of a group is not selected."""
         if self.namespace:
             return list(_places(self.namespace, self.pods)) or [((self.namespace, "", None),)]
         found = [*_places(_EVERYWHERE, self.pods), *_places(_NAMESPACES, self.namespaces)]
@@ -64,7 +65,7 @@ def _places(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, ...]]:
 
 
 class Match:
-    """What matches one set of labels in one namespace."""
+    """The selectors that match one set of labels in one namespace."""
 
     __slots__ = ("labels", "namespace", "numbers", "seen")
 
@@ -90,10 +91,10 @@ class SelectorIndex:
         self._at: dict[Place, set[int]] = {}
         self._keys: Counter[str] = Counter()
         self.version = 0
-        """Becomes another when sets of labels that were the same may differ now: no :class:`Match` is good any more."""
+        """Increases when sets of labels that were equal may differ now: all earlier :class:`Match` are invalid then."""
 
     def take(self, selector: PodSelector) -> int:
-        """The number of a selector, which is held until :meth:`release`."""
+        """The number of a selector; the selector is kept until :meth:`release` is called as often."""
         text = msgspec.json.encode(selector, order="deterministic")
         number = self._numbers.get(text)
         if number is None:
@@ -105,7 +106,7 @@ class SelectorIndex:
         return number
 
     def _put(self, number: int, selector: PodSelector) -> None:
-        """Gives a selector its place, and looks at the labels that it mentions from now on."""
+        """Indexes a selector; from now on the sets of labels include the labels that the selector mentions."""
         chosen = self._places[number] = min(selector.places(), key=self._crowd)
         for place in chosen:
             self._at.setdefault(place, set()).add(number)
@@ -117,11 +118,11 @@ class SelectorIndex:
         self._keys.update(keys)
 
     def _crowd(self, places: tuple[Place, ...]) -> tuple[bool, int]:
-        """How many selectors stand there; a label's name alone is what many pods have."""
+        """A sort key, better places first: exact values before any value, then the number of selectors there."""
         return any(value is None for _, _, value in places), sum(len(self._at.get(place, ())) for place in places)
 
     def release(self, number: int) -> None:
-        """Gives a number back; what nobody holds any more matches nothing."""
+        """Releases one use of a number; after the last use, the selector is deleted."""
         self._uses[number] -= 1
         if not self._uses[number]:
             del self._uses[number]
@@ -134,19 +135,19 @@ class SelectorIndex:
                     del self._at[place]
 
     def forget(self, namespace: str) -> None:
-        """Has the pods of a namespace matched anew, because its labels changed."""
+        """Drops the cached matches of a namespace, because its labels changed."""
         self._matches.pop(namespace, None)
 
     def remembered(self, namespace: str) -> int:
-        """How many sets of labels are remembered for a namespace; :meth:`forget` makes it none."""
+        """How many sets of labels are cached for a namespace; 0 after :meth:`forget`."""
         return len(self._matches.get(namespace, ()))
 
     def matching(self, namespace: str, labels: Mapping[str, str]) -> frozenset[int]:
-        """The numbers of all selectors that match a pod; some that were released may be among them."""
+        """The numbers of all selectors that match a pod; released selectors may be among them."""
         return self.numbers(self.match(namespace, labels))
 
     def match(self, namespace: str, labels: Mapping[str, str]) -> Match:
-        """What is remembered of these labels; good until :meth:`forget` for the namespace, and for one version."""
+        """The cache entry of these labels; valid until :meth:`forget` for the namespace or a new :attr:`version`."""
         known = self._matches.setdefault(namespace, {})
         keys = self._keys
         key = tuple(sorted(label for label in labels.items() if label[0] in keys))
@@ -172,7 +173,7 @@ class SelectorIndex:
         return takewhile(lambda number: number > seen, reversed(self._selectors))
 
     def _candidates(self, match: Match, own: Mapping[str, str]) -> Iterator[int]:
-        """All selectors that could match."""
+        """The numbers of all selectors that could match."""
         at = self._at.get
         for scope, labels in ((match.namespace, match.labels), (_EVERYWHERE, match.labels), (_NAMESPACES, own)):
             yield from at((scope, "", None), ())

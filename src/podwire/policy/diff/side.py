@@ -23,7 +23,7 @@ from podwire.model.policy import (
 from podwire.model.selector import LabelSelector
 from podwire.policy.blocks import Blocks
 from podwire.policy.ports import PortTable, PortTableBuilder
-from podwire.policy.profile import NOT_SPOKEN_OF, NamedPort, PeerMatch, Profile, ProfileKey, named_ports
+from podwire.policy.profile import NO_POLICY, NamedPort, PeerMatch, Profile, ProfileKey, named_ports
 from podwire.policy.rules import INGRESS, CompiledPolicy, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
 
@@ -71,7 +71,7 @@ class Side:
         self._profiles: dict[ProfileKey, Profile] = {}
         self._keys: dict[tuple[PeerTraits, str], ProfileKey | None] = {}
         self._tables: dict[tuple[ProfileKey, PeerTraits, bool], PortTable] = {}
-        self.open = PortTableBuilder().table(rest=NOT_SPOKEN_OF)
+        self.open = PortTableBuilder().table(rest=NO_POLICY)
         """The table that allows everything: no policy applies."""
 
     def labels_of(self, namespace: str) -> dict[str, str]:
