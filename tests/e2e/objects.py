@@ -4,6 +4,7 @@ Tests wait for objects by reading them again and again. As a process each of the
 time, most of what the end-to-end tests need; the verbs of kubectl themselves have tests of their own.
 """
 
+import atexit
 import base64
 import http.client
 import json
@@ -57,6 +58,13 @@ class Reader:
             self._tls.load_cert_chain(pair.name)
         self._connection: http.client.HTTPSConnection | None = None
         self._resources: dict[str, Resource] = {}
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Closes the connection; the next read opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def get(self, words: tuple[str, ...]) -> Any:
         """What ``kubectl get WORDS -o json`` prints, decoded.
