@@ -1,14 +1,14 @@
-"""Which flows lead nowhere after a change of endpoints, and their removal.
+"""Which flows are stale after a change of endpoints, and how they are deleted.
 
-The kernel goes on sending a flow to the endpoint it was translated to, whatever the rules say now. A UDP flow to a
-changed frontend is stale when what answers it is not a serving endpoint of that frontend; terminating endpoints that
-serve still count. Flows that were not translated at all (sent before the Service had an endpoint) are stale too, and
-so are those of a Service that has no endpoint left or is gone.
+The kernel keeps sending a flow to the endpoint that was chosen when the flow began, even when the rules change. A UDP
+flow to a changed frontend is stale when its endpoint is not a serving endpoint of that frontend; endpoints that
+terminate and still serve are serving. Flows that were not translated (they began before the Service had an endpoint)
+are stale too, and so are flows to a Service that has no endpoint left or was deleted.
 
-TCP is touched only on request: a connection to an endpoint that is gone (its node died, its pod was removed without a
-word) would otherwise hang until its own time-outs. Once the kernel has forgotten it, the client's next packet is
-translated anew, and the endpoint that gets it, or the rule that refuses where none is left, answers with a reset. A
-client that sends nothing learns nothing. SCTP is never touched.
+TCP flows are deleted only on request. Without that, a connection to a lost endpoint (its node or pod died) hangs until
+a TCP time-out. After the flow is deleted, the next packet of the client is translated again, and the new endpoint, or
+the reject rule when no endpoint is left, answers with a reset. A client that sends no packet does not notice. SCTP
+flows are never deleted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,12 +24,12 @@ from podwire.proxy.servicemap import ServicePort
 
 UDP: Collection[str] = ("udp",)
 Forgotten = Mapping[str, int]
-"""How many flows, by ``IPv4`` and ``IPv6``."""
+"""The number of deleted flows, by ``IPv4`` and ``IPv6``."""
 _FAMILIES = {AF_INET: "IPv4", AF_INET6: "IPv6"}
 UDP_AND_TCP: Collection[str] = ("udp", "tcp")
 _APART = 12
-"""Frontends that are asked for one by one; the kernel's walk through a million entries for each takes as long as to
-list them all when there are about so many."""
+"""Up to this many frontends, the flows of each are listed on their own; with more, listing all flows once is faster
+(measured with a million flows)."""
 
 
 class StaleFlows(msgspec.Struct, frozen=True):
@@ -49,13 +49,13 @@ class StaleFlows(msgspec.Struct, frozen=True):
         return any(not address for _, address, _ in self.frontends)
 
     def listings(self) -> tuple[tuple[str, Target | None], ...]:
-        """What to ask the kernel for: the flows to each frontend, or all of each protocol when those are many."""
+        """The listings to request: one for each frontend, or one for each protocol when frontends are many."""
         if len(self.frontends) <= _APART:
             return tuple((protocol, Target(address, port)) for protocol, address, port in sorted(self.frontends))
         return tuple((protocol, None) for protocol in sorted(self.protocols))
 
     def __call__(self, flow: Flow) -> bool:
-        """Whether the flow leads nowhere."""
+        """Whether the flow is stale."""
         target = flow.original
         allowed = self.frontends.get((flow.protocol, target.dst, target.dport))
         if allowed is None and target.dst in self.node_addresses:
@@ -69,10 +69,10 @@ class StaleFlows(msgspec.Struct, frozen=True):
 def stale_flows(
     before: Iterable[ServicePort], after: Iterable[ServicePort], protocols: Collection[str] = UDP
 ) -> StaleFlows:
-    """The rule for a change of ports; frontends that are gone allow nothing.
+    """The stale flows of a change of ports; a removed frontend has no allowed endpoint.
 
-    Left out are frontends that lost no endpoint and did not get their first (which matters to UDP alone): no flow to
-    them can be stale.
+    Frontends that lost no endpoint are left out, except UDP frontends that got their first endpoint: no flow to the
+    others can be stale.
     """
     had = _serving(port for port in before if port.protocol in protocols)
     have = _serving(port for port in after if port.protocol in protocols)
@@ -100,10 +100,10 @@ def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, str, int], frozens
 def left_to_a_relay(
     before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]
 ) -> tuple[tuple[ServicePort, ...], tuple[ServicePort, ...]]:
-    """A change without the ports that were served and still are.
+    """The change, without the ports that had serving endpoints before and have some after it.
 
-    Where a relay answers (mode ``userspace``), no flow leads to an endpoint, and the relay itself leaves one that is
-    gone: only flows of a port that lost its last endpoint, or got its first, are in the wrong place.
+    In mode ``userspace`` flows lead to the relay, not to endpoints, and the relay itself stops using a removed
+    endpoint. So only flows to a port that lost its last endpoint, or got its first one, can be stale.
     """
     had = {(port.family, port.key) for port in before if port.serving}
     served = had & {(port.family, port.key) for port in after if port.serving}
@@ -114,44 +114,44 @@ def left_to_a_relay(
 
 
 class Untranslated(msgspec.Struct, frozen=True):
-    """Flows to cluster addresses that nobody translated, since they began while the rules were away.
+    """Flows to cluster addresses that were not translated, because they began while rules were missing.
 
-    The kernel keeps such a flow as it is, so that a SYN or a datagram that is sent again goes nowhere too.
+    The kernel keeps such a flow untranslated, so a repeated SYN or datagram does not reach an endpoint either.
     """
 
     frontends: frozenset[tuple[str, str, int]]
-    """Protocol, address and port of those that have endpoints."""
+    """Protocol, address and port of the frontends that have endpoints."""
 
     def __call__(self, flow: Flow) -> bool:
-        """Whether the flow leads nowhere."""
+        """Whether the flow is stale."""
         target = flow.original
         return flow.reply.src == target.dst and (flow.protocol, target.dst, target.dport) in self.frontends
 
 
 def untranslated(ports: Iterable[ServicePort]) -> Untranslated:
-    """The rule for ports that are served again."""
+    """The untranslated flows to ports that have endpoints."""
     served = (port for port in ports if port.serving)
     return Untranslated(frozenset((port.protocol.upper(), port.cluster_ip, port.port) for port in served))
 
 
 class FlowCleaner(Protocol):
-    """From a change of ports to what forgets flows that lead nowhere, and says how many; None: there can be none."""
+    """Returns, for a change of ports, a function that deletes stale flows and counts them; None: none is stale."""
 
     def __call__(
         self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
     ) -> Callable[[], Forgotten] | None:
-        """``gap`` says that the rules were away, and are those of ``after`` now."""
+        """``gap``: rules were missing for a time; the rules of ``after`` are in force now."""
         ...
 
 
 def _forget_untranslated(netns: NetnsPath, lost: Untranslated) -> Forgotten:
-    """Nobody answers at an address of a Service itself, so what is established is left out by the kernel."""
-    found = dict.fromkeys(_FAMILIES.values(), 0)
+    """Deletes untranslated flows. No Service address answers, so assured flows are left out."""
+    counts = dict.fromkeys(_FAMILIES.values(), 0)
     with Conntrack(netns) as conntrack:
         for protocol in sorted({protocol for protocol, _, _ in lost.frontends}):
             for flow in conntrack.forget(lost, protocol=protocol, assured=False):
-                found[_FAMILIES[flow.family]] += 1
-    return found
+                counts[_FAMILIES[flow.family]] += 1
+    return counts
 
 
 def flow_cleaner(
@@ -161,24 +161,24 @@ def flow_cleaner(
     *,
     mode: str = "",
 ) -> FlowCleaner:
-    """A function from a change to what forgets its stale flows (and says how many), None where there can be none.
+    """The flow cleaner of one network namespace.
 
-    ``mode`` is the one in force: in mode ``userspace`` a relay answers, which is left what is its own.
+    ``mode`` is the data plane in force; in mode ``userspace`` flows to the relay stay.
 
-    A change costs a walk of the kernel's through its one hash table for all namespaces (some 5 ms, and 0.4 to 1 s with
-    a million flows) for each frontend, so a change that leaves no flow stale does not list. What is sent elsewhere is
-    left out by the kernel: the memory taken is that of the flows to the frontends that changed.
+    For each changed frontend the kernel walks through its one hash table of all namespaces (about 5 ms; 0.4 to 1 s with
+    a million flows), so a change that leaves no flow stale lists nothing. The kernel filters the listing: memory is
+    used only for flows to the changed frontends.
     """
 
     def forget(stale: StaleFlows) -> Forgotten:
         if stale.node_ports:
             stale = StaleFlows(stale.frontends, frozenset(node_addresses()))
-        found = dict.fromkeys(_FAMILIES.values(), 0)
+        counts = dict.fromkeys(_FAMILIES.values(), 0)
         with Conntrack(netns) as conntrack:
             for protocol, target in stale.listings():
                 for flow in conntrack.forget(stale, protocol=protocol, target=target):
-                    found[_FAMILIES[flow.family]] += 1
-        return found
+                    counts[_FAMILIES[flow.family]] += 1
+        return counts
 
     def clean(
         before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False

@@ -61,12 +61,12 @@ class ServicePort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What tells this port from all others of its family."""
+        """The identity of this port within its family."""
         return f"{self.name}/{self.protocol}"
 
     @property
     def internal_endpoints(self) -> tuple[Endpoint, ...]:
-        """Who serves the cluster address."""
+        """The endpoints behind the cluster address."""
         return self.local_endpoints if self.internal_local else self.cluster_endpoints
 
 
@@ -77,7 +77,7 @@ ServiceMap = Mapping[str, tuple[ServicePort, ...]]
 class IpvsSettings(
     msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What the data plane ``ipvs`` alone is told.
+    """Settings of the data plane ``ipvs``.
 
     ``scheduler`` is one of the kernel's: ``rr``, ``wrr``, ``lc``, ``wlc``, ``sh``, ``dh``, ``sed``, ``nq``, ``mh``, ...
     ``strict_arp`` keeps the node from answering ARP for addresses of another device than the one that is asked;
@@ -95,7 +95,7 @@ class IpvsSettings(
 class IptablesSettings(
     msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What the data plane ``iptables`` alone is told.
+    """Settings of the data plane ``iptables``.
 
     ``localhost_node_ports``: node ports answer on 127.0.0.0/8 too, where the ranges of node port addresses have it.
     """
@@ -104,7 +104,7 @@ class IptablesSettings(
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What resolving and programming need to know of this node and its cluster."""
+    """The properties of this node and its cluster that resolving and programming use."""
 
     name: str
     zone: str = ""
@@ -141,7 +141,7 @@ def of_family(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
 
 
 def ports_of_family(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
-    """The ports of ``ip`` or ``ip6`` alone; a tuple that is all of that family is taken as it is."""
+    """The ports of ``ip`` or ``ip6`` alone; a tuple with only ports of that family is returned unchanged."""
     return {
         key: ports if all(port.family == family for port in ports) else _of_one(ports, family)
         for key, ports in services.items()
@@ -153,7 +153,7 @@ def _of_one(ports: tuple[ServicePort, ...], family: str) -> tuple[ServicePort, .
 
 
 def take_over(services: dict[str, tuple[ServicePort, ...]], changed: ServiceMap) -> None:
-    """Changes Services among all; an empty tuple removes one."""
+    """Applies changed Services to ``services``; an empty tuple removes a Service."""
     for key, ports in changed.items():
         if ports:
             services[key] = ports

@@ -36,7 +36,7 @@ class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid
 
 
 class DetectLocalInterfaces(_Section, frozen=True):
-    """The devices of the two modes that tell pods by devices: a bridge, and the beginning of names."""
+    """The devices that pods come in by: a bridge, and the prefix of interface names."""
 
     bridge_interface: str = ""
     interface_name_prefix: str = ""
@@ -102,7 +102,7 @@ class ProxySettings(_Section, frozen=True):
                 return ""
 
     def facts(self, node: str, cluster_cidrs: tuple[str, ...], service_cidrs: tuple[str, ...]) -> NodeFacts:
-        """What these settings say of a node, which is not known yet itself."""
+        """The facts of a node that follow from these settings; its addresses and zone are added later."""
         by_node = self.detect_local_mode == "NodeCIDR"
         return NodeFacts(
             name=node,
@@ -183,7 +183,7 @@ def parse_settings(document: Mapping[str, Any], source: str = "configuration", p
 
 
 def check_settings(settings: ProxySettings, source: str, path: str = "proxy") -> None:
-    """Checks what types alone cannot say.
+    """Checks values and ranges that the field types do not check.
 
     Raises: ConfigError with the field that is wrong.
     """
@@ -243,7 +243,7 @@ def as_keys(settings: ProxySettings, also: Iterable[str] = (), path: str = "prox
 
 
 def paths() -> frozenset[str]:
-    """Every field there is, by its path in the section."""
+    """The path in the section of every field."""
     return frozenset(_values(ProxySettings(), ""))
 
 

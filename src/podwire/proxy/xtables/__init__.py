@@ -1,1 +1,1 @@
-"""What the data planes that write rules of iptables share: whose chains are whose, texts of changes, the kernel."""
+"""Shared parts of the data planes that write iptables rules: matches, compiled Services, access to the kernel."""

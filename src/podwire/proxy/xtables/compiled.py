@@ -1,7 +1,7 @@
-"""What each Service of one family compiles to, and who has which way in, as Services change (pure).
+"""The compiled form of each Service of one family, and which Service owns which frontend (pure).
 
-A way in belongs to one Service. When it is released, whoever waited for it is compiled anew; so a change may be about
-more Services than it names.
+A frontend belongs to one Service. When a frontend is released, the Service that waits for it is compiled again, so a
+change may affect more Services than it names.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 
 
 class CompiledServices(Generic[Made]):
-    """All Services; ``make`` compiles the ports of one, as far as their ways in are its own."""
+    """All Services; ``make`` compiles the ports of one Service, for the frontends that it owns."""
 
     def __init__(self, make: Callable[[Ports, frozenset[Frontend]], Made], nothing: Made) -> None:
         self._make = make
@@ -25,14 +25,14 @@ class CompiledServices(Generic[Made]):
         self.claims: FrontendClaims[Frontend] = FrontendClaims()
 
     def change(self, changed: Mapping[str, Ports]) -> Iterator[tuple[Made, Made]]:
-        """Takes over new ports of Services; what each that it is about was before, and what it is now."""
+        """Applies new ports of Services; yields the old and the new compiled form of each affected Service."""
         before: dict[str, Made] = {}
         todo = dict(changed)
         while todo:
             for service, ports in todo.items():
                 _, made = self._services.pop(service, ((), self._nothing))
                 before.setdefault(service, made)
-                owned = self.claims.claim(service, frozenset(way for port in ports for way in frontends(port)))
+                owned = self.claims.claim(service, frozenset(f for port in ports for f in frontends(port)))
                 if ports:
                     self._services[service] = ports, self._make(ports, owned)
             todo = {service: self._services.get(service, ((), None))[0] for service in self.claims.released()}

@@ -1,4 +1,4 @@
-"""The rules of one mode in a network namespace: what was left of them, and their removal."""
+"""Reads and removes the iptables rules of one mode in a network namespace."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def read(tool: Iptables) -> Saved:
 
 
 def remove(tool: Iptables, owner: ChainMark) -> int:
-    """Takes a mode's rules of one family away; how many tables that changed.
+    """Removes the rules of a mode in one family; returns the number of changed tables.
 
     Raises: KernelError.
     """
@@ -47,14 +47,14 @@ def left(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> Iterator[tuple
 
 
 def held_by(netns_path: NetnsPath, owner: ChainMark) -> Programs | None:
-    """The kind that holds rules of an earlier run, where both are in use; a start goes on with that one."""
+    """The kind of iptables that holds rules of an earlier run, when both kinds are in use; None without such rules."""
     if not nft_tables(netns_path) or not legacy_tables(netns_path):
         return None
     return next((programs for programs, _ in left(netns_path, owner)), None)
 
 
 def clear(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> bool:
-    """Takes away what an earlier data plane of the mode left, or whose marks these are; whether there was anything.
+    """Removes the rules that an earlier run of the mode, or the owner of a mark, left; returns whether there were any.
 
     Raises: KernelError.
     """

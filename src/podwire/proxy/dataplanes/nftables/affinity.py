@@ -1,7 +1,7 @@
-"""Numbers that session affinity remembers endpoints by (pure).
+"""The numbers by which session affinity identifies endpoints (pure).
 
 An affinity of a client is one entry of the map ``affinity-clients``: client and *list* to endpoint. A list is what one
-port of one Service spreads its connections over, so every way in that uses the list shares the memory: cluster
+port of one Service spreads its connections over, so every frontend that uses the list shares the affinity: cluster
 address, node port, load balancer and external addresses. (A port with policy Local has two lists: all endpoints and
 those of this node.)
 
@@ -13,8 +13,8 @@ map's answer::
     14 bits    the endpoint within its list, from 1; the bit that asks for masquerade is left out
 
 So the candidate that a slot yields carries its list with it, and ``meta mark & mask`` is the list alone, which is no
-endpoint's number. Numbers are given in turn and come back only when all others were used, so that what is still
-remembered of an endpoint that is gone finds nobody. After a restart they are read from the kernel.
+endpoint's number. Numbers are assigned in turn and reused only after all others, so that an affinity entry of a removed
+endpoint does not match a new endpoint. After a restart they are read from the kernel.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,4 +1,4 @@
-"""Which endpoint a client gets: each in turn, or, with affinity, the one it had (pure).
+"""Chooses the endpoint for a client: round robin, or with affinity the previous endpoint of the client (pure).
 
 As Kubernetes' own userspace mode: a client that comes back within the time-out gets its endpoint again, which begins
 the time-out anew; one whose endpoint is gone, or could not be reached, gets the next. A choice costs a look-up, with

@@ -55,7 +55,7 @@ class Link:
         return -1 if self._peer is None else self._peer.fileno()
 
     def close(self) -> None:
-        """Lets go of the relay, which goes on."""
+        """Closes the connection to the relay; the relay continues."""
         if self._peer is not None:
             self._peer.close()
             self._peer = None
@@ -111,7 +111,7 @@ class Link:
         return found
 
     def state(self) -> State | None:
-        """How the relay is, None when there is none.
+        """The state of the relay, None when no relay runs.
 
         Raises: KernelError.
         """
@@ -157,10 +157,10 @@ class Link:
         assert self._peer is not None, "connected"
         data = bytearray()
         while len(data) < count:
-            piece = self._peer.recv(count - len(data))
-            if not piece:
+            chunk = self._peer.recv(count - len(data))
+            if not chunk:
                 raise EOFError("the relay closed the connection")
-            data += piece
+            data += chunk
         return bytes(data)
 
     def _connect(self) -> bool:

@@ -1,7 +1,7 @@
 """The relay's event loop: epoll, level-triggered, and timers; no queue, no thread, no coroutine.
 
-A handler is called with the events of its descriptor. What is to be closed is closed when all events of one poll are
-handled, so that a number does not come back as something else among them.
+A handler is called with the events of its descriptor. Descriptors are closed after all events of one poll are handled,
+so that the kernel does not reuse a descriptor number among these events.
 """
 
 import heapq
@@ -18,7 +18,7 @@ _EVENTS = 256
 
 
 class Loop:
-    """Descriptors and timers, and who is told of them."""
+    """Watched descriptors and timers, with their handlers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

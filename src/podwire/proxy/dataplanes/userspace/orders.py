@@ -1,4 +1,4 @@
-"""What the data plane and the relay say to each other: one request, one answer, over a unix socket (pure).
+"""The messages between the data plane and the relay: one request, one answer, over a unix socket (pure).
 
 A frame is a length of four bytes and a msgpack document. The socket is in the abstract namespace, so every network
 namespace has a relay of its own and none has to know a path; both sides accept root alone.
@@ -18,7 +18,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """One listening port of the relay, and the endpoints behind it."""
 
     key: str
-    """What tells it from all others: family, Service port, and which of its endpoint lists."""
+    """The identity of the pool: family, Service port, and which of its endpoint lists."""
     protocol: str
     """tcp or udp."""
     address: str
@@ -32,20 +32,20 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrange(msgspec.Struct, frozen=True, tag=True):
-    """These pools shall be as they are here; others stay as they are."""
+    """Create or change these pools; other pools stay unchanged."""
 
     pools: tuple[Pool, ...]
 
 
 class Retire(msgspec.Struct, frozen=True, tag=True):
-    """No rule leads to these pools any more: what has come is served to its end. ``others``: to all but these."""
+    """Retire these pools (``others``: all other pools): no rule leads to them, existing connections are served."""
 
     keys: tuple[str, ...]
     others: bool = False
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """All pools are retired; when the last connection has ended the relay does. Another arrangement takes it back."""
+    """Retire all pools and end with the last connection; an ``Arrange`` request cancels this."""
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
@@ -57,7 +57,7 @@ class Show(msgspec.Struct, frozen=True, tag=True):
 
 
 class Renew(msgspec.Struct, frozen=True, tag=True):
-    """The relay shall go on as this program."""
+    """Continue as this program; sockets and connections stay."""
 
     argv: tuple[str, ...]
 
@@ -66,7 +66,7 @@ Request = Arrange | Retire | Drain | Ask | Show | Renew
 
 
 class Arranged(msgspec.Struct, frozen=True, tag=True):
-    """The port of each pool that was named, those that were new or changed, and what kept the others back."""
+    """The port of each requested pool, the keys of new or changed pools, and the problem of each failed pool."""
 
     ports: dict[str, int]
     changed: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""The relay: pools with their listening sockets, and what the data plane orders.
+"""The relay: pools with their listening sockets, and the requests of the data plane.
 
 One process for all Services of a network namespace. It does not know Services, traffic policies or rules: a pool is a
-port and endpoints. What it is told it keeps in memory that outlives it (:mod:`.memory`), so it goes on without an
-agent, and a new worker goes on where the last one was killed: see :meth:`Relay.recover`.
+port and endpoints. The relay keeps its state in memory that outlives the worker (:mod:`.memory`). So it works without
+an agent, and when a worker is killed, a new worker continues its connections: see :meth:`Relay.recover`.
 
 A pool that is retired serves what comes for two seconds more, for connections that a rule sent here while it was being
 taken away, and UDP as long as it has sessions. A relay that drains ends with its last connection.
@@ -66,8 +66,8 @@ class Serving:
         return Listener(self.number, self.pool, self.sock.fileno(), self.retired)
 
 
-class _Past:
-    """What is left of a pool while its last connections go on."""
+class _RemovedPool:
+    """Stands for a pool that was removed, while its last connections continue."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -79,7 +79,7 @@ class Relay:
     """All pools and connections of one worker."""
 
     def __init__(self, memory: Memory, loop: Loop, *, stays: bool = False) -> None:
-        """``stays``: it does not end when there is nothing to do."""
+        """``stays``: the relay does not end when it has no pool and no connection."""
         self.memory = memory
         self._stays = stays
         self.loop = loop
@@ -134,7 +134,7 @@ class Relay:
         return Arranged(ports, tuple(changed), problems)
 
     def retire(self, order: Retire) -> Retired:
-        """No rule leads to these any more, or to any but these."""
+        """Retires the pools of the order; no rule leads to them any more."""
         named = set(order.keys)
         going = [key for key in self._keys if (key in named) != order.others]
         for key in going:
@@ -147,7 +147,7 @@ class Relay:
         return Shown(tuple(serving.pool for serving in self._keys.values()), self.ports)
 
     def drain(self) -> None:
-        """All that has come is served to its end, which is the relay's as well."""
+        """Retires all pools; the relay ends with its last connection."""
         self._draining = True
         self.retire(Retire((), others=True))
         self.loop.later(0, self._stop_when_idle)
@@ -184,7 +184,7 @@ class Relay:
         self.loop.later(_GRACE_S, lambda: self._end_pool(serving))
 
     def _end_pool(self, serving: Serving) -> None:
-        """The time of grace is over."""
+        """Removes a retired pool after its grace period."""
         if serving.sessions is not None:
             serving.sessions.open = False
             if len(serving.sessions):
@@ -243,7 +243,7 @@ class Relay:
             self._begin(serving, client, address[0])
 
     def _pause(self, serving: Serving, problem: str) -> None:
-        """What comes waits in the kernel."""
+        """Stops accepting for 0.1 s; new connections wait in the backlog of the listening socket."""
         self._log.warning("cannot accept a connection", pool=serving.pool.key, problem=problem)
         self.loop.ignore(serving.sock.fileno())
         self.loop.later(_PAUSE_S, lambda: self._accept_on(serving))
@@ -326,7 +326,7 @@ class Relay:
             address = (slot.address, slot.port, 0, 0) if ":" in slot.address else (slot.address, slot.port)
             serving.sessions.adopt(number, address, _adopt(server))
             return
-        backing: Backing = serving or _Past(slot.pool)
+        backing: Backing = serving or _RemovedPool(slot.pool)
         try:
             if slot.state == RELAYING:
                 stream = Stream(self, backing, _adopt(client), number)
@@ -365,8 +365,8 @@ class Relay:
             return None
         if state not in (_ESTABLISHED, _CLOSE_WAIT) or leaving:
             return None
-        places = (each for each in self._pools.values() if each.pool.protocol == "tcp")
-        return next((each for each in places if each.sock.getsockname()[:2] == own), None)
+        tcp_pools = (serving for serving in self._pools.values() if serving.pool.protocol == "tcp")
+        return next((serving for serving in tcp_pools if serving.sock.getsockname()[:2] == own), None)
 
 
 def _listen(pool: Pool) -> socket.socket:
