@@ -42,7 +42,7 @@ from podwire.kernel.uapi import (
     NLM_F_CREATE,
 )
 from podwire.proxy.flows import flow_cleaner
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.state.address import pack_ip
 
 FRONTENDS, BACKENDS = 1000, 3
@@ -70,9 +70,9 @@ def frontend(number: int) -> str:
     return f"10.96.{number // 250}.{number % 250}"
 
 
-def service(number: int, backends: int) -> ServicePort:
+def service(number: int, backends: int) -> ResolvedPort:
     """A Service with the first of its endpoints."""
-    return ServicePort(
+    return ResolvedPort(
         service=f"default/s{number}",
         port_name="",
         protocol="udp",

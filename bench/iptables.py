@@ -20,16 +20,19 @@ from bench.table import Row
 from podwire.kernel import netns
 from podwire.kernel.iptables import Kind, find
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 KINDS: tuple[Kind, ...] = ("nft", "legacy")
 CHANGES = 5
 
 
-def ports(number: int, generation: int = 0) -> tuple[ServicePort, ...]:
+def ports(number: int, generation: int = 0) -> tuple[ResolvedPort, ...]:
     """A Service with two endpoints, one of them of this generation."""
-    ends = (Endpoint(address(0x0A000000, 4 * number), 8080), Endpoint(address(0x0A100000, number + generation), 8080))
-    port = ServicePort(
+    ends = (
+        ResolvedEndpoint(address(0x0A000000, 4 * number), 8080),
+        ResolvedEndpoint(address(0x0A100000, number + generation), 8080),
+    )
+    port = ResolvedPort(
         service=f"bench/service-{number}",
         port_name="http",
         protocol="tcp",

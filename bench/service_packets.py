@@ -30,7 +30,7 @@ from podwire.kernel import netns
 from podwire.kernel.iptables import find
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 SIZES = {
     "nftables": (10, 1_000, 10_000, 30_000),
@@ -44,17 +44,17 @@ PORT = 8080
 RESET = struct.pack("ii", 1, 0)
 
 
-def service(number: int, *ends: tuple[str, int]) -> tuple[ServicePort, ...]:
+def service(number: int, *ends: tuple[str, int]) -> tuple[ResolvedPort, ...]:
     """A Service with these endpoints, or two that are nobody."""
     nobody = ((address(0x0A100000, 2 * number), PORT), (address(0x0A100000, 2 * number + 1), PORT))
-    port = ServicePort(
+    port = ResolvedPort(
         service=f"bench/service-{number}",
         port_name="http",
         protocol="tcp",
         family="ip",
         port=80,
         cluster_ip=address(0xAC100000, number),
-        cluster_endpoints=tuple(Endpoint(*end) for end in ends or nobody),
+        cluster_endpoints=tuple(ResolvedEndpoint(*end) for end in ends or nobody),
         has_endpoints=True,
     )
     return (port,)

@@ -29,7 +29,7 @@ from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
-from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 from podwire.runtime import memory
 from podwire.state.nft import Table
 
@@ -80,7 +80,7 @@ def pieces(number: int, endpoints: int, generation: int = 0) -> tuple[api.Endpoi
     )
 
 
-def resolved(number: int, endpoints: int, generation: int = 0) -> tuple[ServicePort, ...]:
+def resolved(number: int, endpoints: int, generation: int = 0) -> tuple[ResolvedPort, ...]:
     return resolve(service(number), pieces(number, endpoints, generation), NODE)
 
 

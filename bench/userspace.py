@@ -29,7 +29,7 @@ from bench.table import Row
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 SERVER = "10.0.2.2"
 VIP = "172.16.0.10"
@@ -41,17 +41,17 @@ BLOCK = bytes(1 << 20)
 Target = tuple[str, int]
 
 
-def services() -> dict[str, tuple[ServicePort, ...]]:
+def services() -> dict[str, tuple[ResolvedPort, ...]]:
     """One Service with every port of the server."""
     ports = tuple(
-        ServicePort(
+        ResolvedPort(
             service="bench/server",
             port_name=f"{protocol}-{number}",
             protocol=protocol,
             family="ip",
             port=number,
             cluster_ip=VIP,
-            cluster_endpoints=(Endpoint(SERVER, number),),
+            cluster_endpoints=(ResolvedEndpoint(SERVER, number),),
             has_endpoints=True,
             serving=frozenset((f"{SERVER}:{number}",)),
         )

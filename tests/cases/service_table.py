@@ -14,7 +14,7 @@ import yaml
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve, service_of
-from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 
 NODE = NodeFacts(
     name="n1",
@@ -122,9 +122,9 @@ class Case(msgspec.Struct, frozen=True):
         """The case as a data plane must behave."""
         return msgspec.structs.replace(self, packets=tuple(packet.by(plane) for packet in self.packets))
 
-    def resolved(self, node: NodeFacts | None = None) -> dict[str, tuple[ServicePort, ...]]:
+    def resolved(self, node: NodeFacts | None = None) -> dict[str, tuple[ResolvedPort, ...]]:
         """The resolved Services by key."""
-        found: dict[str, tuple[ServicePort, ...]] = {}
+        found: dict[str, tuple[ResolvedPort, ...]] = {}
         for service in self.services:
             key = f"default/{service.metadata.name}"
             found[key] = resolve(service, [s for s in self.slices if service_of(s) == key], node or self.node)

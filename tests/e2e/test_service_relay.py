@@ -11,7 +11,7 @@ from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import agent, in_force, load, manifest
 from tests.e2e.test_service_mode_under_load import switch
 
-from podwire.proxy.dataplanes.userspace.link import Link
+from podwire.proxy.dataplanes.userspace.link import RelayClient
 from podwire.proxy.dataplanes.userspace.orders import State
 
 
@@ -23,7 +23,7 @@ def cluster() -> Iterator[Cluster]:
 
 def relay(cluster: Cluster) -> State | None:
     """The relay of node-1."""
-    link = Link(str(topology(cluster).netns("node-1")))
+    link = RelayClient(str(topology(cluster).netns("node-1")))
     try:
         return link.state()
     finally:

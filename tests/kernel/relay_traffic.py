@@ -17,27 +17,27 @@ from tests.kernel.service_namespaces import by_name, path
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.orders import State
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 VIP = ("10.96.0.10", 80)
 UDP_VIP = ("10.96.0.10", 53)
 SIZE = 24 << 20
 
 
-def ports(*endpoints: Endpoint, **more: object) -> dict[str, tuple[ServicePort, ...]]:
+def ports(*endpoints: ResolvedEndpoint, **more: object) -> dict[str, tuple[ResolvedPort, ...]]:
     """The Service web with these endpoints."""
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     return {"default/web": (msgspec.structs.replace(port, cluster_endpoints=endpoints, **more),)}
 
 
-def udp_ports(*endpoints: Endpoint) -> dict[str, tuple[ServicePort, ...]]:
+def udp_ports(*endpoints: ResolvedEndpoint) -> dict[str, tuple[ResolvedPort, ...]]:
     """The same Service with UDP ports."""
     serving = frozenset(str(endpoint) for endpoint in endpoints)
     return ports(*endpoints, protocol="udp", port=53, serving=serving)
 
 
-def at(pod: str, port: int) -> Endpoint:
-    return Endpoint(ADDRESSES[pod][0], port, pod != "far")
+def at(pod: str, port: int) -> ResolvedEndpoint:
+    return ResolvedEndpoint(ADDRESSES[pod][0], port, pod != "far")
 
 
 class Server(threading.Thread):

@@ -16,7 +16,7 @@ from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, pat
 
 from podwire.kernel import netns
 from podwire.proxy.modes import open_dataplane
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -35,7 +35,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
     made.close()
 
 
-def web(**spec: object) -> tuple[ServicePort, ...]:
+def web(**spec: object) -> tuple[ResolvedPort, ...]:
     """The ports of a Service with the endpoints one and two."""
     service = {"name": "web", "clusterIP": "10.96.0.10", "ports": [{"name": "http", "port": 80}], **spec}
     endpoints = {"web": [{"pod": "one"}, {"pod": "two"}]}
@@ -82,7 +82,7 @@ def test_an_established_connection_outlives_its_endpoint_s_removal(world: World,
     ports = web()
     with netns.inside(path("one")), socket.create_server(("10.180.0.1", 9090)) as listener:
         (port,) = ports
-        there = msgspec.structs.replace(port, cluster_endpoints=(Endpoint("10.180.0.1", 9090, True),))
+        there = msgspec.structs.replace(port, cluster_endpoints=(ResolvedEndpoint("10.180.0.1", 9090, True),))
         plane.load({"default/web": (there,)})
         with netns.inside(path("far")):
             client = socket.create_connection(("10.96.0.10", 80), 20)

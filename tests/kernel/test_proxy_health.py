@@ -20,7 +20,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, listener, serve_at
-from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
 
@@ -70,9 +70,9 @@ def ask(address: str, port: int, path: str = "/") -> tuple[int, str, dict[str, o
     return answer.status, answer.getheader("X-Load-Balancing-Endpoint-Weight", ""), counts
 
 
-def service(*ready: str) -> tuple[ServicePort, ...]:
+def service(*ready: str) -> tuple[ResolvedPort, ...]:
     return (
-        ServicePort(service="t/x", port_name="", protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
+        ResolvedPort(service="t/x", port_name="", protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
                     health_check_node_port=32000, local_ready=ready),
     )  # fmt: skip
 

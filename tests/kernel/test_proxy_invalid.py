@@ -16,7 +16,7 @@ from tests.kernel.service_namespaces import World, by_name, inside, path
 
 from podwire.kernel import netns
 from podwire.proxy.dataplane import INVALID_DROPPED, Counting
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.servicemap import ResolvedEndpoint
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -73,7 +73,7 @@ def test_a_lost_segment_of_the_server_does_not_reset(
     resolved = by_name("session affinity").resolved()
     (web,) = resolved["default/web"]
     with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
-        served = Endpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)
+        served = ResolvedEndpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)
         plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,), affinity_s=0),)})
         with netns.inside(path(source)):
             client = socket.create_connection((address, port), 20)
@@ -92,7 +92,7 @@ def test_a_lost_segment_of_the_server_does_not_reset(
 def test_what_is_dropped_is_counted(world: World, plane: Any) -> None:
     (web,) = by_name("ClusterIP").resolved()["default/web"]
     with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
-        served = Endpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)
+        served = ResolvedEndpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)
         plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,)),)})
         before = plane.counts().packets.get(INVALID_DROPPED) if isinstance(plane, Counting) else None
         if before is None:

@@ -16,14 +16,14 @@ from podwire.kernel import netns, sysctl
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.flows import UDP_AND_TCP, flow_cleaner
 from podwire.proxy.leftovers import clear, clear_kube_proxy
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.proxy.sysctls import MAX, ConntrackSettings, apply, plan
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 MARK = f"pwt-left-{os.getpid()}"
 NODE = Path(f"/run/netns/{MARK}-node")
-WEB = ServicePort(
+WEB = ResolvedPort(
     service="default/web",
     port_name="",
     protocol="tcp",
@@ -31,7 +31,7 @@ WEB = ServicePort(
     port=80,
     cluster_ip="10.96.0.10",
     has_endpoints=True,
-    cluster_endpoints=(Endpoint("10.0.1.1", 8080), Endpoint("10.0.2.1", 8080)),
+    cluster_endpoints=(ResolvedEndpoint("10.0.1.1", 8080), ResolvedEndpoint("10.0.2.1", 8080)),
     serving=frozenset(("10.0.1.1:8080", "10.0.2.1:8080")),
 )
 

@@ -23,7 +23,7 @@ from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.health import Pulse
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.modes import ServiceModes
-from podwire.proxy.report import Report
+from podwire.proxy.report import ProxyReport
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.switch import Switch
 from podwire.proxy.trim import TRIGGER_TIME
@@ -94,7 +94,7 @@ class Bench:
             facts,
             clock,
             flow_cleaner(lambda: NODE.addresses, path("node")),
-            Report(self.pulse, self.metrics, Checks(), clock, self.told.append),
+            ProxyReport(self.pulse, self.metrics, Checks(), clock, self.told.append),
         )
         for each in (self.services, self.slices, self.nodes):
             each.synced.set()

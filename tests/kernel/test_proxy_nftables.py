@@ -28,7 +28,7 @@ from tests.kernel.service_namespaces import (
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.nftables.layout import TABLE
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.servicemap import ResolvedEndpoint
 from podwire.state.nft_text import parse_table
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -147,7 +147,7 @@ def test_every_endpoint_gets_its_share(world: World, plane: NftablesDataPlane, c
     """This holds also when the capacity is twice the number of endpoints, as after one of them went."""
     (web,) = by_name("ClusterIP").resolved()["default/web"]
     web = msgspec.structs.replace(web, cluster_ip=f"10.96.1.{count}")
-    every = tuple(Endpoint("10.180.0.1", 9000 + number, True) for number in range(count + 1))
+    every = tuple(ResolvedEndpoint("10.180.0.1", 9000 + number, True) for number in range(count + 1))
     with contextlib.ExitStack() as stack:
         for endpoint in every:
             with netns.inside(path("one")):

@@ -23,7 +23,7 @@ from tests.kernel.service_namespaces import (
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.layout import TABLE
 from podwire.proxy.dataplanes.userspace.orders import Ask, frame
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.servicemap import ResolvedEndpoint
 from podwire.state.nft_text import parse_table
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -122,7 +122,7 @@ def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: Usersp
 def test_endpoint_with_its_service_address_makes_no_loop(world: World, plane: UserspaceDataPlane) -> None:
     resolved = by_name("ClusterIP").resolved()
     (port,) = resolved["default/web"]
-    own = msgspec.structs.replace(port, cluster_endpoints=(Endpoint("10.96.0.10", 80),))
+    own = msgspec.structs.replace(port, cluster_endpoints=(ResolvedEndpoint("10.96.0.10", 80),))
     plane.load({"default/web": (own,)})
     assert world.connect("far", "10.96.0.10", 80)[0] == "dropped"
     state = plane.relay()

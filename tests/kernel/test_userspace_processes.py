@@ -28,10 +28,10 @@ from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
-from podwire.proxy.dataplanes.userspace.link import Link
+from podwire.proxy.dataplanes.userspace.link import RelayClient
 from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
-from podwire.proxy.dataplanes.userspace.orders import Arrange, Pool, Renew
+from podwire.proxy.dataplanes.userspace.orders import Arrange, RelayPool, Renew
 from podwire.proxy.dataplanes.userspace.process import ARGV
 from podwire.proxy.dataplanes.userspace.relay import Relay
 
@@ -63,7 +63,7 @@ def used(plane: UserspaceDataPlane) -> Iterator[None]:
 def test_another_program_loses_no_byte(plane: UserspaceDataPlane) -> None:
     def renew() -> None:
         before = state(plane).pid
-        link = Link(path("node"))
+        link = RelayClient(path("node"))
         link._ask(Renew(ARGV))
         link.close()
         assert state(plane).pid != before
@@ -124,7 +124,7 @@ def test_the_relay_obeys_root_alone(plane: UserspaceDataPlane) -> None:
         netns.enter(path("node"))
         os.setuid(65534)
         try:
-            Link().state()
+            RelayClient().state()
         except KernelError:
             os._exit(7)
         os._exit(1)
@@ -148,7 +148,7 @@ def test_a_worker_finds_its_way_through_pools_that_are_gone(plane: UserspaceData
 def test_a_relay_in_the_foreground_is_found_and_stays(world: World, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log, netns.inside(path("two")):
         process = subprocess.Popen([sys.executable, "-m", "podwire.cli.main", "proxy", "relay"], stderr=log)
-    link = Link(path("two"))
+    link = RelayClient(path("two"))
     try:
         deadline = time.monotonic() + 30
         while (found := link.state()) is None:
@@ -181,7 +181,7 @@ def test_a_program_that_cannot_be_started_changes_nothing(plane: UserspaceDataPl
         plane.load(ports(server.endpoint))
         with client() as connection:
             before = state(plane)
-            link = Link(path("node"))
+            link = RelayClient(path("node"))
             link._ask(Renew(("/nowhere/python",)))
             link.close()
             connection.sendall(b"still")
@@ -217,7 +217,7 @@ def test_what_cannot_be_accepted_waits(world: World) -> None:
         if not relay:
             netns.enter(path("node"))
             loop = Loop()
-            pool = Pool(key="a", protocol="tcp", address="192.168.99.1", endpoints=(target,))
+            pool = RelayPool(key="a", protocol="tcp", address="192.168.99.1", endpoints=(target,))
             arranged = Relay(Memory.create(2), loop).arrange(Arrange((pool,)))
             os.write(writing, str(arranged.ports["a"]).encode())
             loop.run()
@@ -256,7 +256,7 @@ def test_terminating_relay_finishes_its_connections(plane: UserspaceDataPlane) -
             after = state(plane)
             assert (after.pid, after.ports) == (asked.pid, {})
         plane._link.close()
-        link = Link(path("node"))
+        link = RelayClient(path("node"))
         deadline = time.monotonic() + 20
         while (left := link.state()) is not None and not left.sessions:
             link.close()

@@ -29,12 +29,12 @@ from tests.kernel.service_namespaces import World, path
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
 from podwire.proxy.dataplanes.userspace.choose import Balancer
-from podwire.proxy.dataplanes.userspace.datagrams import Sessions
+from podwire.proxy.dataplanes.userspace.datagrams import UdpSessions
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
-from podwire.proxy.dataplanes.userspace.orders import Pool, Target
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.dataplanes.userspace.orders import RelayPool, Target
+from podwire.proxy.servicemap import ResolvedEndpoint
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -224,7 +224,7 @@ def test_many_connections_at_once(plane: UserspaceDataPlane) -> None:
 def test_the_next_endpoint_is_tried(plane: UserspaceDataPlane) -> None:
     """One endpoint refuses, one does not answer; every client gets the third."""
     with Server("two", lambda c: c.sendall(b"two")) as server:
-        plane.load(ports(at("one", 1), Endpoint("203.0.113.99", 80), server.endpoint))
+        plane.load(ports(at("one", 1), ResolvedEndpoint("203.0.113.99", 80), server.endpoint))
         for _ in range(6):
             with client() as connection:
                 assert connection.recv(10) == b"two"
@@ -303,9 +303,9 @@ def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
         sock.setblocking(False)
         sock.bind(("127.0.0.1", 0))
     target = endpoint.getsockname()
-    pool = Pool(key="a", protocol="udp", address="127.0.0.1", endpoints=(target,))
+    pool = RelayPool(key="a", protocol="udp", address="127.0.0.1", endpoints=(target,))
     with netns.inside(path("node")):
-        sessions = Sessions(Owner(), 1, pool, Balancer(pool.endpoints), listener)
+        sessions = UdpSessions(Owner(), 1, pool, Balancer(pool.endpoints), listener)
 
         def exchange(sock: socket.socket) -> None:
             sock.sendto(b"ask", listener.getsockname())

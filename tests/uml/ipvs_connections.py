@@ -18,7 +18,7 @@ from tests.kernel.service_namespaces import (
 from podwire.kernel import comparison, netns
 from podwire.proxy.dataplane import OWNER
 from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.state import drift
 from podwire.state.share import Share
 
@@ -51,10 +51,10 @@ def ipvsadm(*words: str) -> str:
     return inside("node", "ipvsadm", *words)
 
 
-def web(*pods: str, port: int = 8080) -> tuple[ServicePort, ...]:
+def web(*pods: str, port: int = 8080) -> tuple[ResolvedPort, ...]:
     """The Service at 10.96.0.10:80 with these pods."""
     (found,) = by_name("ClusterIP").resolved()["default/web"]
-    endpoints = tuple(Endpoint(ADDRESSES[pod][0], port) for pod in pods)
+    endpoints = tuple(ResolvedEndpoint(ADDRESSES[pod][0], port) for pod in pods)
     serving = frozenset(map(str, endpoints))
     return (replace(found, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
 
@@ -113,7 +113,7 @@ class OpenConnections:
         self.clients = [each for each in self.clients if each[0] != pod]
 
 
-def kept(*pods: str) -> tuple[ServicePort, ...]:
+def kept(*pods: str) -> tuple[ResolvedPort, ...]:
     return web(*pods, port=9090)
 
 

@@ -33,9 +33,9 @@ from podwire.proxy.healthchecks import HealthChecks, MovableServer, listener
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.nodeports import within
-from podwire.proxy.report import Report
+from podwire.proxy.report import ProxyReport
 from podwire.proxy.runner import ServiceProxy, Sources
-from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.proxy.switch import Switch
 from podwire.proxy.trim import trim_service, trim_slice
@@ -76,7 +76,7 @@ class ServicePart:
             facts,
             clock,
             self._stale_flows,
-            Report(self._pulse, self._metrics, self._checks, clock, self._failed),
+            ProxyReport(self._pulse, self._metrics, self._checks, clock, self._failed),
         )
 
     @property
@@ -107,7 +107,7 @@ class ServicePart:
         return self._settings.facts(config.node_name, config.cluster_cidrs, cidrs)
 
     def _stale_flows(
-        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
+        self, before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...], *, gap: bool = False
     ) -> Callable[[], Mapping[str, int]] | None:
         protocols = UDP_AND_TCP if self._settings.reset_connections else UDP
         return flow_cleaner(self._node_port_addresses, None, protocols, mode=self.mode)(before, after, gap=gap)

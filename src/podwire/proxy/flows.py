@@ -20,7 +20,7 @@ import msgspec
 from podwire.kernel.conntrack import Conntrack, Flow, Target
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.uapi import AF_INET, AF_INET6
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 
 UDP: Collection[str] = ("udp",)
 Forgotten = Mapping[str, int]
@@ -67,7 +67,7 @@ class StaleFlows(msgspec.Struct, frozen=True):
 
 
 def stale_flows(
-    before: Iterable[ServicePort], after: Iterable[ServicePort], protocols: Collection[str] = UDP
+    before: Iterable[ResolvedPort], after: Iterable[ResolvedPort], protocols: Collection[str] = UDP
 ) -> StaleFlows:
     """The stale flows of a change of ports; a removed frontend has no allowed endpoint.
 
@@ -84,7 +84,7 @@ def stale_flows(
     return StaleFlows(frontends)
 
 
-def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, str, int], frozenset[str]]:
+def _serving(ports: Iterable[ResolvedPort]) -> dict[tuple[str, str, int], frozenset[str]]:
     """Serving endpoints by protocol, address and port, those of node ports by an empty address."""
     found: dict[tuple[str, str, int], frozenset[str]] = {}
     for port in ports:
@@ -98,8 +98,8 @@ def _serving(ports: Iterable[ServicePort]) -> dict[tuple[str, str, int], frozens
 
 
 def left_to_a_relay(
-    before: tuple[ServicePort, ...], after: tuple[ServicePort, ...]
-) -> tuple[tuple[ServicePort, ...], tuple[ServicePort, ...]]:
+    before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...]
+) -> tuple[tuple[ResolvedPort, ...], tuple[ResolvedPort, ...]]:
     """The change, without the ports that had serving endpoints before and have some after it.
 
     In mode ``userspace`` flows lead to the relay, not to endpoints, and the relay itself stops using a removed
@@ -128,7 +128,7 @@ class Untranslated(msgspec.Struct, frozen=True):
         return flow.reply.src == target.dst and (flow.protocol, target.dst, target.dport) in self.frontends
 
 
-def untranslated(ports: Iterable[ServicePort]) -> Untranslated:
+def untranslated(ports: Iterable[ResolvedPort]) -> Untranslated:
     """The untranslated flows to ports that have endpoints."""
     served = (port for port in ports if port.serving)
     return Untranslated(frozenset((port.protocol.upper(), port.cluster_ip, port.port) for port in served))
@@ -138,7 +138,7 @@ class FlowCleaner(Protocol):
     """Returns, for a change of ports, a function that deletes stale flows and counts them; None: none is stale."""
 
     def __call__(
-        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
+        self, before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...], *, gap: bool = False
     ) -> Callable[[], Forgotten] | None:
         """``gap``: rules were missing for a time; the rules of ``after`` are in force now."""
         ...
@@ -181,7 +181,7 @@ def flow_cleaner(
         return counts
 
     def clean(
-        before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
+        before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...], *, gap: bool = False
     ) -> Callable[[], Forgotten] | None:
         if gap:
             lost = untranslated(after)

@@ -4,7 +4,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import msgspec
 
-from podwire.proxy.servicemap import NodeFacts, ServicePort, of_family
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, of_family
 
 
 class Frontend(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -15,7 +15,7 @@ class Frontend(msgspec.Struct, frozen=True, gc=False, order=True):
     port: int
 
 
-def frontends(port: ServicePort) -> frozenset[Frontend]:
+def frontends(port: ResolvedPort) -> frozenset[Frontend]:
     """All ways in to a port."""
     addresses = {port.cluster_ip, *port.external_ips, *port.load_balancer_ips}
     found = {Frontend(address, port.protocol, port.port) for address in addresses}
@@ -24,7 +24,7 @@ def frontends(port: ServicePort) -> frozenset[Frontend]:
     return frozenset(found)
 
 
-def admitted(port: ServicePort, facts: NodeFacts) -> tuple[IPv4Network | IPv6Network, ...]:
+def admitted(port: ResolvedPort, facts: NodeFacts) -> tuple[IPv4Network | IPv6Network, ...]:
     """The sources that may come to the addresses of a load balancer: its ranges.
 
     A node that may reach them comes with that very address, so where the ranges have the node, they are admitted too.

@@ -14,7 +14,7 @@ from podwire.model.service import EndpointSlice
 from podwire.observe.distribution import Distribution, Histogram, doubling_bounds
 from podwire.observe.health import Metric, Sample
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.proxy.trim import TRIGGER_TIME
 from podwire.runtime.clock import Clock, parse_rfc3339
 
@@ -98,7 +98,7 @@ class ProxyMetrics:
             self._conntrack[family].observe(duration_s)
 
     def samples(
-        self, ports: Iterable[ServicePort], answered: dict[tuple[str, int], int], counts: Counts = _NO_COUNTS
+        self, ports: Iterable[ResolvedPort], answered: dict[tuple[str, int], int], counts: Counts = _NO_COUNTS
     ) -> Iterator[Metric]:
         """All metrics; ``ports`` are those programmed, ``answered`` as in :class:`podwire.proxy.health.Pulse`."""
         yield from self._of_commits()
@@ -184,7 +184,7 @@ def _of_counts(counts: Counts) -> Iterator[Sample]:
         yield Sample(f"kubeproxy_iptables_{name}_total", text, count, kind="counter")
 
 
-def _no_local_endpoints(ports: Iterable[ServicePort]) -> Iterator[Sample]:
+def _no_local_endpoints(ports: Iterable[ResolvedPort]) -> Iterator[Sample]:
     """Ports with endpoints, none of them on this node, though a policy wants local ones."""
     counts = {(policy, family): 0 for policy in ("internal", "external") for family in FAMILIES}
     for port in ports:

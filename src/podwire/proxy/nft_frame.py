@@ -9,16 +9,30 @@ is forgotten, and then served.
 
 from collections.abc import Iterator, Mapping
 
+import msgspec
 from msgspec.structs import replace
 
 from podwire.proxy.frontends import admitted
 from podwire.proxy.nodeports import without_loopback
-from podwire.proxy.servicemap import NodeFacts, ServicePort, of_family
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, of_family
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
 
 NODE_PORT = "meta l4proto . th dport"
+
+
+class FrontendKey(msgspec.Struct, frozen=True, gc=False):
+    """A frontend as a key of sets and maps: its bytes, and whether it is a node port."""
+
+    key: bytes
+    node_port: bool
+
+    @property
+    def suffix(self) -> str:
+        """The last part of the names of the sets and maps that have this key."""
+        return "node-ports" if self.node_port else "services"
+
 
 _ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
@@ -106,7 +120,7 @@ class Frame:
             Chain(name="refuse", rules=self.rules("reject with tcp reset", "reject")),
         )
 
-    def guarded(self, port: ServicePort, frontend: bytes) -> Iterator[tuple[str, bytes, Element]]:
+    def guarded(self, port: ResolvedPort, frontend: bytes) -> Iterator[tuple[str, bytes, Element]]:
         """Set, key and element of what says who may come in by the frontend of a load balancer's address."""
         yield "guarded-services", frontend, Element()
         for network in admitted(port, self.facts):

@@ -19,7 +19,7 @@ class Checks(Protocol):
         ...
 
 
-class Report:
+class ProxyReport:
     """Passes on what ``proxy.runner`` tells."""
 
     def __init__(

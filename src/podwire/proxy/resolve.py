@@ -22,7 +22,7 @@ import msgspec
 
 from podwire.model import service as api
 from podwire.model.meta import key_of
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort, of_family
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort, of_family
 
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
@@ -38,7 +38,7 @@ _CANONICAL = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """An endpoint of one port, before endpoints are chosen."""
 
-    endpoint: Endpoint
+    endpoint: ResolvedEndpoint
     ready: bool
     serving: bool
     terminating: bool
@@ -99,8 +99,8 @@ class ExplainedEndpoint(msgspec.Struct, frozen=True, gc=False):
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """The endpoints chosen for one port; ``any``: whether a usable endpoint exists on any node."""
 
-    cluster: tuple[Endpoint, ...]
-    local: tuple[Endpoint, ...]
+    cluster: tuple[ResolvedEndpoint, ...]
+    local: tuple[ResolvedEndpoint, ...]
     any: bool
 
 
@@ -124,12 +124,12 @@ def service_of(endpoint_slice: api.EndpointSlice) -> str:
     return f"{endpoint_slice.metadata.namespace}/{name}"
 
 
-def resolve(service: api.Service, slices: Iterable[api.EndpointSlice], node: NodeFacts) -> tuple[ServicePort, ...]:
+def resolve(service: api.Service, slices: Iterable[api.EndpointSlice], node: NodeFacts) -> tuple[ResolvedPort, ...]:
     """The ports of one Service, IPv4 first, each family in the order of the Service; empty when it is not handled."""
     if not handled(service):
         return ()
     all_slices = tuple(slices)
-    resolved: list[ServicePort] = []
+    resolved: list[ResolvedPort] = []
     for family in ("ip", "ip6"):
         address = _cluster_ip(service.spec, family)
         if not address:
@@ -146,7 +146,7 @@ def _resolve_port(
     address: str,
     family: str,
     inputs: tuple[tuple[api.EndpointSlice, ...], NodeFacts],
-) -> ServicePort:
+) -> ResolvedPort:
     slices, node = inputs
     spec = service.spec
     external_ips = spec.external_ips if node.external_ips else ()
@@ -156,7 +156,7 @@ def _resolve_port(
     node_port = port.node_port if spec.type in ("NodePort", "LoadBalancer") else 0
     external_local = external and spec.external_traffic_policy == "Local"
     health = spec.health_check_node_port if spec.type == "LoadBalancer" and external_local else 0
-    return ServicePort(
+    return ResolvedPort(
         service=key_of(service.metadata),
         port_name=port.name,
         protocol=_PROTOCOLS.get(port.protocol or "TCP", "tcp"),
@@ -284,7 +284,7 @@ def _candidate(entry: api.Endpoint, port: int, node_name: str, slice_name: str) 
     conditions = entry.conditions
     hints = entry.hints
     return Candidate(
-        endpoint=Endpoint(address, port, entry.node_name == node_name),
+        endpoint=ResolvedEndpoint(address, port, entry.node_name == node_name),
         ready=conditions.ready is not False,
         serving=conditions.serving is not False,
         terminating=bool(conditions.terminating),

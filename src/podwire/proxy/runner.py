@@ -32,7 +32,7 @@ from podwire.observe.log import Log
 from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, take_over
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, take_over
 from podwire.runtime.clock import Clock
 
 _GATHER_S = 0.002
@@ -98,7 +98,7 @@ class ServiceProxy:
         self._clean_flows = clean_flows
         self._reporter = reporter
         self._slices: dict[str, dict[str, EndpointSlice]] = {}
-        self._resolved: dict[str, tuple[ServicePort, ...]] = {}
+        self._resolved: dict[str, tuple[ResolvedPort, ...]] = {}
         self._dirty: set[str] = set()
         self._full = True
         self._unfinished = False
@@ -227,7 +227,7 @@ class ServiceProxy:
         rest_s = 0.0 if full else took_s if disturbed else _REST * took_s
         self._rested = began + took_s + min(rest_s, _REST_MOST_S)
 
-    async def _write(self, changed: dict[str, tuple[ServicePort, ...]], *, full: bool) -> bool:
+    async def _write(self, changed: dict[str, tuple[ResolvedPort, ...]], *, full: bool) -> bool:
         """Writes the change; returns whether anything was written."""
         if full:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
@@ -247,12 +247,12 @@ class ServiceProxy:
     def _tell_of_others(self) -> None:
         self._log.warning("restored rules that another program changed", plane=self._plane.name)
 
-    async def _resolve(self, keys: set[str]) -> dict[str, tuple[ServicePort, ...]]:
+    async def _resolve(self, keys: set[str]) -> dict[str, tuple[ResolvedPort, ...]]:
         """The Services of these keys that resolve to something else than before.
 
         With many Services other tasks run in between; changes that come meanwhile are marked and follow.
         """
-        changed: dict[str, tuple[ServicePort, ...]] = {}
+        changed: dict[str, tuple[ResolvedPort, ...]] = {}
         for number, key in enumerate(keys, 1):
             if number % _AT_ONCE == 0:
                 await self._clock.sleep(0)

@@ -1,6 +1,6 @@
 """The resolved Services of one node: what a data plane programs, with every policy already decided.
 
-A :class:`ServicePort` is one port of one Service in one family. Its endpoint lists are final: topology hints, traffic
+A :class:`ResolvedPort` is one port of one Service in one family. Its endpoint lists are final: topology hints, traffic
 policies and terminating endpoints are applied by ``proxy.resolve``; a data plane only spreads connections over the
 lists. The map is keyed by Service, so that a change costs its Service alone.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 
-class Endpoint(msgspec.Struct, frozen=True, gc=False, order=True):
+class ResolvedEndpoint(msgspec.Struct, frozen=True, gc=False, order=True):
     """Where a connection may go; ``local``: the pod runs on this node."""
 
     address: str
@@ -21,7 +21,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False, order=True):
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-class ServicePort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ResolvedPort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One port of one Service in one family."""
 
     service: str
@@ -42,8 +42,8 @@ class ServicePort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """``internalTrafficPolicy: Local``."""
     external_local: bool = False
     """``externalTrafficPolicy: Local`` on a Service that is reachable from outside."""
-    cluster_endpoints: tuple[Endpoint, ...] = ()
-    local_endpoints: tuple[Endpoint, ...] = ()
+    cluster_endpoints: tuple[ResolvedEndpoint, ...] = ()
+    local_endpoints: tuple[ResolvedEndpoint, ...] = ()
     has_endpoints: bool = False
     """Whether any usable endpoint exists on any node: without one the Service refuses, else it may drop."""
     serving: frozenset[str] = frozenset()
@@ -65,12 +65,12 @@ class ServicePort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"{self.name}/{self.protocol}"
 
     @property
-    def internal_endpoints(self) -> tuple[Endpoint, ...]:
+    def internal_endpoints(self) -> tuple[ResolvedEndpoint, ...]:
         """The endpoints behind the cluster address."""
         return self.local_endpoints if self.internal_local else self.cluster_endpoints
 
 
-ServiceMap = Mapping[str, tuple[ServicePort, ...]]
+ServiceMap = Mapping[str, tuple[ResolvedPort, ...]]
 """Ports of both families by ``namespace/name``; an empty tuple means that the Service has nothing to program."""
 
 
@@ -140,7 +140,7 @@ def of_family(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
     return tuple(text for text in texts if (":" in text) == (family == "ip6"))
 
 
-def ports_of_family(services: ServiceMap, family: str) -> dict[str, tuple[ServicePort, ...]]:
+def ports_of_family(services: ServiceMap, family: str) -> dict[str, tuple[ResolvedPort, ...]]:
     """The ports of ``ip`` or ``ip6`` alone; a tuple with only ports of that family is returned unchanged."""
     return {
         key: ports if all(port.family == family for port in ports) else _of_one(ports, family)
@@ -148,11 +148,11 @@ def ports_of_family(services: ServiceMap, family: str) -> dict[str, tuple[Servic
     }
 
 
-def _of_one(ports: tuple[ServicePort, ...], family: str) -> tuple[ServicePort, ...]:
+def _of_one(ports: tuple[ResolvedPort, ...], family: str) -> tuple[ResolvedPort, ...]:
     return tuple(port for port in ports if port.family == family)
 
 
-def take_over(services: dict[str, tuple[ServicePort, ...]], changed: ServiceMap) -> None:
+def take_over(services: dict[str, tuple[ResolvedPort, ...]], changed: ServiceMap) -> None:
     """Applies changed Services to ``services``; an empty tuple removes a Service."""
     for key, ports in changed.items():
         if ports:

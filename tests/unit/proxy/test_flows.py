@@ -4,13 +4,13 @@ import pytest
 
 from podwire.kernel.conntrack import Ends, Flow, Target
 from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, left_to_a_relay, stale_flows, untranslated
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 
 NODE = ("192.168.99.1",)
 
 
-def port(*serving: str, number: int = 53, protocol: str = "udp") -> ServicePort:
-    return ServicePort(
+def port(*serving: str, number: int = 53, protocol: str = "udp") -> ResolvedPort:
+    return ResolvedPort(
         service="default/dns",
         port_name="",
         protocol=protocol,

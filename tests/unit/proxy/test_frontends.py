@@ -3,13 +3,13 @@
 import pytest
 
 from podwire.proxy.frontends import Frontend, admitted, frontends
-from podwire.proxy.servicemap import NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 
 FACTS = NodeFacts(name="n1", addresses=("192.168.0.1", "fd00::1"))
 
 
-def port(*ranges: str, node_port: int = 0) -> ServicePort:
-    return ServicePort(
+def port(*ranges: str, node_port: int = 0) -> ResolvedPort:
+    return ResolvedPort(
         service="default/web", port_name="", protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.10",
         external_ips=("203.0.113.7",), load_balancer_ips=("203.0.113.8",), node_port=node_port, source_ranges=ranges,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from tests.fakes.clock import FakeClock
 from podwire.http.message import Request, Response
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import RETRY_S, HealthChecks, MovableServer, listener, serve_at
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.runtime.tasks import TaskSet
 
 
@@ -18,9 +18,9 @@ def free_port() -> int:
         return port
 
 
-def service(port: int, *ready: str) -> tuple[ServicePort, ...]:
+def service(port: int, *ready: str) -> tuple[ResolvedPort, ...]:
     return tuple(
-        ServicePort(service="t/x", port_name=name, protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
+        ResolvedPort(service="t/x", port_name=name, protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
                     health_check_node_port=port, local_ready=ready)
         for name in ("http", "https")
     )  # fmt: skip

@@ -8,7 +8,7 @@ from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.observe.health import Health
 from podwire.proxy.metrics import ProxyMetrics
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.proxy.trim import TRIGGER_TIME
 
 
@@ -23,7 +23,7 @@ class Page:
     def __init__(self, mode: str = "nftables") -> None:
         self.clock = FakeClock()
         self.metrics = ProxyMetrics(mode, self.clock)
-        self.ports: list[ServicePort] = []
+        self.ports: list[ResolvedPort] = []
         self.answered: dict[tuple[str, int], int] = {}
 
     def __getitem__(self, name: str) -> float:
@@ -97,11 +97,11 @@ def test_programming_latency_starts_at_the_pod_change() -> None:
 def test_ports_without_local_endpoints_and_the_rest() -> None:
     page = Page("iptables")
 
-    def port(family: str, **more: object) -> ServicePort:
-        return ServicePort(service="a/b", port_name="", protocol="tcp", family=family, port=80, cluster_ip="",
+    def port(family: str, **more: object) -> ResolvedPort:
+        return ResolvedPort(service="a/b", port_name="", protocol="tcp", family=family, port=80, cluster_ip="",
                            has_endpoints=True, **more)  # type: ignore[arg-type]  # fmt: skip
 
-    here = (Endpoint("10.0.0.1", 80, True),)
+    here = (ResolvedEndpoint("10.0.0.1", 80, True),)
     page.ports = [
         port("ip", internal_local=True), port("ip", external_local=True), port("ip6", external_local=True),
         port("ip", internal_local=True, local_endpoints=here), port("ip"),

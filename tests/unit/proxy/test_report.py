@@ -7,7 +7,7 @@ from tests.fakes.clock import FakeClock
 from podwire.errors import KernelError
 from podwire.proxy.health import PATIENCE_S, Pulse
 from podwire.proxy.metrics import ProxyMetrics
-from podwire.proxy.report import Report
+from podwire.proxy.report import ProxyReport
 from podwire.proxy.servicemap import ServiceMap
 
 
@@ -27,7 +27,7 @@ class Bench:
         self.pulse = Pulse(self.clock)
         self.failed: list[str] = []
         metrics = ProxyMetrics("nftables", self.clock)
-        self.report = Report(self.pulse, metrics, self.checks, self.clock, self.failed.append)
+        self.report = ProxyReport(self.pulse, metrics, self.checks, self.clock, self.failed.append)
 
     async def later(self) -> bool:
         await self.clock.advance(PATIENCE_S)

@@ -7,7 +7,7 @@ import pytest
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, canonical_address, handled, resolve, service_of
-from podwire.proxy.servicemap import Endpoint, NodeFacts, of_family
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, of_family
 
 NODE = NodeFacts(name="n1", zone="z1")
 
@@ -108,8 +108,8 @@ def test_ports_meet_by_name_and_protocol() -> None:
         api.EndpointPort(name="http", port=None),
     )
     http, dns = resolve(service(ports=ports), [piece(endpoint("10.0.0.1"), ports=slice_ports)], NODE)
-    assert http.cluster_endpoints == (Endpoint("10.0.0.1", 8080),)
-    assert dns.cluster_endpoints == (Endpoint("10.0.0.1", 5353),)
+    assert http.cluster_endpoints == (ResolvedEndpoint("10.0.0.1", 8080),)
+    assert dns.cluster_endpoints == (ResolvedEndpoint("10.0.0.1", 5353),)
     assert (http.key, dns.key) == ("default/web:http/tcp", "default/web:dns/udp")
 
 

@@ -17,7 +17,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import ZONE_LABEL, Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.proxy.runner import ServiceProxy, Sources
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap
 from podwire.state.nft import Table
 
 SERVICE = api.Service(
@@ -164,7 +164,7 @@ class Bench:
         )  # fmt: skip
 
     def clean(
-        self, before: tuple[ServicePort, ...], after: tuple[ServicePort, ...], *, gap: bool = False
+        self, before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...], *, gap: bool = False
     ) -> Callable[[], Mapping[str, int]] | None:
         self.gaps += gap
         if not before and not after:

@@ -18,7 +18,7 @@ from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
 from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.why.explain import explain_connection
 from podwire.why.policies.verdict import Lines, no_line
 
@@ -94,14 +94,14 @@ class Verdicts:
 
     def node_port(self, node: str, client: Party, service: Service, port: int, protocol: str) -> Verdict | None:
         """The verdict for a client outside and a NodePort of a node; None when that node can choose no endpoint."""
-        ends: list[tuple[Party, Endpoint]] = []
+        ends: list[tuple[Party, ResolvedEndpoint]] = []
         for service_port in self._ports(service, node):
             if (service_port.node_port, service_port.protocol.upper()) == (port, protocol):
                 chosen = service_port.local_endpoints if service_port.external_local else service_port.cluster_endpoints
                 ends += [(self._client(node, client, end), end) for end in chosen]
         return self._any(ends, protocol)
 
-    def endpoints(self, service: Service, node: str, port: int, protocol: str) -> Sequence[Endpoint]:
+    def endpoints(self, service: Service, node: str, port: int, protocol: str) -> Sequence[ResolvedEndpoint]:
         """The endpoints that a node may choose for a connection of its pods to a Service."""
         if service.headless or not handled(service):
             endpoint_slices = self._slices.get(key_of(service.metadata), [])
@@ -111,19 +111,19 @@ class Verdicts:
                 for entry in endpoint_slice.endpoints or ()
                 if entry.conditions.ready is not False
             )
-            return [Endpoint(address, port) for entry in ready for address in entry.addresses]
+            return [ResolvedEndpoint(address, port) for entry in ready for address in entry.addresses]
         for service_port in self._ports(service, node):
             if (service_port.port, service_port.protocol.upper()) == (port, protocol):
                 return service_port.internal_endpoints
         return ()
 
-    def _ports(self, service: Service, node: str) -> tuple[ServicePort, ...]:
+    def _ports(self, service: Service, node: str) -> tuple[ResolvedPort, ...]:
         endpoint_slices = self._slices.get(key_of(service.metadata), [])
         known = self._nodes.get(node)
         zone = known.zone if known is not None else ""
         return resolve(service, endpoint_slices, NodeFacts(name=node, zone=zone))
 
-    def _any(self, ends: Iterable[tuple[Party, Endpoint]], protocol: str) -> Verdict | None:
+    def _any(self, ends: Iterable[tuple[Party, ResolvedEndpoint]], protocol: str) -> Verdict | None:
         verdicts = [self.between(source, self.party(end.address), end.port, protocol) for source, end in ends]
         denied = [verdict for verdict in verdicts if not verdict.allowed]
         if not verdicts:
@@ -134,7 +134,7 @@ class Verdicts:
             return Verdict(allowed=True, either=True, because=denied[0].because, asked=denied[0].asked)
         return denied[0]
 
-    def _client(self, node: str, client: Party, end: Endpoint) -> Party:
+    def _client(self, node: str, client: Party, end: ResolvedEndpoint) -> Party:
         """The source that an endpoint sees: the node when the connection is masqueraded, otherwise the client."""
         if end.local and self._mode(node) != _RELAYED:
             return client

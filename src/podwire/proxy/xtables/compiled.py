@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.frontends import Frontend, frontends
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 
-Ports = tuple[ServicePort, ...]
+Ports = tuple[ResolvedPort, ...]
 Made = TypeVar("Made")
 
 

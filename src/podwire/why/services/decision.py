@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServiceMap, ServicePort, of_family
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort, ServiceMap, of_family
 from podwire.trace.packet import Machine, Packet
 from podwire.why.answer import Outcome, Reason
 from podwire.why.services.matching import Matched, in_ranges, is_cluster_ip
@@ -35,7 +35,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     outcome: Outcome
     reason: Reason
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ResolvedEndpoint, ...] = ()
     local: bool = False
     """Whether the endpoints are chosen by policy Local."""
     masquerade: bool = False
@@ -70,7 +70,7 @@ def _end(outcome: Outcome, reason: str, message: str) -> Decision:
     return Decision(outcome, Reason(reason=reason, message=message))
 
 
-def _allowed(port: ServicePort, packet: Packet, facts: NodeFacts) -> bool:
+def _allowed(port: ResolvedPort, packet: Packet, facts: NodeFacts) -> bool:
     """Source ranges; a node that may reach its own load balancer address comes with that address."""
     if not port.source_ranges or in_ranges(packet.source, port.source_ranges):
         return True
@@ -103,7 +103,9 @@ def _endless(front: Matched) -> Decision:
     return _end("refused", "NoEndpoints", "the Service has no usable endpoint")
 
 
-def _forward(front: Matched, endpoints: tuple[Endpoint, ...], snat: tuple[bool, str, str], *, local: bool) -> Decision:
+def _forward(
+    front: Matched, endpoints: tuple[ResolvedEndpoint, ...], snat: tuple[bool, str, str], *, local: bool
+) -> Decision:
     count = "the only usable endpoint" if len(endpoints) == 1 else f"one of {len(endpoints)} usable endpoints"
     scope = " on this node" if local else ""
     masquerade, word, message = snat

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from podwire.model.service import EndpointSlice, Service
-from podwire.model.service import ServicePort as ApiPort
+from podwire.model.service import EndpointSlice, Service, ServicePort
 from podwire.proxy.resolve import Candidate, ExplainedEndpoint, explain, resolve, survey
-from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ServicePort
+from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedPort
 from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Tracer
 from podwire.why.answer import AffinityState, Drift, EndpointChoice, Hop, Reason, ServiceMatch, SourceTranslation, Step
 from podwire.why.answer import Outcome as Word
@@ -149,9 +148,9 @@ class _Explainer:
             also_claimed_by=tuple(others),
         )
 
-    def _explained(self, port: ServicePort) -> tuple[tuple[ExplainedEndpoint, ...], tuple[Candidate, ...]]:
+    def _explained(self, port: ResolvedPort) -> tuple[tuple[ExplainedEndpoint, ...], tuple[Candidate, ...]]:
         _, pieces = self.backed[port.service]
-        wanted = ApiPort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
+        wanted = ServicePort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
         own = [piece for piece in pieces if piece.address_type == _FAMILIES[port.family]]
         candidates, doubles = survey(own, wanted, self.view.facts.name)
         return explain(candidates, self.view.facts), doubles

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from podwire.proxy.nodeports import localhost_node_ports, within
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap
 from podwire.trace.packet import Machine, Packet
 
 Kind = Literal["ClusterIP", "LoadBalancerIP", "ExternalIP", "NodePort"]
@@ -21,7 +21,7 @@ class Matched(msgspec.Struct, frozen=True):
     """A port of a Service that a packet is for, and the kind of address that it uses."""
 
     kind: Kind
-    port: ServicePort
+    port: ResolvedPort
 
     @property
     def internal(self) -> bool:
@@ -54,7 +54,7 @@ def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packe
     return tuple(Matched("NodePort", port) for port in ports if port.node_port == packet.destination_port != 0)
 
 
-def _by_address(ports: Iterable[ServicePort], packet: Packet) -> Iterator[Matched]:
+def _by_address(ports: Iterable[ResolvedPort], packet: Packet) -> Iterator[Matched]:
     for port in ports:
         if port.port != packet.destination_port:
             continue

@@ -1,14 +1,14 @@
 """What a change of Services is about, and who has which way in."""
 
 from podwire.proxy.frontends import Frontend
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.proxy.xtables.compiled import CompiledServices, Ports
 
 Made = tuple[str, ...]
 
 
-def port(service: str, *external: str) -> ServicePort:
-    return ServicePort(
+def port(service: str, *external: str) -> ResolvedPort:
+    return ResolvedPort(
         service=service, port_name="", protocol="tcp", family="ip", port=80, cluster_ip=f"ip of {service}",
         external_ips=external,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.proxy.resolve import Candidate, SelectionReason, choose, explain
-from podwire.proxy.servicemap import Endpoint, NodeFacts
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint
 
 NODES, ZONES = ("n1", "n2"), ("z1", "z2")
 HINTS = st.frozensets(st.sampled_from(ZONES), max_size=2)
@@ -18,7 +18,7 @@ def worlds(draw: st.DrawFn) -> tuple[tuple[Candidate, ...], NodeFacts]:
     hinted = draw(st.booleans())
     candidates = tuple(
         Candidate(
-            endpoint=Endpoint(f"10.0.0.{number}", 80, draw(st.booleans())),
+            endpoint=ResolvedEndpoint(f"10.0.0.{number}", 80, draw(st.booleans())),
             ready=draw(st.booleans()),
             serving=draw(st.booleans()),
             terminating=draw(st.booleans()),
@@ -30,7 +30,9 @@ def worlds(draw: st.DrawFn) -> tuple[tuple[Candidate, ...], NodeFacts]:
     return candidates, NodeFacts(name="n1", zone=draw(st.sampled_from(("", "z1", "z3"))))
 
 
-def by_the_book(candidates: tuple[Candidate, ...], node: NodeFacts) -> tuple[list[Endpoint], list[Endpoint]]:
+def by_the_book(
+    candidates: tuple[Candidate, ...], node: NodeFacts
+) -> tuple[list[ResolvedEndpoint], list[ResolvedEndpoint]]:
     """The endpoints of policy Cluster and of policy Local."""
     ready = [c for c in candidates if c.ready]
     serving = [c for c in candidates if c.terminating and c.serving and not c.ready]

@@ -3,7 +3,7 @@
 from podwire.model import service as api
 from podwire.model.meta import ObjectReference
 from podwire.proxy.resolve import Candidate, explain
-from podwire.proxy.servicemap import Endpoint, NodeFacts
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint
 from podwire.why.answer import EndpointChoice
 from podwire.why.services.endpoints import Shares, dns_endpoints, explain_endpoints
 
@@ -13,7 +13,7 @@ FACTS = NodeFacts(name="n1", zone="z1")
 def candidate(number: int, *, ready: bool = True, local: bool = False, zone: str = "") -> Candidate:
     ref = ObjectReference(kind="Pod", namespace="shop", name=f"web-{number}")
     return Candidate(
-        endpoint=Endpoint(f"10.0.0.{number}", 80, local),
+        endpoint=ResolvedEndpoint(f"10.0.0.{number}", 80, local),
         ready=ready,
         serving=ready,
         terminating=False,

@@ -8,7 +8,7 @@ from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, parse_case,
 
 from podwire.proxy.dataplanes.userspace.tracing import Tracer as RelayTracer
 from podwire.proxy.registry import TRACERS
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.servicemap import ResolvedEndpoint
 from podwire.proxy.tracing import Tracing, open_tracing
 from podwire.trace.iptables import Tracer as IptablesTracer
 from podwire.trace.nft import Tracer as NftTracer
@@ -142,7 +142,7 @@ def test_an_endpoint_that_the_kernel_alone_has_is_told(mode: str) -> None:
     here = other(case, mode)
     resolved = case.resolved()
     (port,) = resolved["default/some"]
-    both = (*port.cluster_endpoints, Endpoint("10.180.0.2", 8080, local=True))
+    both = (*port.cluster_endpoints, ResolvedEndpoint("10.180.0.2", 8080, local=True))
     held = resolved | {"default/some": (msgspec.structs.replace(port, cluster_endpoints=both),)}
     here = msgspec.structs.replace(here, held=tracing(mode).planned(held, case.node, MACHINE))
     hop, _ = explain_hop(traced(case.packets[1]), backed(case), here)

@@ -23,7 +23,7 @@ from podwire.proxy.dataplanes.iptables.layout import (
 )
 from podwire.proxy.dataplanes.iptables.names import PortChains
 from podwire.proxy.frontends import Frontend, admitted
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.proxy.xtables.matches import comment, host
 from podwire.state.iptables import ChainKey, Rules
 
@@ -37,18 +37,18 @@ class Compiled(msgspec.Struct, frozen=True):
     shared: dict[ChainKey, dict[str, None]] = {}
 
 
-def compile_service(layout: IptablesLayout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
+def compile_service(layout: IptablesLayout, ports: tuple[ResolvedPort, ...], owned: frozenset[Frontend]) -> Compiled:
     """All that the ports of one Service need, as far as their frontends are ``owned``."""
     out = Compiled({}, {})
     for port in ports:
-        _Port(layout, port, owned, out).compile()
+        _IptablesPortCompiler(layout, port, owned, out).compile()
     return out
 
 
-class _Port:
+class _IptablesPortCompiler:
     """One port while it is compiled."""
 
-    def __init__(self, layout: IptablesLayout, port: ServicePort, owned: frozenset[Frontend], out: Compiled) -> None:
+    def __init__(self, layout: IptablesLayout, port: ResolvedPort, owned: frozenset[Frontend], out: Compiled) -> None:
         self.layout = layout
         self.port = port
         self.owned = owned
@@ -104,7 +104,7 @@ class _Port:
         return comment(f"{self.port.name} has no endpoints"), self.layout.refuse(self.port.protocol)
 
     @property
-    def _external_endpoints(self) -> tuple[Endpoint, ...]:
+    def _external_endpoints(self) -> tuple[ResolvedEndpoint, ...]:
         return self.port.local_endpoints if self.port.external_local else self.port.cluster_endpoints
 
     def _external(self, address: str, what: str, chain: str) -> None:
@@ -166,7 +166,7 @@ class _Port:
         text = comment(f"{port.name} cluster IP")
         return (f"{source}-d {host(port.cluster_ip)} {came}{self.match} {text} {self.dport} {target}",)
 
-    def _balance(self, endpoints: tuple[Endpoint, ...]) -> Rules:
+    def _balance(self, endpoints: tuple[ResolvedEndpoint, ...]) -> Rules:
         name, count = self.port.name, len(endpoints)
         chains = [self.names.endpoint(endpoint) for endpoint in endpoints]
         rules: list[str] = []
@@ -187,7 +187,7 @@ class _Port:
         mask = "255.255.255.255" if self.layout.family == "ip" else "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
         return f"--name {chain} --mask {mask} --rsource"
 
-    def _endpoint(self, endpoint: Endpoint, chain: str) -> Rules:
+    def _endpoint(self, endpoint: ResolvedEndpoint, chain: str) -> Rules:
         text = comment(self.port.name)
         keep = f" -m recent --set {self._recent(chain)}" if self.port.affinity_s else ""
         return (

@@ -10,8 +10,8 @@ from functools import partial
 
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.iptables.layout import SHARED, IptablesLayout
-from podwire.proxy.dataplanes.iptables.restore import Delta
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.dataplanes.iptables.restore import IptablesDelta
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import TABLES, ChainKey, Rules, Ruleset
@@ -51,15 +51,15 @@ class Contents:
         own = sum(map(len, self._chains.values())) if table == "nat" else 0
         return sum(map(len, made)) + shared + own + len(self.layout.jumps()[table])
 
-    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
+    def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> IptablesDelta:
         """Applies new ports of Services (of this family); returns what to write."""
-        delta = Delta({}, {}, {}, {}, {})
+        delta = IptablesDelta({}, {}, {}, {}, {})
         for old, new in self._services.change(changed):
             self._swap(old, new, delta)
         self._rewrite(delta)
         return delta
 
-    def _swap(self, old: Compiled, new: Compiled, delta: Delta) -> None:
+    def _swap(self, old: Compiled, new: Compiled, delta: IptablesDelta) -> None:
         for name in old.chains.keys() - new.chains.keys():
             del self._chains[name]
             delta.gone[name] = None
@@ -77,7 +77,7 @@ class Contents:
                     self._shared[key][rule] = None
                     delta.insert.setdefault(key, {})[rule] = None
 
-    def _rewrite(self, delta: Delta) -> None:
+    def _rewrite(self, delta: IptablesDelta) -> None:
         """Turns many single rules into a whole chain."""
         for key in SHARED:
             come, gone = delta.insert.get(key, {}), delta.delete.get(key, {})

@@ -29,7 +29,7 @@ from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, IptablesLayout
 from podwire.proxy.dataplanes.iptables.restore import repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state.chain_marks import KUBE_PROXY_MARK, PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
@@ -40,7 +40,7 @@ _ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 
 
-class _Rules:
+class _FamilyRules:
     """The rules of one family in the kernel."""
 
     def __init__(self, family: str, programs: Programs, netns_path: NetnsPath) -> None:
@@ -61,8 +61,8 @@ class IptablesDataPlane:
         self._netns_path = netns_path
         self._facts = facts
         self._watch = watch(self.programs, PROXY_IPTABLES.tables, netns_path)
-        self._rules = {family: _Rules(family, self.programs, netns_path) for family in FAMILIES}
-        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._rules = {family: _FamilyRules(family, self.programs, netns_path) for family in FAMILIES}
+        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._missing: set[str] = set()
         self._counters = Counters(netns_path)
         self._counted = False
@@ -197,7 +197,7 @@ class IptablesDataPlane:
             self._refused += 1
             return self.load(self._services)
 
-    def _update(self, rules: _Rules, family: str, changed: ServiceMap) -> str:
+    def _update(self, rules: _FamilyRules, family: str, changed: ServiceMap) -> str:
         if rules.contents is None:
             return ""
         with self._lock:

@@ -7,7 +7,7 @@ only with a port name) and the protocol in lower case, for an endpoint also its 
 import hashlib
 from base64 import b32encode
 
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 
 def _suffix(text: str) -> str:
@@ -17,7 +17,7 @@ def _suffix(text: str) -> str:
 class PortChains:
     """The chains of one Service port."""
 
-    def __init__(self, port: ServicePort) -> None:
+    def __init__(self, port: ResolvedPort) -> None:
         self._text = port.name + port.protocol
         suffix = _suffix(self._text)
         self.cluster = f"KUBE-SVC-{suffix}"
@@ -25,6 +25,6 @@ class PortChains:
         self.external = f"KUBE-EXT-{suffix}"
         self.firewall = f"KUBE-FW-{suffix}"
 
-    def endpoint(self, endpoint: Endpoint) -> str:
+    def endpoint(self, endpoint: ResolvedEndpoint) -> str:
         """The chain that leads to one endpoint."""
         return f"KUBE-SEP-{_suffix(self._text + str(endpoint))}"

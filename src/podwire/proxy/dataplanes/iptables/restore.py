@@ -15,7 +15,7 @@ from podwire.state.iptables import ChainKey, Rules, Ruleset
 from podwire.state.iptables_diff import Saved, chains_text, document, repair
 
 
-class Delta(msgspec.Struct, frozen=True):
+class IptablesDelta(msgspec.Struct, frozen=True):
     """A change of what the Services of a family put into it."""
 
     chains: dict[str, Rules] = {}

@@ -18,7 +18,7 @@ from podwire.proxy.dataplanes.ipvs import names
 from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import SetKind, set_name
 from podwire.proxy.frontends import Frontend
-from podwire.proxy.servicemap import Endpoint, ServicePort, of_family
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort, of_family
 from podwire.proxy.xtables.matches import comment, host
 from podwire.state.iptables import ChainKey
 from podwire.state.ipvs import FLAG_1, FLAG_2, OWNER_FLAG, Destination, Key, VirtualServer, endpoint_text, protocol_of
@@ -46,18 +46,18 @@ class Compiled(msgspec.Struct, frozen=True):
     """``address:port`` of the endpoints of a virtual server's Service that serve anywhere, those it lacks included."""
 
 
-def compile_service(layout: IpvsLayout, ports: tuple[ServicePort, ...], owned: frozenset[Frontend]) -> Compiled:
+def compile_service(layout: IpvsLayout, ports: tuple[ResolvedPort, ...], owned: frozenset[Frontend]) -> Compiled:
     """All that the ports of one Service need, as far as their frontends are ``owned``."""
     out = Compiled({}, {}, {}, {}, {})
     for port in ports:
-        _Port(layout, port, owned, out).compile()
+        _IpvsPortCompiler(layout, port, owned, out).compile()
     return out
 
 
-class _Port:
+class _IpvsPortCompiler:
     """One port while it is compiled."""
 
-    def __init__(self, layout: IpvsLayout, port: ServicePort, owned: frozenset[Frontend], out: Compiled) -> None:
+    def __init__(self, layout: IpvsLayout, port: ResolvedPort, owned: frozenset[Frontend], out: Compiled) -> None:
         self.layout = layout
         self.port = port
         self.owned = owned
@@ -152,7 +152,7 @@ class _Port:
         self.out.addresses[address] = None
         self._add(names.IPVS_IPS, address)
 
-    def _serve(self, address: str, number: int, endpoints: Iterable[Endpoint]) -> None:
+    def _serve(self, address: str, number: int, endpoints: Iterable[ResolvedEndpoint]) -> None:
         destinations = tuple(sorted((Destination(e.address, e.port) for e in endpoints), key=str))
         if not destinations:
             return

@@ -12,7 +12,7 @@ import msgspec
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import SETS, declare, set_name
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.ipset import IpSet
@@ -20,7 +20,7 @@ from podwire.state.iptables import ChainKey, Rules, Ruleset
 from podwire.state.ipvs import Key, VirtualServer
 
 
-class Delta(msgspec.Struct, frozen=True):
+class IpvsDelta(msgspec.Struct, frozen=True):
     """What comes, goes or differs."""
 
     servers: dict[Key, None] = {}
@@ -80,14 +80,14 @@ class Contents:
             for table in sorted(PROXY_IPVS.tables)
         )
 
-    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Delta:
+    def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> IpvsDelta:
         """Applies new ports of Services (of this family); returns what differs."""
-        delta = _Change(self.layout.family)
+        delta = _DeltaBuilder(self.layout.family)
         for old, new in self._services.change(changed):
             self._swap(old, new, delta)
         return delta.result()
 
-    def _swap(self, old: Compiled, new: Compiled, delta: "_Change") -> None:
+    def _swap(self, old: Compiled, new: Compiled, delta: "_DeltaBuilder") -> None:
         for key in dict.fromkeys((*new.servers, *old.servers)):
             server = new.servers.get(key)
             if old.servers.get(key) == server:
@@ -119,7 +119,7 @@ class Contents:
         return {element: None for element in found if element not in self._elsewhere}
 
 
-class _Change:
+class _DeltaBuilder:
     """A delta while it is made: by what it is about, how often it was wanted before."""
 
     def __init__(self, family: str) -> None:
@@ -129,9 +129,9 @@ class _Change:
         self.elements: dict[str, dict[str, tuple[bool, bool]]] = {}
         self.rules: dict[str, tuple[bool, bool]] = {}
 
-    def result(self) -> Delta:
+    def result(self) -> IpvsDelta:
         """The finished delta."""
-        return Delta(
+        return IpvsDelta(
             servers=self.servers,
             bound=_of(self.addresses, (False, True)),
             unbound=_of(self.addresses, (True, False)),

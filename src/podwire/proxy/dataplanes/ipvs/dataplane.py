@@ -26,13 +26,13 @@ from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplane import Counts
-from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
+from podwire.proxy.dataplanes.ipvs.contents import Contents, IpvsDelta
 from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE
 from podwire.proxy.dataplanes.ipvs.programming import Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
 from podwire.state import ipvs_changes
 from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.iptables import Ruleset
@@ -56,7 +56,7 @@ class IpvsDataPlane:
         check_scheduler(self._scheduler)
         self._kernel = Programming(netns_path, programs)
         self._facts = facts
-        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._rules: dict[str, tuple[Ruleset, ...]] = {}
         """As last written, by family."""
@@ -201,7 +201,7 @@ class IpvsDataPlane:
                 self._refused += 1
                 return self.load(self._services)
 
-    def _update(self, family: str, delta: Delta) -> list[str]:
+    def _update(self, family: str, delta: IpvsDelta) -> list[str]:
         kernel = self._kernel
         written = [str(each) for each in kernel.add(delta.added)]
         written += self._balance(delta.servers)

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 
-from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Numbered
-from podwire.proxy.dataplanes.nftables.compile import Frontend, PortCompiler
+from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, AffinityList
+from podwire.proxy.dataplanes.nftables.compile import PortCompiler, slot_key, slot_map
 from podwire.proxy.dataplanes.nftables.layout import LOCAL_SLOT, capacity_of
-from podwire.proxy.dataplanes.nftables.slots import Spread
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.dataplanes.nftables.slots import EndpointSlots
+from podwire.proxy.nft_frame import FrontendKey
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element, Table
 from podwire.state.nft_types import HOST_ORDER
 
-_NOBODY = Endpoint("", 0)
+_NOBODY = ResolvedEndpoint("", 0)
 
 
 class AdoptedTable:
@@ -24,7 +25,7 @@ class AdoptedTable:
         """The numbers of all lists with session affinity."""
         return {self._split(mark)[0] for mark in self._sets.get("affinity-endpoints", {})}
 
-    def spreads(self, port: ServicePort) -> tuple[Spread, Spread]:
+    def spreads(self, port: ResolvedPort) -> tuple[EndpointSlots, EndpointSlots]:
         """The lists of a port: of all endpoints, and of this node's."""
         frontends = self._compiler.frontends(port)
         internal, outside = frontends[0], frontends[min(1, len(frontends) - 1)]
@@ -32,25 +33,25 @@ class AdoptedTable:
             return self._spread(outside, port, "cluster"), self._spread(internal, port, "cluster")
         return self._spread(internal, port, "cluster"), self._spread(outside, port, "local")
 
-    def _spread(self, frontend: Frontend, port: ServicePort, kind: str) -> Spread:
+    def _spread(self, frontend: FrontendKey, port: ResolvedPort, kind: str) -> EndpointSlots:
         prefix, first = ("local-", LOCAL_SLOT) if kind == "local" else ("", 0)
         verdict = self._sets.get(prefix + frontend.suffix, {}).get(frontend.key)
         if verdict is None or verdict.verdict is None:
-            return Spread()
+            return EndpointSlots()
         wanted = (*port.cluster_endpoints, *port.local_endpoints)
         found = {self._compiler.target(endpoint): endpoint for endpoint in wanted}
-        entries = self._sets.get(frontend.slots(affinity=bool(port.affinity_s)), {})
+        entries = self._sets.get(slot_map(frontend, affinity=bool(port.affinity_s)), {})
         data: list[bytes] = []
-        while (entry := entries.get(frontend.slot(first + len(data)))) is not None:
+        while (entry := entries.get(slot_key(frontend, first + len(data)))) is not None:
             data.append(entry.data)
         capacity = capacity_of(verdict.verdict.chain)
         if not port.affinity_s:
-            return Spread(tuple(found.get(each, _NOBODY) for each in data), capacity)
+            return EndpointSlots(tuple(found.get(each, _NOBODY) for each in data), capacity)
         answers = self._sets.get("affinity-endpoints", {})
         slots = tuple(found.get(answers[each].data if each in answers else b"", _NOBODY) for each in data)
-        return Spread(slots, capacity, self._numbered(data, slots))
+        return EndpointSlots(slots, capacity, self._numbered(data, slots))
 
-    def _numbered(self, marks: list[bytes], slots: tuple[Endpoint, ...]) -> Numbered | None:
+    def _numbered(self, marks: list[bytes], slots: tuple[ResolvedEndpoint, ...]) -> AffinityList | None:
         if not marks:
             return None
         split = [self._split(mark) for mark in marks]
@@ -60,7 +61,7 @@ class AdoptedTable:
             for (listed, given), endpoint in zip(split, slots, strict=True)
             if listed == number and endpoint is not _NOBODY
         }
-        return Numbered(number, endpoints, max(given for _, given in split) % ENDPOINTS + 1)
+        return AffinityList(number, endpoints, max(given for _, given in split) % ENDPOINTS + 1)
 
     def _split(self, mark: bytes) -> tuple[int, int]:
         return self._compiler.marks.split(int.from_bytes(mark, HOST_ORDER))

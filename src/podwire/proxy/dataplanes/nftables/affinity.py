@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.servicemap import ResolvedEndpoint
 
 AFFINITY_BIT = 0x40000000
 """Set in every number, and in no other mark of ours."""
@@ -33,7 +33,7 @@ ENDPOINTS = (1 << 14) - 1
 _ROOM = ENDPOINTS + 1
 
 
-class Marks:
+class AffinityMarks:
     """Numbers as packet marks that leave the bit ``masquerade_mark`` alone."""
 
     def __init__(self, masquerade_mark: int) -> None:
@@ -56,15 +56,15 @@ class Marks:
         return divmod((free >> 1) & ~self._low | free & self._low, _ROOM)
 
 
-class Numbered(msgspec.Struct, frozen=True):
+class AffinityList(msgspec.Struct, frozen=True):
     """A list with its number, and the numbers of its endpoints."""
 
     number: int
-    endpoints: dict[Endpoint, int] = {}
+    endpoints: dict[ResolvedEndpoint, int] = {}
     following: int = 1
     """Where the search for a free number goes on."""
 
-    def follow(self, wanted: Collection[Endpoint]) -> "Numbered":
+    def follow(self, wanted: Collection[ResolvedEndpoint]) -> "AffinityList":
         """The list with these endpoints; those that stay keep their numbers. At most ``ENDPOINTS`` are wanted."""
         if self.endpoints.keys() == set(wanted):
             return self
@@ -78,10 +78,10 @@ class Numbered(msgspec.Struct, frozen=True):
                 kept[endpoint] = following
                 taken.add(following)
                 following = following % ENDPOINTS + 1
-        return Numbered(self.number, kept, following)
+        return AffinityList(self.number, kept, following)
 
 
-class Lists:
+class AffinityNumbers:
     """Which numbers of lists are in use."""
 
     def __init__(self, reserved: Iterable[int] = ()) -> None:

@@ -13,18 +13,19 @@ import msgspec
 
 from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.dataplanes.nftables.adopted import AdoptedTable
-from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, Lists, Numbered
+from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS, AffinityList, AffinityNumbers
 from podwire.proxy.dataplanes.nftables.compile import (
     Compiled,
     Elements,
-    Frontend,
-    Placed,
     PortCompiler,
-    Run,
+    PortSlots,
+    SlotRange,
+    slot_key,
 )
 from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
-from podwire.proxy.dataplanes.nftables.slots import NOBODY, Spread
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.dataplanes.nftables.slots import NOBODY, EndpointSlots
+from podwire.proxy.nft_frame import FrontendKey
+from podwire.proxy.servicemap import ResolvedPort
 from podwire.state.nft import Element, Set, Table
 from podwire.state.nft_diff import (
     AddChain,
@@ -41,8 +42,8 @@ _SHARED = frozenset(("cluster-ips", "hairpin"))
 class _Service(msgspec.Struct, frozen=True):
     """One Service as it is programmed."""
 
-    placed: tuple[Placed, ...] = ()
-    owned: frozenset[Frontend] = frozenset()
+    placed: tuple[PortSlots, ...] = ()
+    owned: frozenset[FrontendKey] = frozenset()
 
 
 _NOTHING = _Service()
@@ -57,10 +58,10 @@ class Contents:
         self.declared: dict[str, Set] = {each.name: each for each in layout.sets()}
         self.shapes: set[Shape] = set()
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._claims: FrontendClaims[Frontend] = FrontendClaims()
+        self._claims: FrontendClaims[FrontendKey] = FrontendClaims()
         self._services: dict[str, _Service] = {}
         self._known = None if known is None else AdoptedTable(known, self.compiler)
-        self._lists = Lists(self._known.lists() if self._known is not None else ())
+        self._lists = AffinityNumbers(self._known.lists() if self._known is not None else ())
 
     def elements(self) -> Elements:
         """All elements of Services, by the name of their set."""
@@ -77,7 +78,7 @@ class Contents:
         """The whole desired table."""
         return self.layout.table(frozenset(self.shapes), self.elements())
 
-    def load(self, services: Mapping[str, tuple[ServicePort, ...]]) -> Table:
+    def load(self, services: Mapping[str, tuple[ResolvedPort, ...]]) -> Table:
         """Applies all Services, before any change; returns the whole table."""
         for key, ports in services.items():
             if ports:
@@ -98,9 +99,9 @@ class Contents:
         """Services that wait for a frontend which another one holds."""
         return self._claims.waiting()
 
-    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
+    def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> Transaction:
         """Applies new ports of Services (of this family); returns what to commit."""
-        delta = _Delta()
+        delta = _ElementDelta()
         shapes = frozenset(self.shapes)
         todo = dict(changed)
         while todo:
@@ -109,10 +110,10 @@ class Contents:
             todo = {loser: self._ports_of(loser) for loser in self._claims.released()}
         return self._transaction(delta, shapes)
 
-    def _ports_of(self, service: str) -> tuple[ServicePort, ...]:
+    def _ports_of(self, service: str) -> tuple[ResolvedPort, ...]:
         return tuple(placed.port for placed in self._services.get(service, _NOTHING).placed)
 
-    def _replace(self, service: str, ports: tuple[ServicePort, ...], delta: "_Delta") -> None:
+    def _replace(self, service: str, ports: tuple[ResolvedPort, ...], delta: "_ElementDelta") -> None:
         before = self._services.pop(service, _NOTHING)
         after = self._take(service, ports, before)
         for number in _numbers(before) - _numbers(after):
@@ -126,7 +127,7 @@ class Contents:
         self._swap_runs(old, new, delta)
         self._swap_lists(old, new, delta)
 
-    def _take(self, service: str, ports: tuple[ServicePort, ...], before: _Service) -> _Service:
+    def _take(self, service: str, ports: tuple[ResolvedPort, ...], before: _Service) -> _Service:
         """The frontends, slots and numbers that a Service gets."""
         wanted = frozenset(frontend for port in ports for frontend in self.compiler.frontends(port))
         owned = self._claims.claim(service, wanted)
@@ -136,23 +137,25 @@ class Contents:
     def _compile(self, service: _Service) -> list[Compiled]:
         return [self.compiler.compile(placed, service.owned) for placed in service.placed]
 
-    def _place(self, port: ServicePort, before: Placed | None) -> Placed:
+    def _place(self, port: ResolvedPort, before: PortSlots | None) -> PortSlots:
         """Slots and numbers of a port, given where its endpoints were."""
         cluster, local = NOBODY, NOBODY
         if before is not None:
             cluster, local = before.cluster, before.local
         elif self._known is not None:
             cluster, local = self._known.spreads(port)
-        placed = Placed(port, cluster.follow(port.cluster_endpoints), local.follow(port.local_endpoints))
+        placed = PortSlots(port, cluster.follow(port.cluster_endpoints), local.follow(port.local_endpoints))
         return self._remember(placed, before, (cluster.numbered, local.numbered)) if port.affinity_s else placed
 
-    def _remember(self, placed: Placed, before: Placed | None, numbers: tuple[Numbered | None, ...]) -> Placed:
+    def _remember(
+        self, placed: PortSlots, before: PortSlots | None, numbers: tuple[AffinityList | None, ...]
+    ) -> PortSlots:
         """The port with numbers for the lists that it uses; without affinity where there are not enough of them."""
         port = placed.port
         outside = bool(port.node_port or port.external_ips or port.load_balancer_ips)
         used = (outside or not port.internal_local, port.internal_local or port.external_local)
         taken: list[int] = []
-        found: list[Spread] = []
+        found: list[EndpointSlots] = []
         for spread, needed, old in zip((placed.cluster, placed.local), used, numbers, strict=True):
             if not (needed and spread.endpoints):
                 found.append(spread)
@@ -166,9 +169,9 @@ class Contents:
                     self._lists.release(number)
                 return msgspec.structs.replace(placed, port=msgspec.structs.replace(port, affinity_s=0))
             found.append(msgspec.structs.replace(spread, numbered=old.follow(spread.endpoints)))
-        return Placed(port, *found)
+        return PortSlots(port, *found)
 
-    def _swap_frames(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
+    def _swap_frames(self, old: list[Compiled], new: list[Compiled], delta: "_ElementDelta") -> None:
         before, after = _frame(old), _frame(new)
         for name, entries in before.items():
             fresh = after.get(name, {})
@@ -181,21 +184,21 @@ class Contents:
                 if stale.get(key) != element:
                     self._enter(name, key, element, delta)
 
-    def _swap_runs(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
+    def _swap_runs(self, old: list[Compiled], new: list[Compiled], delta: "_ElementDelta") -> None:
         before, after = _runs(old), _runs(new)
         for run in before | after:
             stale, fresh = before.get(run, NOBODY), after.get(run, NOBODY)
             for slot in _differing(stale, fresh):
-                key = run.frontend.slot(run.first + slot)
+                key = slot_key(run.frontend, run.first + slot)
                 if slot < len(stale.endpoints):
                     delta.leave(run.map, key, self.compiler.in_slot(stale, slot))
                 if slot < len(fresh.endpoints):
                     delta.enter(run.map, key, self.compiler.in_slot(fresh, slot))
 
-    def _swap_lists(self, old: list[Compiled], new: list[Compiled], delta: "_Delta") -> None:
+    def _swap_lists(self, old: list[Compiled], new: list[Compiled], delta: "_ElementDelta") -> None:
         before, after = _lists(old), _lists(new)
         for number in before | after:
-            stale, fresh = before.get(number, Numbered(number)), after.get(number, Numbered(number))
+            stale, fresh = before.get(number, AffinityList(number)), after.get(number, AffinityList(number))
             if stale is fresh:
                 continue
             for endpoint in stale.endpoints:
@@ -207,7 +210,7 @@ class Contents:
                     for key, element in self.compiler.answers(fresh, endpoint):
                         delta.enter("affinity-endpoints", key, element)
 
-    def _leave(self, name: str, key: bytes, element: Element, delta: "_Delta") -> None:
+    def _leave(self, name: str, key: bytes, element: Element, delta: "_ElementDelta") -> None:
         if name in _SHARED:
             self._counts[name, key] -= 1
             if self._counts[name, key]:
@@ -215,14 +218,14 @@ class Contents:
             del self._counts[name, key]
         delta.leave(name, key, element)
 
-    def _enter(self, name: str, key: bytes, element: Element, delta: "_Delta") -> None:
+    def _enter(self, name: str, key: bytes, element: Element, delta: "_ElementDelta") -> None:
         if name in _SHARED:
             self._counts[name, key] = self._counts.get((name, key), 0) + 1
             if self._counts[name, key] > 1:
                 return
         delta.enter(name, key, element)
 
-    def _transaction(self, delta: "_Delta", shapes: frozenset[Shape]) -> Transaction:
+    def _transaction(self, delta: "_ElementDelta", shapes: frozenset[Shape]) -> Transaction:
         operations: list[Operation] = []
         if self.shapes != shapes:
             there = {chain.name for chain in self.layout.chains(shapes)}
@@ -234,7 +237,7 @@ class Contents:
         return Transaction(self.layout.family, TABLE, tuple(operations))
 
 
-class _Delta:
+class _ElementDelta:
     """What leaves and what enters; coming back to what it was is no change."""
 
     def __init__(self) -> None:
@@ -257,8 +260,8 @@ class _Delta:
             own.setdefault(name, {})[key] = element
 
 
-def _numbered(number: int | None) -> Numbered | None:
-    return None if number is None else Numbered(number)
+def _numbered(number: int | None) -> AffinityList | None:
+    return None if number is None else AffinityList(number)
 
 
 def _numbers(service: _Service) -> set[int]:
@@ -274,15 +277,15 @@ def _frame(compiled: Iterable[Compiled]) -> Elements:
     return found
 
 
-def _runs(compiled: Iterable[Compiled]) -> dict[Run, Spread]:
+def _runs(compiled: Iterable[Compiled]) -> dict[SlotRange, EndpointSlots]:
     return {run: spread for each in compiled for run, spread in each.runs.items()}
 
 
-def _lists(compiled: Iterable[Compiled]) -> dict[int, Numbered]:
+def _lists(compiled: Iterable[Compiled]) -> dict[int, AffinityList]:
     return {number: numbered for each in compiled for number, numbered in each.lists.items()}
 
 
-def _differing(old: Spread, new: Spread) -> Iterable[int]:
+def _differing(old: EndpointSlots, new: EndpointSlots) -> Iterable[int]:
     """The slots that do not yield the same in both."""
     before = None if old.numbered is None else old.numbered.number
     after = None if new.numbered is None else new.numbered.number

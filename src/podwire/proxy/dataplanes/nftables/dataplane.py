@@ -18,7 +18,7 @@ from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, NftablesLayout
 from podwire.proxy.dataplanes.nftables.steps import steps
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 from podwire.state.nft_rules import Counter
@@ -33,7 +33,7 @@ class NftablesDataPlane:
     def __init__(self, facts: NodeFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
-        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._lost = True
         self._refused = self._unremoved = 0

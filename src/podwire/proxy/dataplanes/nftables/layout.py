@@ -44,7 +44,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from podwire.proxy.dataplanes.nftables.affinity import AFFINITY_BIT, Marks
+from podwire.proxy.dataplanes.nftables.affinity import AFFINITY_BIT, AffinityMarks
 from podwire.proxy.dataplanes.nftables.slots import LEAST
 from podwire.proxy.nft_frame import NODE_PORT, Frame, filled
 from podwire.state.nft import Chain, Element, Set, Table
@@ -190,7 +190,7 @@ class NftablesLayout(Frame):
         return ""
 
     def _affine(self, shape: Shape) -> tuple[Rule, ...]:
-        listed = f"meta mark & 0x{Marks(self.facts.masquerade_mark).mask:08x}"
+        listed = f"meta mark & 0x{AffinityMarks(self.facts.masquerade_mark).mask:08x}"
         client = f"{self.family} saddr . {listed}"
         choose = f"jump {shape.candidate}"
         keep = f"update @affinity-clients {{ {client} timeout {shape.affinity_s}s : meta mark }}"

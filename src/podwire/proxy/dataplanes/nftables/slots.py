@@ -12,39 +12,41 @@ Endpoints keep their slots: one that leaves is replaced by one that comes, or by
 
 import msgspec
 
-from podwire.proxy.dataplanes.nftables.affinity import Numbered
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.dataplanes.nftables.affinity import AffinityList
+from podwire.proxy.servicemap import ResolvedEndpoint
 
 LEAST = 4
 """The smallest capacity; of its slots one at least is in use."""
 
 
-class Spread(msgspec.Struct, frozen=True, gc=False):
+class EndpointSlots(msgspec.Struct, frozen=True, gc=False):
     """One list of endpoints of a Service port as it is programmed."""
 
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ResolvedEndpoint, ...] = ()
     """In the order of their slots."""
     capacity: int = LEAST
-    numbered: Numbered | None = None
+    numbered: AffinityList | None = None
     """Their numbers, with session affinity."""
 
-    def follow(self, wanted: tuple[Endpoint, ...]) -> "Spread":
+    def follow(self, wanted: tuple[ResolvedEndpoint, ...]) -> "EndpointSlots":
         """The list with these endpoints, without numbers."""
         slots = keep_slots(self.endpoints, wanted)
         capacity = keep_capacity(self.capacity, len(slots))
-        return NOBODY if not slots and capacity == LEAST else Spread(slots, capacity)
+        return NOBODY if not slots and capacity == LEAST else EndpointSlots(slots, capacity)
 
 
-NOBODY = Spread()
+NOBODY = EndpointSlots()
 """A list without endpoints; most ports have none of this node's."""
 
 
-def keep_slots(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+def keep_slots(
+    before: tuple[ResolvedEndpoint, ...], wanted: tuple[ResolvedEndpoint, ...]
+) -> tuple[ResolvedEndpoint, ...]:
     """``wanted`` in an order that leaves as many endpoints of ``before`` in their places as possible."""
     if not before or before == wanted:
         return wanted
     missing = {endpoint: endpoint for endpoint in wanted}
-    slots: list[Endpoint | None] = [None] * len(wanted)
+    slots: list[ResolvedEndpoint | None] = [None] * len(wanted)
     for place, endpoint in enumerate(before[: len(wanted)]):
         slots[place] = missing.pop(endpoint, None)
     rest = iter(missing)

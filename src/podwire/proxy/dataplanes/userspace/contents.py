@@ -10,12 +10,11 @@ claims it. SCTP is not relayed: what comes for such a port is refused.
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
-from podwire.proxy.dataplanes.userspace.orders import Pool
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.dataplanes.userspace.orders import RelayPool
+from podwire.proxy.nft_frame import FrontendKey
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element, Set, Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Operation, Transaction
 from podwire.state.nft_rules import Verdict
@@ -29,18 +28,18 @@ _REFUSE = Verdict("goto", "refuse")
 _DROP = Verdict("drop")
 
 
-def pool_key(port: ServicePort, endpoints: str) -> str:
+def pool_key(port: ResolvedPort, endpoints: str) -> str:
     """The key of the pool for ``cluster`` or ``local`` endpoints of a port."""
     return f"{port.family} {port.key} {endpoints}"
 
 
-def pools(ports: Iterable[ServicePort], layout: UserspaceLayout) -> tuple[Pool, ...]:
+def pools(ports: Iterable[ResolvedPort], layout: UserspaceLayout) -> tuple[RelayPool, ...]:
     """The pools that these ports of one family need."""
     address = layout.relay_address
     if not address:
         return ()
     return tuple(
-        Pool(
+        RelayPool(
             key=pool_key(port, name),
             protocol=port.protocol,
             address=address,
@@ -56,27 +55,15 @@ def pools(ports: Iterable[ServicePort], layout: UserspaceLayout) -> tuple[Pool, 
     )
 
 
-def _lists(port: ServicePort) -> dict[str, tuple[Endpoint, ...]]:
+def _lists(port: ResolvedPort) -> dict[str, tuple[ResolvedEndpoint, ...]]:
     """The endpoint lists that frontends of a port use."""
     outside = bool(port.node_port or port.external_ips or port.load_balancer_ips)
-    used: dict[str, tuple[Endpoint, ...]] = {}
+    used: dict[str, tuple[ResolvedEndpoint, ...]] = {}
     if not port.internal_local or outside:
         used["cluster"] = port.cluster_endpoints
     if port.internal_local or (outside and port.external_local):
         used["local"] = port.local_endpoints
     return used
-
-
-class Frontend(msgspec.Struct, frozen=True, gc=False):
-    """A frontend: the bytes of its key, and whether it is a node port."""
-
-    key: bytes
-    node_port: bool
-
-    @property
-    def kind(self) -> str:
-        """What the names of its sets end in."""
-        return "node-ports" if self.node_port else "services"
 
 
 class _Compiler:
@@ -87,22 +74,22 @@ class _Compiler:
         self._ports = ports
         self._types = (layout.address, "inet_proto", "inet_service")
 
-    def frontend(self, address: str, port: ServicePort) -> Frontend:
-        return Frontend(pack(self._types, (address, port.protocol, str(port.port))), False)
+    def frontend(self, address: str, port: ResolvedPort) -> FrontendKey:
+        return FrontendKey(pack(self._types, (address, port.protocol, str(port.port))), False)
 
-    def external(self, port: ServicePort) -> tuple[Frontend, ...]:
+    def external(self, port: ResolvedPort) -> tuple[FrontendKey, ...]:
         """Everything that is reached from outside."""
         addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
         found = [self.frontend(address, port) for address in addresses]
         if port.node_port:
             key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
-            found.append(Frontend(key, True))
+            found.append(FrontendKey(key, True))
         return tuple(found)
 
-    def frontends(self, port: ServicePort) -> tuple[Frontend, ...]:
+    def frontends(self, port: ResolvedPort) -> tuple[FrontendKey, ...]:
         return (self.frontend(port.cluster_ip, port), *self.external(port))
 
-    def compile(self, port: ServicePort, owned: frozenset[Frontend]) -> Elements:
+    def compile(self, port: ResolvedPort, owned: frozenset[FrontendKey]) -> Elements:
         """The elements of a port that its ``owned`` frontends need."""
         out: Elements = {("cluster-ips", data_type(self._layout.address).parse(port.cluster_ip)): Element()}
         for frontend in owned.intersection(self.frontends(port)):
@@ -120,13 +107,13 @@ class _Compiler:
                 out["relay", pack(self._types, place)] = Element(comment=port.name)
         return out
 
-    def _internal(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
+    def _internal(self, out: Elements, port: ResolvedPort, frontend: FrontendKey) -> None:
         if port.internal_endpoints:
             self._lead(out, port, frontend, "local" if port.internal_local else "cluster")
         else:
             self._refuse(out, port, frontend, drop=port.has_endpoints)
 
-    def _external(self, out: Elements, port: ServicePort, frontend: Frontend) -> None:
+    def _external(self, out: Elements, port: ResolvedPort, frontend: FrontendKey) -> None:
         if not port.has_endpoints:
             self._refuse(out, port, frontend, drop=False)
             return
@@ -135,21 +122,21 @@ class _Compiler:
         if port.external_local and port.local_endpoints:
             self._lead(out, port, frontend, "local", "local-")
         elif port.external_local:
-            out[f"not-local-{frontend.kind}", frontend.key] = Element(comment=port.name)
+            out[f"not-local-{frontend.suffix}", frontend.key] = Element(comment=port.name)
 
-    def _refuse(self, out: Elements, port: ServicePort, frontend: Frontend, *, drop: bool) -> None:
+    def _refuse(self, out: Elements, port: ResolvedPort, frontend: FrontendKey, *, drop: bool) -> None:
         element = Element(verdict=_DROP if drop else _REFUSE, comment=port.name)
-        out[f"refused-{frontend.kind}", frontend.key] = element
+        out[f"refused-{frontend.suffix}", frontend.key] = element
 
-    def _lead(self, out: Elements, port: ServicePort, frontend: Frontend, endpoints: str, prefix: str = "") -> None:
+    def _lead(self, out: Elements, port: ResolvedPort, frontend: FrontendKey, endpoints: str, prefix: str = "") -> None:
         number = self._ports.get(pool_key(port, endpoints))
         if not number:
             self._refuse(out, port, frontend, drop=False)
             return
         target = pack((self._layout.address, "inet_service"), (self._layout.relay_address, str(number)))
-        out[prefix + frontend.kind, frontend.key] = Element(target, comment=port.name)
+        out[prefix + frontend.suffix, frontend.key] = Element(target, comment=port.name)
 
-    def _guards(self, out: Elements, port: ServicePort, owned: frozenset[Frontend]) -> None:
+    def _guards(self, out: Elements, port: ResolvedPort, owned: frozenset[FrontendKey]) -> None:
         if port.source_ranges:
             for frontend in owned.intersection(self.frontend(address, port) for address in port.load_balancer_ips):
                 out |= {(name, key): element for name, key, element in self._layout.guarded(port, frontend.key)}
@@ -164,8 +151,8 @@ class Contents:
         self._declared: dict[str, Set] = {each.name: each for each in layout.sets()}
         self._held: dict[str, dict[bytes, Element]] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
-        self._claims: FrontendClaims[Frontend] = FrontendClaims()
-        self._services: dict[str, tuple[tuple[ServicePort, ...], Elements]] = {}
+        self._claims: FrontendClaims[FrontendKey] = FrontendClaims()
+        self._services: dict[str, tuple[tuple[ResolvedPort, ...], Elements]] = {}
 
     def table(self) -> Table:
         """The whole desired table."""
@@ -175,7 +162,7 @@ class Contents:
         """Services that wait for a frontend which another one holds."""
         return self._claims.waiting()
 
-    def change(self, changed: Mapping[str, tuple[ServicePort, ...]]) -> Transaction:
+    def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> Transaction:
         """Applies new ports of Services (of this family); returns what to commit."""
         before: Elements = {}
         touched: Elements = {}
@@ -186,7 +173,7 @@ class Contents:
             todo = {loser: self._services[loser][0] for loser in self._claims.released() if loser in self._services}
         return self._transaction(before, touched)
 
-    def _replace(self, service: str, ports: tuple[ServicePort, ...], before: Elements, touched: Elements) -> None:
+    def _replace(self, service: str, ports: tuple[ResolvedPort, ...], before: Elements, touched: Elements) -> None:
         _, old = self._services.pop(service, ((), {}))
         wanted = frozenset(frontend for port in ports for frontend in self._compiler.frontends(port))
         owned = self._claims.claim(service, wanted)

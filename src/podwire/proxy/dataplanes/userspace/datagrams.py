@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from podwire.proxy.dataplanes.userspace.choose import Balancer
 from podwire.proxy.dataplanes.userspace.loop import READ, Loop
 from podwire.proxy.dataplanes.userspace.memory import SESSION, Memory, Slot
-from podwire.proxy.dataplanes.userspace.orders import Pool, Target
+from podwire.proxy.dataplanes.userspace.orders import RelayPool, Target
 from podwire.proxy.dataplanes.userspace.stream import SO_MARK
 
 IDLE_S = 30.0
@@ -40,7 +40,7 @@ class SessionHost(Protocol):
         ...
 
 
-class Session:
+class UdpSession:
     """One client of one pool."""
 
     __slots__ = ("begun", "client", "server", "slot", "stream", "used")
@@ -58,10 +58,12 @@ class Session:
         return self.used + (STREAM_IDLE_S if self.stream else IDLE_S) - now
 
 
-class Sessions:
+class UdpSessions:
     """All sessions of one pool and its socket."""
 
-    def __init__(self, host: SessionHost, number: int, pool: Pool, balancer: Balancer, listener: socket.socket) -> None:
+    def __init__(
+        self, host: SessionHost, number: int, pool: RelayPool, balancer: Balancer, listener: socket.socket
+    ) -> None:
         self.host = host
         self.number = number
         self.pool = pool
@@ -69,13 +71,13 @@ class Sessions:
         self.listener = listener
         self.open = True
         """Whether new clients are served."""
-        self._sessions: dict[Client, Session] = {}
+        self._sessions: dict[Client, UdpSession] = {}
         host.loop.watch(listener.fileno(), READ, self._from_clients)
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def change(self, pool: Pool) -> None:
+    def change(self, pool: RelayPool) -> None:
         """Takes over other endpoints; sessions with endpoints that serve no more end."""
         self.pool = pool
         allowed = pool.serving | {_text(target) for target in pool.endpoints}
@@ -91,7 +93,7 @@ class Sessions:
 
     def adopt(self, slot: int, client: Client, server: socket.socket) -> None:
         """Goes on with a session of an earlier worker."""
-        self._begin(Session(client, server, slot, self.host.loop.now))
+        self._begin(UdpSession(client, server, slot, self.host.loop.now))
 
     def _from_clients(self, _events: int) -> None:
         for _ in range(_ROUND):
@@ -108,7 +110,7 @@ class Sessions:
                     self._end(session)
             _drop(self.listener)
 
-    def _new(self, client: Client) -> Session | None:
+    def _new(self, client: Client) -> UdpSession | None:
         if not self.open:
             return None
         host, name = self.host, client[0].partition("%")[0]
@@ -131,15 +133,15 @@ class Sessions:
             server.close()
             self.balancer.forget(name)
             return None
-        return self._begin(Session(client, server, slot, host.loop.now))
+        return self._begin(UdpSession(client, server, slot, host.loop.now))
 
-    def _begin(self, session: Session) -> Session:
+    def _begin(self, session: UdpSession) -> UdpSession:
         self._sessions[session.client] = session
         self.host.loop.watch(session.server.fileno(), READ, lambda _: self._from_endpoint(session))
         self.host.loop.later(session.over(self.host.loop.now), lambda: self._expire(session))
         return session
 
-    def _from_endpoint(self, session: Session) -> None:
+    def _from_endpoint(self, session: UdpSession) -> None:
         now = self.host.loop.now
         for _ in range(_ROUND):
             try:
@@ -155,7 +157,7 @@ class Sessions:
             _send(partial(self.listener.sendto, data, session.client))
             _drop(session.server)
 
-    def _expire(self, session: Session) -> None:
+    def _expire(self, session: UdpSession) -> None:
         if self._sessions.get(session.client) is not session:
             return
         left = session.over(self.host.loop.now)
@@ -164,7 +166,7 @@ class Sessions:
         else:
             self._end(session)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: UdpSession) -> None:
         del self._sessions[session.client]
         self.host.memory.free(session.slot)
         self.host.loop.close(session.server.detach())

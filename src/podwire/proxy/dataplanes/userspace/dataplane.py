@@ -20,9 +20,9 @@ from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FAMILIES, FamilyTables
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
-from podwire.proxy.dataplanes.userspace.link import Link
-from podwire.proxy.dataplanes.userspace.orders import Arranged, Pool, Retire, State
-from podwire.proxy.servicemap import NodeFacts, ServiceMap, ServicePort, ports_of_family, take_over
+from podwire.proxy.dataplanes.userspace.link import RelayClient
+from podwire.proxy.dataplanes.userspace.orders import Arranged, RelayPool, Retire, State
+from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 
@@ -35,16 +35,16 @@ class UserspaceDataPlane:
 
     def __init__(self, facts: NodeFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
-        self._link = Link(netns)
+        self._link = RelayClient(netns)
         self._poll = select.epoll()
         self._poll.register(self._tables.fileno(), select.EPOLLIN)
         self._followed = -1
         self._lock = threading.Lock()
         self._facts = facts
-        self._services: dict[str, tuple[ServicePort, ...]] = {}
+        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._ports: dict[str, int] = {}
-        self._pools: dict[str, Pool] = {}
+        self._pools: dict[str, RelayPool] = {}
         self._lost = True
 
     def close(self) -> None:
@@ -110,15 +110,15 @@ class UserspaceDataPlane:
                 self._poll.unregister(self._followed)
         self._followed = -1
 
-    def _wanted(self, services: ServiceMap) -> dict[str, Pool]:
-        found: dict[str, Pool] = {}
+    def _wanted(self, services: ServiceMap) -> dict[str, RelayPool]:
+        found: dict[str, RelayPool] = {}
         for family in FAMILIES:
             layout = UserspaceLayout(family, self._facts)
             ports = (port for each in services.values() for port in each if port.family == family)
             found |= {pool.key: pool for pool in pools(ports, layout)}
         return found
 
-    def _arrange(self, wanted: Mapping[str, Pool], *, everything: bool) -> Arranged:
+    def _arrange(self, wanted: Mapping[str, RelayPool], *, everything: bool) -> Arranged:
         """Has the relay make the pools that differ, or all of them; their ports are known then."""
         changed = tuple(pool for key, pool in wanted.items() if everything or self._pools.get(key) != pool)
         if not changed and not everything:
@@ -157,7 +157,7 @@ class UserspaceDataPlane:
         except KernelError:
             return self.load(self._services)
 
-    def _update(self, before: Mapping[str, Pool], changed: ServiceMap) -> Written:
+    def _update(self, before: Mapping[str, RelayPool], changed: ServiceMap) -> Written:
         wanted = self._wanted(changed)
         gone = tuple(key for key in before if key not in wanted)
         for key in gone:
@@ -214,7 +214,7 @@ def clear(netns: NetnsPath = None) -> bool:
     Raises: KernelError.
     """
     left = nft_families.clear(TABLE, netns)
-    return Link(netns).drain() or left
+    return RelayClient(netns).drain() or left
 
 
 def _check(arranged: Arranged) -> None:

@@ -24,7 +24,7 @@ from podwire.proxy.dataplanes.userspace.orders import (
     Arranged,
     Ask,
     Drain,
-    Pool,
+    RelayPool,
     Renew,
     Request,
     Retire,
@@ -43,7 +43,7 @@ _TRIES = 3
 _RELAY = "the relay of mode userspace"
 
 
-class Link:
+class RelayClient:
     """The relay of one network namespace (None: that of this thread)."""
 
     def __init__(self, netns_path: NetnsPath = None) -> None:
@@ -83,7 +83,7 @@ class Link:
             self._order(Renew(ARGV))
             self.close()
 
-    def arrange(self, pools: tuple[Pool, ...]) -> Arranged:
+    def arrange(self, pools: tuple[RelayPool, ...]) -> Arranged:
         """Makes these pools as they are given.
 
         Raises: KernelError.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from podwire.errors import ProtocolError
-from podwire.proxy.dataplanes.userspace.orders import LENGTH, Pool, Target
+from podwire.proxy.dataplanes.userspace.orders import LENGTH, RelayPool, Target
 
 _MAGIC = b"podwire relay 1\n"
 _PAGE = 4096
@@ -36,7 +36,7 @@ class Listener(msgspec.Struct, frozen=True, tag=True):
     """A pool and its listening socket."""
 
     number: int
-    pool: Pool
+    pool: RelayPool
     fd: int
     retired: bool = False
 

@@ -14,7 +14,7 @@ Target = tuple[str, int]
 """Address and port."""
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
+class RelayPool(msgspec.Struct, frozen=True, kw_only=True):
     """One listening port of the relay, and the endpoints behind it."""
 
     key: str
@@ -34,7 +34,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 class Arrange(msgspec.Struct, frozen=True, tag=True):
     """Create or change these pools; other pools stay unchanged."""
 
-    pools: tuple[Pool, ...]
+    pools: tuple[RelayPool, ...]
 
 
 class Retire(msgspec.Struct, frozen=True, tag=True):
@@ -95,7 +95,7 @@ class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Shown(msgspec.Struct, frozen=True, tag=True):
     """The pools that rules may lead to, and the port of each."""
 
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[RelayPool, ...] = ()
     ports: dict[str, int] = {}
 
 

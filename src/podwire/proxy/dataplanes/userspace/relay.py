@@ -18,7 +18,7 @@ from pathlib import Path
 
 from podwire.observe.log import Log
 from podwire.proxy.dataplanes.userspace.choose import Balancer
-from podwire.proxy.dataplanes.userspace.datagrams import Sessions
+from podwire.proxy.dataplanes.userspace.datagrams import UdpSessions
 from podwire.proxy.dataplanes.userspace.loop import READ, Loop
 from podwire.proxy.dataplanes.userspace.memory import (
     ACCEPTED,
@@ -31,8 +31,8 @@ from podwire.proxy.dataplanes.userspace.memory import (
     Slot,
     Sticky,
 )
-from podwire.proxy.dataplanes.userspace.orders import Arrange, Arranged, Pool, Retire, Retired, Shown, Target
-from podwire.proxy.dataplanes.userspace.stream import Backing, Stream, filled, prompt
+from podwire.proxy.dataplanes.userspace.orders import Arrange, Arranged, RelayPool, Retire, Retired, Shown, Target
+from podwire.proxy.dataplanes.userspace.stream import Backing, RelayedConnection, filled, prompt
 
 _GRACE_S = 2.0
 _ORDERS_S = 10.0
@@ -48,12 +48,12 @@ _ESTABLISHED, _CLOSE_WAIT = 1, 8  # net/tcp_states.h
 class Serving:
     """A pool in service."""
 
-    def __init__(self, number: int, pool: Pool, sock: socket.socket) -> None:
+    def __init__(self, number: int, pool: RelayPool, sock: socket.socket) -> None:
         self.number = number
         self.pool = pool
         self.sock = sock
         self.balancer = Balancer(pool.endpoints, pool.affinity_s, random.randrange(1 << 16))
-        self.sessions: Sessions | None = None
+        self.sessions: UdpSessions | None = None
         self.retired = False
 
     @property
@@ -71,7 +71,7 @@ class _RemovedPool:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.pool = Pool(key="", protocol="tcp", address="", endpoints=())
+        self.pool = RelayPool(key="", protocol="tcp", address="", endpoints=())
         self.balancer = Balancer()
 
 
@@ -88,7 +88,7 @@ class Relay:
         self._numbers = 0
         self._pools: dict[int, Serving] = {}
         self._keys: dict[str, Serving] = {}
-        self._streams: set[Stream] = set()
+        self._streams: set[RelayedConnection] = set()
         self._draining = False
 
     @property
@@ -160,7 +160,7 @@ class Relay:
     def _listen_on(self, serving: Serving) -> None:
         self._pools[serving.number] = serving
         if serving.pool.protocol == "udp":
-            serving.sessions = Sessions(self, serving.number, serving.pool, serving.balancer, serving.sock)
+            serving.sessions = UdpSessions(self, serving.number, serving.pool, serving.balancer, serving.sock)
         else:
             self._accept_on(serving)
 
@@ -168,7 +168,7 @@ class Relay:
         if serving.number in self._pools:
             self.loop.watch(serving.sock.fileno(), READ, lambda _: self._accept(serving))
 
-    def _change(self, serving: Serving, pool: Pool) -> None:
+    def _change(self, serving: Serving, pool: RelayPool) -> None:
         serving.pool = pool
         serving.balancer.change(pool.endpoints, pool.affinity_s)
         self.memory.append(serving.entry())
@@ -214,7 +214,7 @@ class Relay:
 
     # What connections do.
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: RelayedConnection) -> None:
         """A connection is no more."""
         self._streams.discard(stream)
         while len(self.pipes) > _SPARE_PIPES:
@@ -257,7 +257,7 @@ class Relay:
             self._connect(serving, client, slot, name)
 
     def _connect(self, serving: Backing, client: socket.socket, slot: int, name: str) -> None:
-        stream = Stream(self, serving, client, slot)
+        stream = RelayedConnection(self, serving, client, slot)
         stream.name = name
         self._streams.add(stream)
         try:
@@ -329,7 +329,7 @@ class Relay:
         backing: Backing = serving or _RemovedPool(slot.pool)
         try:
             if slot.state == RELAYING:
-                stream = Stream(self, backing, _adopt(client), number)
+                stream = RelayedConnection(self, backing, _adopt(client), number)
                 self._streams.add(stream)
                 stream.join(_adopt(server), (there, back), (filled(there), filled(back)))
             else:
@@ -369,7 +369,7 @@ class Relay:
         return next((serving for serving in tcp_pools if serving.sock.getsockname()[:2] == own), None)
 
 
-def _listen(pool: Pool) -> socket.socket:
+def _listen(pool: RelayPool) -> socket.socket:
     """A listening socket on a port that is free, also on an address that is not here yet."""
     family = socket.AF_INET6 if ":" in pool.address else socket.AF_INET
     udp = pool.protocol == "udp"
@@ -391,7 +391,7 @@ def _listen(pool: Pool) -> socket.socket:
     return sock
 
 
-def _socket(pool: Pool, fd: int) -> socket.socket:
+def _socket(pool: RelayPool, fd: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in pool.address else socket.AF_INET
     return socket.socket(family, socket.SOCK_DGRAM if pool.protocol == "udp" else socket.SOCK_STREAM, 0, fd)
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from podwire.proxy.dataplanes.userspace.choose import Balancer
 from podwire.proxy.dataplanes.userspace.loop import BROKEN, READ, WRITE, Loop
 from podwire.proxy.dataplanes.userspace.memory import RELAYING, Memory, Slot
-from podwire.proxy.dataplanes.userspace.orders import Pool, Target
+from podwire.proxy.dataplanes.userspace.orders import RelayPool, Target
 
 TIMEOUTS_S = (0.25, 0.5, 1.0, 2.0)
 _MOST_TRIES = 16
@@ -44,7 +44,7 @@ class StreamHost(Protocol):
     pipes: list[int]
     """Empty pipes."""
 
-    def ended(self, stream: "Stream") -> None:
+    def ended(self, stream: "RelayedConnection") -> None:
         """A connection is no more."""
         ...
 
@@ -57,7 +57,7 @@ class Backing(Protocol):
     """The pool that a connection came in by."""
 
     number: int
-    pool: Pool
+    pool: RelayPool
     balancer: Balancer
 
 
@@ -153,7 +153,7 @@ class OneDirection:
         return bool(self.held)
 
 
-class Stream:
+class RelayedConnection:
     """One client's connection."""
 
     __slots__ = ("back", "backing", "client", "host", "name", "server", "slot", "there", "tried", "tries")

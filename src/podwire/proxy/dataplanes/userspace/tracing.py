@@ -14,8 +14,8 @@ from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.userspace.choose import Balancer
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
-from podwire.proxy.dataplanes.userspace.link import Link
-from podwire.proxy.dataplanes.userspace.orders import Pool, Target
+from podwire.proxy.dataplanes.userspace.link import RelayClient
+from podwire.proxy.dataplanes.userspace.orders import RelayPool, Target
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.trace import nft
@@ -29,7 +29,7 @@ class Tracer:
     """Rules, and the relay behind them."""
 
     def __init__(
-        self, tables: Iterable[Table], machine: Machine, relay: Mapping[str, int], made: Iterable[Pool]
+        self, tables: Iterable[Table], machine: Machine, relay: Mapping[str, int], made: Iterable[RelayPool]
     ) -> None:
         self._rules = nft.Tracer(tables, machine)
         self._pools = {(pool.protocol, pool.address, relay[pool.key]): pool for pool in made if pool.key in relay}
@@ -65,7 +65,7 @@ class Tracer:
         """What the comment of the step's chain says; the relay's own step has none."""
         return self._rules.about(step)
 
-    def _pool(self, led: Outcome) -> Pool | None:
+    def _pool(self, led: Outcome) -> RelayPool | None:
         if led.verdict != "accept" or not led.translated:
             return None
         return self._pools.get((led.packet.protocol, led.packet.destination, led.packet.destination_port))
@@ -77,7 +77,9 @@ def text(target: Target) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _relayed(led: Outcome, pool: Pool, target: Target, probability: float, remembered: tuple[str, ...] = ()) -> Outcome:
+def _relayed(
+    led: Outcome, pool: RelayPool, target: Target, probability: float, remembered: tuple[str, ...] = ()
+) -> Outcome:
     address, port = target
     step = Step(RELAY, "podwire relay", pool.key, f"connect to {text(target)}")
     return msgspec.structs.replace(
@@ -114,7 +116,7 @@ def held(netns: NetnsPath, machine: Machine) -> Tracer:
 
     Raises: KernelError.
     """
-    link = Link(netns)
+    link = RelayClient(netns)
     try:
         shown = link.show()
     finally:

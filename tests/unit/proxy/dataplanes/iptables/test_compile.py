@@ -5,15 +5,15 @@ from typing import Any
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.iptables.layout import IptablesLayout
 from podwire.proxy.frontends import Frontend, frontends
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 
 FACTS = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.180.0.0/16", "fd18::/16"))
-ONE, TWO = Endpoint("10.180.0.1", 8080, True), Endpoint("10.180.0.2", 8080)
+ONE, TWO = ResolvedEndpoint("10.180.0.1", 8080, True), ResolvedEndpoint("10.180.0.2", 8080)
 SVC, EXT, SVL, FW = (f"KUBE-{kind}-CDGGSHYLG3RE2FKL" for kind in ("SVC", "EXT", "SVL", "FW"))
 SEP_ONE, SEP_TWO = "KUBE-SEP-7WW7JE3MKVJF5U6Q", "KUBE-SEP-R377EZRFZZ6RNEZZ"
 
 
-def port(**changes: Any) -> ServicePort:
+def port(**changes: Any) -> ResolvedPort:
     known: dict[str, Any] = {
         "service": "default/web",
         "port_name": "http",
@@ -25,10 +25,10 @@ def port(**changes: Any) -> ServicePort:
         "local_endpoints": (ONE,),
         "has_endpoints": True,
     }
-    return ServicePort(**{**known, **changes})
+    return ResolvedPort(**{**known, **changes})
 
 
-def compiled(one: ServicePort, facts: NodeFacts = FACTS) -> Compiled:
+def compiled(one: ResolvedPort, facts: NodeFacts = FACTS) -> Compiled:
     return compile_service(IptablesLayout(one.family, facts), (one,), frontends(one))
 
 
@@ -148,14 +148,16 @@ def test_pods_that_nothing_tells_apart() -> None:
 
 
 def test_the_second_family() -> None:
-    one = port(family="ip6", cluster_ip="fd96::10", cluster_endpoints=(Endpoint("fd18::1", 8080),), protocol="udp")
+    one = port(
+        family="ip6", cluster_ip="fd96::10", cluster_endpoints=(ResolvedEndpoint("fd18::1", 8080),), protocol="udp"
+    )
     found = text(compiled(one))
     assert "-d fd96::10/128 -p udp" in found
     assert "-m udp -j DNAT --to-destination [fd18::1]:8080" in found
 
 
 def test_probabilities_are_as_the_kernel_keeps_them() -> None:
-    three = tuple(Endpoint(f"10.180.0.{n}", 8080) for n in (1, 2, 3))
+    three = tuple(ResolvedEndpoint(f"10.180.0.{n}", 8080) for n in (1, 2, 3))
     rules = compiled(port(cluster_endpoints=three)).chains[SVC][1:]
     assert [rule.partition("--probability ")[2].partition(" ")[0] for rule in rules] == [
         "0.33333333349",

@@ -1,11 +1,11 @@
 """Names as kube-proxy has them; the known ones were read off a kube-proxy 1.36."""
 
 from podwire.proxy.dataplanes.iptables.names import PortChains
-from podwire.proxy.servicemap import Endpoint, ServicePort
+from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 
-def port(name: str = "http", protocol: str = "tcp") -> ServicePort:
-    return ServicePort(
+def port(name: str = "http", protocol: str = "tcp") -> ResolvedPort:
+    return ResolvedPort(
         service="default/web", port_name=name, protocol=protocol, family="ip", port=80, cluster_ip="172.30.0.41"
     )
 
@@ -16,8 +16,8 @@ def test_names_are_those_of_kube_proxy() -> None:
     assert chains.local == "KUBE-SVL-CDGGSHYLG3RE2FKL"
     assert chains.external == "KUBE-EXT-CDGGSHYLG3RE2FKL"
     assert chains.firewall == "KUBE-FW-CDGGSHYLG3RE2FKL"
-    assert chains.endpoint(Endpoint("10.180.0.1", 8080)) == "KUBE-SEP-7WW7JE3MKVJF5U6Q"
-    assert chains.endpoint(Endpoint("10.180.0.2", 8080, True)) == "KUBE-SEP-R377EZRFZZ6RNEZZ"
+    assert chains.endpoint(ResolvedEndpoint("10.180.0.1", 8080)) == "KUBE-SEP-7WW7JE3MKVJF5U6Q"
+    assert chains.endpoint(ResolvedEndpoint("10.180.0.2", 8080, True)) == "KUBE-SEP-R377EZRFZZ6RNEZZ"
 
 
 def test_protocol_and_port_name_tell_ports_apart() -> None:
@@ -27,4 +27,4 @@ def test_protocol_and_port_name_tell_ports_apart() -> None:
 
 def test_names_fit_the_kernel() -> None:
     chains = PortChains(port())
-    assert all(len(name) <= 28 for name in (chains.cluster, chains.endpoint(Endpoint("fd00::1", 1))))
+    assert all(len(name) <= 28 for name in (chains.cluster, chains.endpoint(ResolvedEndpoint("fd00::1", 1))))

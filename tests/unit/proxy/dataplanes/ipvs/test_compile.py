@@ -8,15 +8,15 @@ from msgspec.structs import replace
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service, flags_of
 from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.frontends import frontends
-from podwire.proxy.servicemap import Endpoint, IpvsSettings, NodeFacts, ServicePort
+from podwire.proxy.servicemap import IpvsSettings, NodeFacts, ResolvedEndpoint, ResolvedPort
 
 FACTS = NodeFacts(
     name="n1", addresses=("192.168.99.1", "fd99::1"), pod_cidrs=("10.180.0.0/16",), service_cidrs=("172.30.0.0/16",)
 )
-ONE, TWO = Endpoint("10.180.0.1", 8080, True), Endpoint("10.180.0.2", 8080)
+ONE, TWO = ResolvedEndpoint("10.180.0.1", 8080, True), ResolvedEndpoint("10.180.0.2", 8080)
 
 
-def port(**changes: Any) -> ServicePort:
+def port(**changes: Any) -> ResolvedPort:
     known: dict[str, Any] = {
         "service": "default/web",
         "port_name": "http",
@@ -28,10 +28,10 @@ def port(**changes: Any) -> ServicePort:
         "local_endpoints": (ONE,),
         "has_endpoints": True,
     }
-    return ServicePort(**{**known, **changes})
+    return ResolvedPort(**{**known, **changes})
 
 
-def compiled(one: ServicePort, facts: NodeFacts = FACTS) -> Compiled:
+def compiled(one: ResolvedPort, facts: NodeFacts = FACTS) -> Compiled:
     return compile_service(IpvsLayout(one.family, facts, facts.addresses), (one,), frontends(one))
 
 
@@ -132,7 +132,7 @@ def test_what_another_service_has_is_left_out() -> None:
 
 
 def test_ipv6() -> None:
-    six = Endpoint("fd18::1", 8080, True)
+    six = ResolvedEndpoint("fd18::1", 8080, True)
     found = compiled(port(family="ip6", cluster_ip="fd96::10", cluster_endpoints=(six,), node_port=30080))
     lines = text(found).splitlines()
     assert "KUBE-6-CLUSTER-IP fd96::10,tcp:80" in lines

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from tests.unit.proxy.dataplanes.ipvs.test_compile import FACTS, ONE, TWO, port
 
-from podwire.proxy.dataplanes.ipvs.contents import Contents, Delta
+from podwire.proxy.dataplanes.ipvs.contents import Contents, IpvsDelta
 from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
-from podwire.proxy.servicemap import ServicePort
+from podwire.proxy.servicemap import ResolvedPort
 
 WEB, OTHER = "default/web", "default/other"
 
@@ -15,7 +15,7 @@ def contents(*elsewhere: str) -> Contents:
     return Contents(IpvsLayout("ip", FACTS, FACTS.addresses), elsewhere)
 
 
-def told(delta: Delta) -> list[str]:
+def told(delta: IpvsDelta) -> list[str]:
     """A line for each thing."""
     return [
         *(f"server {key}" for key in delta.servers),
@@ -27,7 +27,7 @@ def told(delta: Delta) -> list[str]:
     ]
 
 
-def change(made: Contents, changed: Mapping[str, tuple[ServicePort, ...]]) -> list[str]:
+def change(made: Contents, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> list[str]:
     return told(made.change(changed))
 
 

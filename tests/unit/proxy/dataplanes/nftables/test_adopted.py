@@ -7,11 +7,11 @@ from podwire.proxy.dataplanes.nftables.adopted import AdoptedTable
 from podwire.proxy.dataplanes.nftables.compile import PortCompiler
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import NftablesLayout, Shape, capacity_of
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 
 LAYOUT = NftablesLayout("ip", NodeFacts(name="n1", addresses=("192.168.99.1",)))
-ENDPOINTS = tuple(Endpoint(f"10.0.0.{number}", 8080, number % 2 == 0) for number in range(1, 8))
-PORT = ServicePort(
+ENDPOINTS = tuple(ResolvedEndpoint(f"10.0.0.{number}", 8080, number % 2 == 0) for number in range(1, 8))
+PORT = ResolvedPort(
     service="default/web",
     port_name="http",
     protocol="tcp",

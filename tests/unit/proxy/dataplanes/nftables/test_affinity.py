@@ -5,15 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.proxy.dataplanes.nftables import affinity
-from podwire.proxy.dataplanes.nftables.affinity import AFFINITY_BIT, ENDPOINTS, LISTS, Lists, Marks, Numbered
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.dataplanes.nftables.affinity import (
+    AFFINITY_BIT,
+    ENDPOINTS,
+    LISTS,
+    AffinityList,
+    AffinityMarks,
+    AffinityNumbers,
+)
+from podwire.proxy.servicemap import ResolvedEndpoint
 
 LIST, ENDPOINT = st.integers(0, LISTS - 1), st.integers(1, ENDPOINTS)
 
 
 @given(st.integers(0, 29), LIST, ENDPOINT)
 def test_a_mark_says_list_and_endpoint_and_leaves_masquerade_alone(bit: int, number: int, endpoint: int) -> None:
-    marks = Marks(1 << bit)
+    marks = AffinityMarks(1 << bit)
     mark = marks.mark(number, endpoint)
     assert 0 <= mark < 1 << 32
     assert mark & AFFINITY_BIT
@@ -23,17 +30,17 @@ def test_a_mark_says_list_and_endpoint_and_leaves_masquerade_alone(bit: int, num
 
 @given(st.integers(0, 29), LIST, ENDPOINT, ENDPOINT)
 def test_the_masked_mark_is_the_list_alone(bit: int, number: int, one: int, other: int) -> None:
-    marks = Marks(1 << bit)
+    marks = AffinityMarks(1 << bit)
     masked = marks.mark(number, one) & marks.mask
     assert masked == marks.mark(number, other) & marks.mask == marks.mark(number, 0) != marks.mark(number, one)
 
 
-def endpoints(*numbers: int) -> tuple[Endpoint, ...]:
-    return tuple(Endpoint(f"10.0.0.{number}", 8080) for number in numbers)
+def endpoints(*numbers: int) -> tuple[ResolvedEndpoint, ...]:
+    return tuple(ResolvedEndpoint(f"10.0.0.{number}", 8080) for number in numbers)
 
 
 def test_who_stays_keeps_its_number_and_numbers_come_back_late() -> None:
-    first = Numbered(7).follow(endpoints(1, 2))
+    first = AffinityList(7).follow(endpoints(1, 2))
     assert list(first.endpoints.values()) == [1, 2]
     assert first.follow(endpoints(2, 1)) is first
     second = first.follow(endpoints(2, 3))
@@ -43,12 +50,12 @@ def test_who_stays_keeps_its_number_and_numbers_come_back_late() -> None:
 
 
 def test_numbers_of_endpoints_begin_again() -> None:
-    last = Numbered(7, dict(zip(endpoints(1, 2), (1, ENDPOINTS), strict=True)), ENDPOINTS)
+    last = AffinityList(7, dict(zip(endpoints(1, 2), (1, ENDPOINTS), strict=True)), ENDPOINTS)
     assert last.follow(endpoints(1, 2, 3)).endpoints[endpoints(3)[0]] == 2
 
 
 def test_lists_are_told_apart() -> None:
-    lists = Lists()
+    lists = AffinityNumbers()
     assert [lists.take(), lists.take(), lists.take(1), lists.take(9)] == [0, 1, 2, 9]
     lists.release(1)
     assert lists.take() == 3
@@ -56,7 +63,7 @@ def test_lists_are_told_apart() -> None:
 
 
 def test_what_the_kernel_has_is_kept_for_who_had_it() -> None:
-    lists = Lists([0, 1])
+    lists = AffinityNumbers([0, 1])
     assert [lists.take(), lists.take(1)] == [2, 1]
     lists.open()
     assert lists.take(0) == 0
@@ -64,7 +71,7 @@ def test_what_the_kernel_has_is_kept_for_who_had_it() -> None:
 
 def test_there_is_an_end_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(affinity, "LISTS", 2)
-    lists = Lists()
+    lists = AffinityNumbers()
     assert [lists.take(), lists.take(), lists.take()] == [0, 1, None]
     lists.release(0)
     assert lists.take() == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from podwire.proxy.dataplanes.nftables.affinity import ENDPOINTS as ENDPOINTS_OF_A_LIST
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction, diff
 from podwire.state.nft_types import HOST_ORDER
@@ -20,19 +20,19 @@ NODE = NodeFacts(name="n1", addresses=("192.168.99.1",), pod_cidrs=("10.0.0.0/8"
 LAYOUT = NftablesLayout("ip", NODE)
 
 ENDPOINTS = st.lists(
-    st.builds(Endpoint, st.integers(1, 8).map("10.0.0.{}".format), st.just(8080), st.booleans()),
+    st.builds(ResolvedEndpoint, st.integers(1, 8).map("10.0.0.{}".format), st.just(8080), st.booleans()),
     max_size=5,
     unique_by=lambda endpoint: endpoint.address,
 ).map(tuple)
 
 
 @st.composite
-def ports(draw: st.DrawFn, number: int) -> tuple[ServicePort, ...]:
+def ports(draw: st.DrawFn, number: int) -> tuple[ResolvedPort, ...]:
     if draw(st.integers(0, 4)) == 0:
         return ()
     endpoints = draw(ENDPOINTS)
     return (
-        ServicePort(
+        ResolvedPort(
             service=f"default/s{number}",
             port_name="http",
             protocol="tcp",
@@ -76,7 +76,7 @@ def full(sets: Mapping[str, Mapping[bytes, Element]]) -> dict[str, dict[bytes, E
 
 
 @given(CHANGES)
-def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[ServicePort, ...]]]) -> None:
+def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[ResolvedPort, ...]]]) -> None:
     contents, kernel = Contents(LAYOUT), Kernel()
     for service, wanted in changes:
         kernel.commit(contents.change({service: wanted}))
@@ -95,7 +95,7 @@ def test_transactions_lead_to_the_contents(changes: list[tuple[str, tuple[Servic
 
 
 @given(CHANGES)
-def test_nothing_is_left_when_every_service_is_gone(changes: list[tuple[str, tuple[ServicePort, ...]]]) -> None:
+def test_nothing_is_left_when_every_service_is_gone(changes: list[tuple[str, tuple[ResolvedPort, ...]]]) -> None:
     contents, kernel = Contents(LAYOUT), Kernel()
     for service, wanted in changes:
         kernel.commit(contents.change({service: wanted}))
@@ -103,10 +103,10 @@ def test_nothing_is_left_when_every_service_is_gone(changes: list[tuple[str, tup
     assert full(kernel.sets) == {}
 
 
-def one(number: int, endpoints: int, node_port: int = 0) -> tuple[ServicePort, ...]:
-    chosen = tuple(Endpoint(f"10.0.0.{index}", 8080) for index in range(1, endpoints + 1))
+def one(number: int, endpoints: int, node_port: int = 0) -> tuple[ResolvedPort, ...]:
+    chosen = tuple(ResolvedEndpoint(f"10.0.0.{index}", 8080) for index in range(1, endpoints + 1))
     return (
-        ServicePort(
+        ResolvedPort(
             service=f"default/s{number}",
             port_name="",
             protocol="tcp",
@@ -140,7 +140,7 @@ def test_twice_as_many_endpoints_are_another_chain() -> None:
     assert "goto cluster-4" in str(contents.change({"default/s1": one(1, 3)}))
 
 
-def affine(endpoints: int, **fields: Any) -> tuple[ServicePort, ...]:
+def affine(endpoints: int, **fields: Any) -> tuple[ResolvedPort, ...]:
     (port,) = one(1, endpoints, 30080)
     return (msgspec.structs.replace(port, affinity_s=600, **fields),)
 
@@ -166,7 +166,7 @@ def test_every_way_in_to_a_port_shares_its_list() -> None:
 
 def test_a_local_policy_has_a_list_of_its_own() -> None:
     contents = Contents(LAYOUT)
-    here = (Endpoint("10.0.0.1", 8080, True),)
+    here = (ResolvedEndpoint("10.0.0.1", 8080, True),)
     contents.change({"default/s1": affine(2, external_local=True, local_endpoints=here)})
     assert lists(contents)["affinity-node-port-slots"] == {0, 1}
     assert lists(contents)["affinity-slots"] == {0}
@@ -174,7 +174,7 @@ def test_a_local_policy_has_a_list_of_its_own() -> None:
 
 def test_too_many_endpoints_are_served_without_affinity() -> None:
     contents = Contents(LAYOUT)
-    many = tuple(Endpoint(f"10.1.{n >> 8}.{n & 255}", 8080) for n in range(ENDPOINTS_OF_A_LIST + 1))
+    many = tuple(ResolvedEndpoint(f"10.1.{n >> 8}.{n & 255}", 8080) for n in range(ENDPOINTS_OF_A_LIST + 1))
     contents.change({"default/s1": affine(1, cluster_endpoints=many), "default/s2": one(2, 1)})
     assert not contents.elements()["affinity-slots"]
     assert len(contents.elements()["endpoints"]) == len(many) + 1
@@ -205,7 +205,7 @@ def test_a_restart_takes_the_slots_over() -> None:
     contents.change({"default/s1": one(1, 3)})
     gone = one(1, 3)[0].cluster_endpoints[1:]
     smaller = (
-        ServicePort(
+        ResolvedPort(
             service="default/s1",
             port_name="",
             protocol="tcp",

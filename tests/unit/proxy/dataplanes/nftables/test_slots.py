@@ -3,16 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.proxy.dataplanes.nftables.slots import LEAST, Spread, keep_capacity, keep_slots
-from podwire.proxy.servicemap import Endpoint
+from podwire.proxy.dataplanes.nftables.slots import LEAST, EndpointSlots, keep_capacity, keep_slots
+from podwire.proxy.servicemap import ResolvedEndpoint
 
 ENDPOINTS = st.lists(st.integers(1, 40), max_size=30, unique=True).map(
-    lambda numbers: tuple(Endpoint(f"10.0.0.{number}", 8080) for number in numbers)
+    lambda numbers: tuple(ResolvedEndpoint(f"10.0.0.{number}", 8080) for number in numbers)
 )
 
 
 @given(ENDPOINTS, ENDPOINTS)
-def test_slots_keep_who_stays(before: tuple[Endpoint, ...], wanted: tuple[Endpoint, ...]) -> None:
+def test_slots_keep_who_stays(before: tuple[ResolvedEndpoint, ...], wanted: tuple[ResolvedEndpoint, ...]) -> None:
     after = keep_slots(before, wanted)
     assert sorted(after) == sorted(wanted)
     for place, endpoint in enumerate(after):
@@ -21,8 +21,8 @@ def test_slots_keep_who_stays(before: tuple[Endpoint, ...], wanted: tuple[Endpoi
 
 
 @given(st.lists(ENDPOINTS, min_size=1))
-def test_half_of_the_slots_are_in_use(changes: list[tuple[Endpoint, ...]]) -> None:
-    spread = Spread()
+def test_half_of_the_slots_are_in_use(changes: list[tuple[ResolvedEndpoint, ...]]) -> None:
+    spread = EndpointSlots()
     for wanted in changes:
         spread = spread.follow(wanted)
         capacity, count = spread.capacity, len(spread.endpoints)

@@ -5,14 +5,14 @@ import pytest
 
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import UserspaceLayout
-from podwire.proxy.servicemap import Endpoint, NodeFacts, ServicePort
+from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Transaction
 
 NODE = NodeFacts(name="n1", addresses=("192.168.99.1", "fd99::1"), pod_cidrs=("10.0.0.0/8",))
 LAYOUT = UserspaceLayout("ip", NODE)
-HERE, THERE = Endpoint("10.0.0.1", 8080, True), Endpoint("10.1.0.1", 8080)
-WEB = ServicePort(
+HERE, THERE = ResolvedEndpoint("10.0.0.1", 8080, True), ResolvedEndpoint("10.1.0.1", 8080)
+WEB = ResolvedPort(
     service="default/web",
     port_name="http",
     protocol="tcp",
@@ -26,11 +26,11 @@ WEB = ServicePort(
 CLUSTER, LOCAL = "ip default/web:http/tcp cluster", "ip default/web:http/tcp local"
 
 
-def like(**changes: object) -> ServicePort:
+def like(**changes: object) -> ResolvedPort:
     return msgspec.structs.replace(WEB, **changes)
 
 
-def keys(port: ServicePort) -> list[str]:
+def keys(port: ResolvedPort) -> list[str]:
     return [pool.key for pool in pools((port,), LAYOUT)]
 
 
@@ -63,7 +63,7 @@ def elements(table: Table, name: str) -> list[str]:
     return [found.element_text(key, element) for key, element in found.elements.items()]
 
 
-def change(contents: Contents, *ports: ServicePort, service: str = "default/web") -> dict[str, list[str]]:
+def change(contents: Contents, *ports: ResolvedPort, service: str = "default/web") -> dict[str, list[str]]:
     """What a change commits, by sign and set."""
     return told(contents.change({service: ports}))
 
@@ -124,7 +124,7 @@ def test_local_policy_outside() -> None:
         (like(protocol="sctp"), "goto refuse"),
     ],
 )
-def test_nobody_to_lead_to(port: ServicePort, verdict: str) -> None:
+def test_nobody_to_lead_to(port: ResolvedPort, verdict: str) -> None:
     contents = Contents(LAYOUT, {CLUSTER: 40001})
     change(contents, port)
     assert [line.rpartition(" : ")[2] for line in elements(contents.table(), "refused-services")] == [verdict]

@@ -17,9 +17,11 @@ from podwire.proxy.dataplanes.userspace.memory import (
     Slot,
     Sticky,
 )
-from podwire.proxy.dataplanes.userspace.orders import Pool
+from podwire.proxy.dataplanes.userspace.orders import RelayPool
 
-POOL = Pool(key="ip default/web/tcp cluster", protocol="tcp", address="192.168.99.1", endpoints=(("10.0.0.1", 80),))
+POOL = RelayPool(
+    key="ip default/web/tcp cluster", protocol="tcp", address="192.168.99.1", endpoints=(("10.0.0.1", 80),)
+)
 SESSION_OF = Slot(SESSION, 2, (-1, 9, -1, -1), 40000, "fd00:1111:2222:3333:4444:5555:6666:7777")
 
 

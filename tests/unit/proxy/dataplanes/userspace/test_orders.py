@@ -10,7 +10,7 @@ from podwire.proxy.dataplanes.userspace.orders import (
     Arranged,
     Ask,
     Drain,
-    Pool,
+    RelayPool,
     Renew,
     Renewing,
     Request,
@@ -24,7 +24,7 @@ from podwire.proxy.dataplanes.userspace.orders import (
     parse_request,
 )
 
-POOL = Pool(
+POOL = RelayPool(
     key="ip default/web/udp cluster",
     protocol="udp",
     address="192.168.99.1",
