@@ -29,7 +29,7 @@ from bench.table import Row
 
 from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import render_settings
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.settings import ApiServerSettings
 
 PORT = 26999
 BARE_PORT = 26998
@@ -50,7 +50,7 @@ def prepare(directory: Path, port: int = PORT) -> Path:
         directory, "admin", certificates.issue(authority, "admin", ("system:masters",), (), "client", now)
     )
     certificates.write_private(directory / "signing.key", certificates.make_signing_key())
-    settings = Settings(
+    settings = ApiServerSettings(
         listen=(f"127.0.0.1:{port}",), state=directory / "api.db", certificate=server[0], key=server[1],
         client_ca=directory / "ca.crt", signing_key=directory / "signing.key",
     )  # fmt: skip

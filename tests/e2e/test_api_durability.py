@@ -19,7 +19,7 @@ from tests.e2e.driver import eventually
 
 from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import render_settings
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.settings import ApiServerSettings
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -39,7 +39,7 @@ class ApiProcess:
         pair = certificates.issue(authority, "admin", ("system:masters",), (), "client", now)
         self.admin = certificates.write_pair(directory, "admin", pair)
         certificates.write_private(directory / "signing.key", certificates.make_signing_key())
-        settings = Settings(
+        settings = ApiServerSettings(
             listen=(f"127.0.0.1:{self.port}",),
             state=state / "api.db",
             certificate=server[0],

@@ -13,8 +13,8 @@ from tests.fakes.control_plane import ControlPlane, HollowNodes, StartControlPla
 from tests.unit.patient_loop import LoopClock, hurried
 
 from podwire.embedded.apiserver import certificates
-from podwire.embedded.apiserver.server import Server
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.server import ApiServer
+from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.local import controllers
@@ -46,7 +46,7 @@ def plane(credentials: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        settings = Settings(
+        settings = ApiServerSettings(
             listen=(f"127.0.0.1:{port}",),
             state=tmp_path / "state.db",
             certificate=credentials / "server.crt",
@@ -55,13 +55,13 @@ def plane(credentials: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
             signing_key=credentials / "tokens.key",
         )
         clock = LoopClock()
-        servers = [Server(settings, clock)]
+        servers = [ApiServer(settings, clock)]
         await servers[0].start()
 
         async def restart(away_s: float) -> None:
             await servers.pop().close()
             await asyncio.sleep(away_s)
-            servers.append(Server(settings, clock))
+            servers.append(ApiServer(settings, clock))
             await servers[0].start()
 
         api = ApiConfig(

@@ -89,7 +89,7 @@ class AddressRange:
         return None
 
 
-class PortRange:
+class NodePortRange:
     """Node ports. One number may serve different protocols of one Service, never two Services."""
 
     def __init__(self, first: int, last: int) -> None:
@@ -171,7 +171,7 @@ class ServiceAllocator:
     def __init__(self, cidrs: Sequence[str], node_ports: tuple[int, int] = (30000, 32767)) -> None:
         ranges = [AddressRange(cidr) for cidr in cidrs]
         self._ranges = {found.family: found for found in ranges}
-        self._ports = PortRange(*node_ports)
+        self._ports = NodePortRange(*node_ports)
 
     def observe(self, old: Json | None, new: Json | None) -> None:
         """Follow a stored change: created (no ``old``), updated, or deleted (no ``new``)."""

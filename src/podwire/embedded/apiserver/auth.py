@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from podwire.embedded.apiserver import failures
-from podwire.embedded.apiserver.calls import User
+from podwire.embedded.apiserver.calls import UserInfo
 from podwire.embedded.apiserver.store import Store
 from podwire.http.message import Request
 from podwire.http.tls import subject_of
@@ -21,7 +21,7 @@ from podwire.runtime.clock import Clock
 
 Object = dict[str, Any]
 
-ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+ANONYMOUS = UserInfo("system:anonymous", ("system:unauthenticated",))
 _OPEN_PATHS = ("/version", "/healthz", "/livez", "/readyz")
 _CACHE = 1000
 _SKEW_S = 10
@@ -40,7 +40,7 @@ def _decoded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-class Tokens:
+class ServiceAccountTokens:
     """Signs and verifies ServiceAccount tokens with one ECDSA P-256 key; ``cryptography`` is imported on use."""
 
     def __init__(self, key: bytes, issuer: str, clock: Clock, store: Store) -> None:
@@ -123,7 +123,7 @@ class Tokens:
         return True
 
 
-def service_account(claims: Object) -> User:
+def service_account(claims: Object) -> UserInfo:
     """The user that a token stands for."""
     bound = claims.get("kubernetes.io") or {}
     namespace, account = bound.get("namespace", ""), bound.get("serviceaccount") or {}
@@ -134,17 +134,17 @@ def service_account(claims: Object) -> User:
     if pod := bound.get("pod"):
         extra["authentication.kubernetes.io/pod-name"] = (pod.get("name", ""),)
         extra["authentication.kubernetes.io/pod-uid"] = (pod.get("uid", ""),)
-    return User(str(claims.get("sub", "")), groups, account.get("uid", ""), extra)
+    return UserInfo(str(claims.get("sub", "")), groups, account.get("uid", ""), extra)
 
 
 class Authenticator:
     """Finds the user who sent a request."""
 
-    def __init__(self, tokens: Tokens, audiences: Sequence[str]) -> None:
+    def __init__(self, tokens: ServiceAccountTokens, audiences: Sequence[str]) -> None:
         self._tokens = tokens
         self._audiences = frozenset(audiences)
 
-    def user(self, request: Request) -> User:
+    def user(self, request: Request) -> UserInfo:
         """The user; anonymous without credentials.
 
         An authenticated user may act as another one by the ``Impersonate-`` headers.
@@ -156,13 +156,13 @@ class Authenticator:
             group = request.headers.get("impersonate-group")
             groups = (group,) if group else ()
             uid = request.headers.get("impersonate-uid", "")
-            return User(wanted, groups if wanted == ANONYMOUS.name else (*groups, "system:authenticated"), uid)
+            return UserInfo(wanted, groups if wanted == ANONYMOUS.name else (*groups, "system:authenticated"), uid)
         return found
 
-    def _authenticated(self, request: Request) -> User:
+    def _authenticated(self, request: Request) -> UserInfo:
         name, groups = subject_of(request.peer_certificate)
         if name:
-            return User(name, (*groups, "system:authenticated"))
+            return UserInfo(name, (*groups, "system:authenticated"))
         header = request.headers.get("authorization", "")
         if not header:
             return ANONYMOUS
@@ -172,7 +172,7 @@ class Authenticator:
             raise failures.unauthorized()
         return user
 
-    def verify(self, token: str, audiences: Sequence[str] = ()) -> User | None:
+    def verify(self, token: str, audiences: Sequence[str] = ()) -> UserInfo | None:
         """The user of a token that is valid for one of ``audiences`` (the server's own by default)."""
         claims = self._tokens.claims(token)
         if claims is None:
@@ -182,7 +182,7 @@ class Authenticator:
         return service_account(claims) if named & (set(audiences) or self._audiences) else None
 
 
-def user_info(user: User) -> Object:
+def user_info(user: UserInfo) -> Object:
     """The ``authentication.k8s.io/v1`` UserInfo of a user."""
     info: Object = {"username": user.name}
     if user.uid:
@@ -200,7 +200,7 @@ class Reviews:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
 
-    def answer(self, kind: str, obj: Object, user: User) -> Object:
+    def answer(self, kind: str, obj: Object, user: UserInfo) -> Object:
         """The review with its status filled in."""
         spec = obj.get("spec") or {}
         obj["metadata"] = {**(obj.get("metadata") or {}), "creationTimestamp": None}
@@ -216,7 +216,7 @@ class Reviews:
         elif kind == "SelfSubjectRulesReview":
             obj["status"] = _all_rules()
         else:
-            who = user if kind == "SelfSubjectAccessReview" else User(str(spec.get("user", "")))
+            who = user if kind == "SelfSubjectAccessReview" else UserInfo(str(spec.get("user", "")))
             obj["status"] = _access(spec, who)
         return obj
 
@@ -230,7 +230,7 @@ def _all_rules() -> Object:
     }
 
 
-def _access(spec: Object, user: User) -> Object:
+def _access(spec: Object, user: UserInfo) -> Object:
     path = spec.get("nonResourceAttributes")
     if not user.anonymous:
         return {"allowed": True, "reason": "every authenticated user is allowed everything"}

@@ -7,17 +7,17 @@ moment, and not only when a controller has come round, so that it takes pods at 
 
 from typing import Any
 
-from podwire.embedded.apiserver.calls import Call, Target, User
-from podwire.embedded.apiserver.kinds import KINDS, Kind
-from podwire.embedded.apiserver.settings import Settings
-from podwire.embedded.apiserver.store import Change, Store
+from podwire.embedded.apiserver.calls import Call, ResourcePath, UserInfo
+from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
+from podwire.embedded.apiserver.settings import ApiServerSettings
+from podwire.embedded.apiserver.store import ObjectChange, Store
 from podwire.embedded.apiserver.writes import Writer
 from podwire.http.message import Request
 from podwire.model.service import EndpointSlice
 
 Object = dict[str, Any]
 
-SYSTEM = User("system:apiserver", ("system:masters",))
+SYSTEM = UserInfo("system:apiserver", ("system:masters",))
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 _PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
@@ -25,16 +25,16 @@ _ACCOUNTS = KINDS["", "v1", "serviceaccounts"]
 _SLICES = KINDS["discovery.k8s.io", "v1", "endpointslices"]
 
 
-def internal_call(kind: Kind, namespace: str, name: str = "", subresource: str = "") -> Call:
+def internal_call(kind: ResourceKind, namespace: str, name: str = "", subresource: str = "") -> Call:
     """A call of the server on itself."""
     request = Request("POST", "/", {"user-agent": "podwire-apiserver/1"}, b"")
-    return Call(request, SYSTEM, Target(kind, namespace, name, subresource))
+    return Call(request, SYSTEM, ResourcePath(kind, namespace, name, subresource))
 
 
-def fill(store: Store, writer: Writer, settings: Settings) -> None:
+def fill(store: Store, writer: Writer, settings: ApiServerSettings) -> None:
     """Creates the missing objects."""
 
-    def ensure(kind: Kind, namespace: str, name: str, obj: Object) -> None:
+    def ensure(kind: ResourceKind, namespace: str, name: str, obj: Object) -> None:
         if store.get(kind.table, namespace, name) is None:
             writer.create(internal_call(kind, namespace, name), obj)
 
@@ -75,11 +75,11 @@ def fill(store: Store, writer: Writer, settings: Settings) -> None:
         _put_endpoints(store, writer, settings)
 
 
-def _put_endpoints(store: Store, writer: Writer, settings: Settings) -> None:
+def _put_endpoints(store: Store, writer: Writer, settings: ApiServerSettings) -> None:
     family = "IPv6" if ":" in settings.advertise[0] else EndpointSlice().address_type
     addresses = [address for address in settings.advertise if (":" in address) == (family == "IPv6")]
     port: Object = {"name": "https", "port": settings.advertise_port, "protocol": "TCP"}
-    wanted: tuple[tuple[Kind, Object], ...] = (
+    wanted: tuple[tuple[ResourceKind, Object], ...] = (
         (
             KINDS["", "v1", "endpoints"],
             {
@@ -123,7 +123,7 @@ class DefaultAccounts:
                 self._ensure(entry.name)
         self._store.on_change.append(self.observe)
 
-    def observe(self, change: Change) -> None:
+    def observe(self, change: ObjectChange) -> None:
         """Takes a committed change; a watcher that sees the new namespace finds its account."""
         if change.type == "ADDED" and change.entry.table == "/namespaces":
             self._ensure(change.entry.name)

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import failures
-from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.http.message import Request
 
 
-class User(msgspec.Struct, frozen=True):
-    """Who asks."""
+class UserInfo(msgspec.Struct, frozen=True):
+    """The identity of the client that sends a request."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -28,10 +28,10 @@ class User(msgspec.Struct, frozen=True):
         return self.name == "system:anonymous"
 
 
-class Target(msgspec.Struct, frozen=True):
-    """What a path names."""
+class ResourcePath(msgspec.Struct, frozen=True):
+    """The kind, namespace, object name and subresource in the path of a request."""
 
-    kind: Kind
+    kind: ResourceKind
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -55,7 +55,7 @@ class Call:
         "warnings",
     )
 
-    def __init__(self, request: Request, user: User, target: Target) -> None:
+    def __init__(self, request: Request, user: UserInfo, target: ResourcePath) -> None:
         self.request = request
         self.user = user
         self.target = target
@@ -118,7 +118,7 @@ class Call:
         return manager or self.request.headers.get("user-agent", "").partition("/")[0] or "unknown"
 
 
-def parse_target(segments: list[str], kinds: Mapping[Key, Kind]) -> Target:
+def parse_target(segments: list[str], kinds: Mapping[Key, ResourceKind]) -> ResourcePath:
     """What the path names.
 
     Raises: NotFound when nothing is served there.
@@ -144,7 +144,7 @@ def parse_target(segments: list[str], kinds: Mapping[Key, Kind]) -> Target:
     subresource = rest[2] if len(rest) > 2 else ""
     if subresource and kind.subresource(subresource) is None:
         raise failures.no_resource()
-    return Target(kind, namespace, name, subresource, tuple(rest[3:]), watch)
+    return ResourcePath(kind, namespace, name, subresource, tuple(rest[3:]), watch)
 
 
 def merge_options(call: Call, body: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Objects are kept in one version and converted when they come or leave in the oth
 
 from typing import Any
 
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 
 Object = dict[str, Any]
 
@@ -19,17 +19,17 @@ _EVENT_NAMES = (
 _STORED = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
 
 
-def view(kind: Kind, obj: Object) -> Object:
+def view(kind: ResourceKind, obj: Object) -> Object:
     """The object in the version of ``kind``; custom objects differ in nothing but their version."""
     return _converted(kind, obj, kind.api_version)
 
 
-def stored(kind: Kind, obj: Object) -> Object:
+def stored(kind: ResourceKind, obj: Object) -> Object:
     """The object in the version in which objects of this kind are kept."""
     return _converted(kind, obj, _STORED.get(kind.table, kind.api_version))
 
 
-def _converted(kind: Kind, obj: Object, api_version: str) -> Object:
+def _converted(kind: ResourceKind, obj: Object, api_version: str) -> Object:
     if obj.get("apiVersion") == api_version:
         return obj
     if kind.table == "/events":

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from podwire.embedded.apiserver.failures import Cause
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.tables.jsonpath import find
 from podwire.embedded.apiserver.validate import causes, fields, names, structural
 
@@ -65,7 +65,7 @@ def prune(obj: Json, schema: Json) -> Pruned:
     return Pruned({**common, **pruned}, unknown)
 
 
-def decode(obj: Json, schema: Json, kind: Kind) -> fields.Decoded:
+def decode(obj: Json, schema: Json, kind: ResourceKind) -> fields.Decoded:
     """A custom object as the API understands it: metadata by its types, the rest pruned by the schema.
 
     Raises: ApiError 400 for metadata of the wrong type.

@@ -1,6 +1,6 @@
 """CustomResourceDefinitions at work: the kinds they add, their status, and their end.
 
-A definition serves its kinds from the moment it is written: its versions become :class:`Kind` values beside the
+A definition serves its kinds from the moment it is written: its versions become :class:`ResourceKind` values beside the
 built-in ones, all with the same objects behind them. Names that another definition or a built-in kind of the
 group has are not accepted. A definition that is deleted waits, by a finalizer, until its objects are gone.
 Source: ``k8s.io/apiextensions-apiserver`` (naming, establishing and finalizing controllers).
@@ -13,9 +13,9 @@ from typing import Any
 
 from podwire.embedded.apiserver.deletion import Deletion, set_condition
 from podwire.embedded.apiserver.failures import Cause, invalid
-from podwire.embedded.apiserver.kinds import KINDS, WRITE, Key, Kind, Subresource
+from podwire.embedded.apiserver.kinds import KINDS, WRITE, Key, ResourceKind, Subresource
 from podwire.embedded.apiserver.schema import data
-from podwire.embedded.apiserver.store import Change, Entry, Store
+from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.errors import ApiError
 from podwire.runtime.clock import Clock, rfc3339
 
@@ -41,7 +41,7 @@ def _priority(version: str) -> tuple[int, int, int, str]:
     return (_STAGES[match[2]], int(match[1]), int(match[3] or 0), "")
 
 
-def kinds_of(definition: Object) -> list[Kind]:
+def kinds_of(definition: Object) -> list[ResourceKind]:
     """The kinds that a definition serves, the preferred version first."""
     spec = definition["spec"]
     names = spec["names"]
@@ -56,7 +56,7 @@ def kinds_of(definition: Object) -> list[Kind]:
         if "status" in wanted:
             subresources.append(Subresource("status", names["kind"], WRITE, spec["group"], version["name"]))
         kinds.append(
-            Kind(
+            ResourceKind(
                 group=spec["group"], version=version["name"], kind=names["kind"], plural=names["plural"],
                 namespaced=spec.get("scope") == "Namespaced", custom=True,
                 singular=names.get("singular") or names["kind"].lower(),
@@ -97,7 +97,7 @@ def problems(definition: Object) -> list[Cause]:
 
 
 class CustomVersion:
-    """What one version of a custom kind has besides its :class:`Kind`."""
+    """What one version of a custom kind has besides its :class:`ResourceKind`."""
 
     __slots__ = ("columns", "node", "raw", "scale")
 
@@ -112,7 +112,7 @@ class CustomVersion:
 class CustomResources:
     """Keeps the served kinds in step with the stored definitions."""
 
-    def __init__(self, store: Store, kinds: dict[Key, Kind], clock: Clock) -> None:
+    def __init__(self, store: Store, kinds: dict[Key, ResourceKind], clock: Clock) -> None:
         self._store = store
         self._kinds = kinds
         self._clock = clock
@@ -131,11 +131,11 @@ class CustomResources:
         for entry in self._store.entries(TABLE):
             self._consider(entry)
 
-    def served(self, kind: Kind) -> CustomVersion | None:
+    def served(self, kind: ResourceKind) -> CustomVersion | None:
         """Schema and columns of a custom kind."""
         return self._served.get((kind.group, kind.version, kind.plural))
 
-    def scale_paths(self, kind: Kind) -> Object:
+    def scale_paths(self, kind: ResourceKind) -> Object:
         """The ``scale`` subresource of a custom kind; empty for other kinds."""
         version = self.served(kind) if kind.custom else None
         return version.scale if version is not None else {}
@@ -158,7 +158,7 @@ class CustomResources:
             self._register(entry.object())
         self._tell()
 
-    def _written(self, change: Change) -> None:
+    def _written(self, change: ObjectChange) -> None:
         if change.entry.table != TABLE:
             return
         if change.before is not None:
@@ -229,7 +229,7 @@ class CustomResources:
 
     # -- the end of a definition
 
-    def _committed(self, change: Change) -> None:
+    def _committed(self, change: ObjectChange) -> None:
         entry = change.entry
         if entry.table == TABLE and change.type != "DELETED":
             self._consider(entry)
@@ -238,7 +238,7 @@ class CustomResources:
             if definition is not None:
                 self._consider(definition)
 
-    def _consider(self, entry: Entry) -> None:
+    def _consider(self, entry: StoredObject) -> None:
         if b'"deletionTimestamp"' not in entry.raw:
             return
         obj = entry.object()

@@ -10,8 +10,8 @@ import datetime
 from typing import Any
 
 from podwire.embedded.apiserver import failures
-from podwire.embedded.apiserver.kinds import Kind
-from podwire.embedded.apiserver.store import Entry, Store
+from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.runtime.clock import Clock, rfc3339
 
 Object = dict[str, Any]
@@ -41,7 +41,7 @@ class Deletion:
         self._store = store
         self._clock = clock
 
-    def delete(self, kind: Kind, entry: Entry, options: Object) -> tuple[Entry, bool]:
+    def delete(self, kind: ResourceKind, entry: StoredObject, options: Object) -> tuple[StoredObject, bool]:
         """The last or new state of the object and whether it is gone.
 
         Raises: Conflict when a precondition does not hold; ApiError 400 for options that contradict.
@@ -70,7 +70,7 @@ class Deletion:
         self._mark(kind, obj, grace)
         return self._store.put(kind.table, obj), False
 
-    def _mark(self, kind: Kind, obj: Object, grace_s: int) -> None:
+    def _mark(self, kind: ResourceKind, obj: Object, grace_s: int) -> None:
         meta = obj["metadata"]
         now = self._clock.now() + datetime.timedelta(seconds=grace_s)
         if not meta.get("deletionTimestamp") or _shortens(meta, grace_s):
@@ -81,7 +81,7 @@ class Deletion:
         if kind.table == "/namespaces":
             obj.setdefault("status", {})["phase"] = "Terminating"
 
-    def _check(self, kind: Kind, entry: Entry, options: Object) -> None:
+    def _check(self, kind: ResourceKind, entry: StoredObject, options: Object) -> None:
         wanted = options.get("preconditions") or {}
         if wanted.get("uid") and wanted["uid"] != entry.uid:
             raise failures.precondition(kind, entry.name, "UID", wanted["uid"], entry.uid)
@@ -120,7 +120,7 @@ def _shortens(meta: Object, grace_s: int) -> bool:
     return grace_s < remaining
 
 
-def _grace_period(kind: Kind, obj: Object, options: Object) -> int:
+def _grace_period(kind: ResourceKind, obj: Object, options: Object) -> int:
     if kind.table != "/pods":
         return 0
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -132,7 +132,7 @@ def _grace_period(kind: Kind, obj: Object, options: Object) -> int:
     return max(1, int(asked)) if int(asked) < 0 else int(asked)
 
 
-def _finalizers(kind: Kind, meta: Object, options: Object) -> list[str]:
+def _finalizers(kind: ResourceKind, meta: Object, options: Object) -> list[str]:
     found: list[str] = list(meta.get("finalizers") or ())
     policy = options.get("propagationPolicy")
     if not policy and options.get("orphanDependents") is not None:

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources there are, in the legacy and the aggregated form.
+"""Discovery documents: the groups, versions and resources that are served, in the legacy and the aggregated form.
 
 A document is made at its first request, and again when a CustomResourceDefinition changes the kinds.
 Sources: ``k8s.io/api/apidiscovery/v2``, ``metav1.APIResourceList``.
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import failures
-from podwire.embedded.apiserver.kinds import GROUPS, Key, Kind, Subresource
+from podwire.embedded.apiserver.kinds import GROUPS, Key, ResourceKind, Subresource
 from podwire.http.message import Request, Response
 
 Object = dict[str, Any]
@@ -19,11 +19,11 @@ Object = dict[str, Any]
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-def _storage_hash(kind: Kind) -> str:
+def _storage_hash(kind: ResourceKind) -> str:
     return hashlib.sha256(f"{kind.table}/{kind.version}".encode()).hexdigest()[:11]
 
 
-def _resource(kind: Kind) -> Object:
+def _resource(kind: ResourceKind) -> Object:
     resource: Object = {
         "name": kind.plural, "singularName": kind.singular_name, "namespaced": kind.namespaced,
         "kind": kind.kind, "verbs": list(kind.verbs),
@@ -37,7 +37,7 @@ def _resource(kind: Kind) -> Object:
     return resource
 
 
-def _subresource(kind: Kind, sub: Subresource) -> Object:
+def _subresource(kind: ResourceKind, sub: Subresource) -> Object:
     subresource: Object = {
         "name": f"{kind.plural}/{sub.name}", "singularName": "", "namespaced": kind.namespaced,
         "kind": sub.kind, "verbs": list(sub.verbs),
@@ -47,7 +47,7 @@ def _subresource(kind: Kind, sub: Subresource) -> Object:
     return subresource
 
 
-def _aggregated(kind: Kind) -> Object:
+def _aggregated(kind: ResourceKind) -> Object:
     resource: Object = {
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
@@ -72,10 +72,10 @@ def _aggregated(kind: Kind) -> Object:
     return resource
 
 
-class Discovery:
+class DiscoveryDocuments:
     """The discovery documents of the kinds that are served now."""
 
-    def __init__(self, kinds: Mapping[Key, Kind]) -> None:
+    def __init__(self, kinds: Mapping[Key, ResourceKind]) -> None:
         self._kinds = kinds
         self._documents: dict[tuple[str, ...], Response] = {}
 
@@ -91,7 +91,7 @@ class Discovery:
                 served.append(kind.version)
         return versions
 
-    def _in(self, group: str, version: str) -> Sequence[Kind]:
+    def _in(self, group: str, version: str) -> Sequence[ResourceKind]:
         kinds = [k for k in self._kinds.values() if k.group == group and k.version == version]
         return sorted(kinds, key=lambda kind: kind.plural)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver import failures, openapi_protobuf
-from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.openapi import Documents
 from podwire.http.message import Request, Response
 
@@ -20,7 +20,7 @@ class OpenApi:
     """The documents of the kinds that are served now."""
 
     def __init__(
-        self, kinds: Mapping[Key, Kind], schemas: Callable[[], Mapping[tuple[str, str, str], dict[str, Any]]]
+        self, kinds: Mapping[Key, ResourceKind], schemas: Callable[[], Mapping[tuple[str, str, str], dict[str, Any]]]
     ) -> None:
         self._kinds = kinds
         self._schemas = schemas

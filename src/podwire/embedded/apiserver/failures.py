@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.errors import AlreadyExists, ApiError, Conflict, Gone, Invalid, NotFound
 from podwire.http.message import Response
 
@@ -20,14 +20,14 @@ _REASONS = {
 }  # fmt: skip
 
 
-def _details(kind: Kind, name: str) -> dict[str, Any]:
+def _details(kind: ResourceKind, name: str) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name} if name else {}
     if kind.group:
         found["group"] = kind.group
     return {**found, "kind": kind.plural}
 
 
-def not_found(kind: Kind, name: str) -> NotFound:
+def not_found(kind: ResourceKind, name: str) -> NotFound:
     """The object does not exist."""
     return NotFound(404, "NotFound", f'{kind.resource} "{name}" not found', _details(kind, name))
 
@@ -37,26 +37,26 @@ def no_resource() -> NotFound:
     return NotFound(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(kind: Kind, name: str) -> AlreadyExists:
+def already_exists(kind: ResourceKind, name: str) -> AlreadyExists:
     """An object of that name exists."""
     return AlreadyExists(409, "AlreadyExists", f'{kind.resource} "{name}" already exists', _details(kind, name))
 
 
-def conflict(kind: Kind, name: str, problem: str = "") -> Conflict:
+def conflict(kind: ResourceKind, name: str, problem: str = "") -> Conflict:
     """The object is not in the state that the request expects."""
     problem = problem or ("the object has been modified; please apply your changes to the latest version and try again")
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {problem}'
     return Conflict(409, "Conflict", message, _details(kind, name))
 
 
-def precondition(kind: Kind, name: str, field: str, wanted: str, found: str) -> Conflict:
+def precondition(kind: ResourceKind, name: str, field: str, wanted: str, found: str) -> Conflict:
     """``field`` of the object is not what the client's preconditions say."""
     return conflict(
         kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
     )
 
 
-def forbidden(kind: Kind, name: str, problem: str) -> ApiError:
+def forbidden(kind: ResourceKind, name: str, problem: str) -> ApiError:
     """The request is understood and refused."""
     of = f' "{name}"' if name else ""
     return ApiError(403, "Forbidden", f"{kind.resource}{of} is forbidden: {problem}", _details(kind, name))
@@ -111,7 +111,7 @@ class Cause(msgspec.Struct, frozen=True):
     message: str
 
 
-def invalid(kind: Kind, name: str, causes: Iterable[Cause]) -> Invalid:
+def invalid(kind: ResourceKind, name: str, causes: Iterable[Cause]) -> Invalid:
     """Validation failed."""
     found = tuple(causes)
     texts = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in found]
@@ -148,7 +148,7 @@ def render_refusal(code: int, message: str) -> Response:
     return render(ApiError(code, _REASONS.get(code, "BadRequest"), message))
 
 
-def success(kind: Kind, name: str, uid: str) -> dict[str, Any]:
+def success(kind: ResourceKind, name: str, uid: str) -> dict[str, Any]:
     """The ``v1.Status`` of a deletion."""
     details: Mapping[str, Any] = {**_details(kind, name), "uid": uid}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

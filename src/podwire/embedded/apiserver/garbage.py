@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwire.embedded.apiserver.deletion import FOREGROUND, ORPHAN, Deletion
-from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.store import Change, Entry, Store
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
+from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.errors import ApiError
 
 Object = dict[str, Any]
@@ -28,7 +28,7 @@ ObjectKey = tuple[str, str, str]
 class Garbage:
     """Deletes objects that have lost their owners."""
 
-    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, Kind]) -> None:
+    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, ResourceKind]) -> None:
         self._store = store
         self._deletion = deletion
         self._kinds = kinds
@@ -53,7 +53,7 @@ class Garbage:
                 self._enqueue(key)
         self._store.on_change.append(self.observe)
 
-    def observe(self, change: Change) -> None:
+    def observe(self, change: ObjectChange) -> None:
         """Takes note of a committed change."""
         entry = change.entry
         key = (entry.table, entry.namespace, entry.name)
@@ -67,7 +67,7 @@ class Garbage:
         if self._owners.get(key, ()) != before or b'"deletionTimestamp"' in entry.raw:
             self._enqueue(key)
 
-    def _index(self, entry: Entry) -> None:
+    def _index(self, entry: StoredObject) -> None:
         key = (entry.table, entry.namespace, entry.name)
         self._alive[entry.uid] = key
         references: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class Garbage:
             self._scheduled = True
             self._loop.call_soon(self._work)
 
-    def _look_at(self, entry: Entry) -> None:
+    def _look_at(self, entry: StoredObject) -> None:
         obj = entry.object()
         meta = obj["metadata"]
         finalizers = meta.get("finalizers") or ()
@@ -140,7 +140,7 @@ class Garbage:
         if references:
             self._follow(entry, obj, references)
 
-    def _follow(self, entry: Entry, obj: Object, references: list[Object]) -> None:
+    def _follow(self, entry: StoredObject, obj: Object, references: list[Object]) -> None:
         living = [r for r in references if r.get("uid") in self._alive]
         waiting = [r for r in living if self._waits_for_dependents(r["uid"])]
         if len(living) > len(waiting):
@@ -162,7 +162,7 @@ class Garbage:
         meta = owner.object()["metadata"]
         return bool(meta.get("deletionTimestamp")) and FOREGROUND in (meta.get("finalizers") or ())
 
-    def _free(self, entry: Entry) -> bool:
+    def _free(self, entry: StoredObject) -> bool:
         """Whether no dependent blocks the owner; starts the deletion of those that do."""
         blocked = False
         for key in tuple(self._dependents.get(entry.uid, ())):
@@ -175,7 +175,7 @@ class Garbage:
             self._enqueue(key)
         return not blocked
 
-    def _orphan(self, owner: Entry) -> None:
+    def _orphan(self, owner: StoredObject) -> None:
         for key in tuple(self._dependents.get(owner.uid, ())):
             dependent = self._store.get(*key)
             if dependent is None:
@@ -189,7 +189,7 @@ class Garbage:
                 meta.pop("ownerReferences", None)
             self._store.put(dependent.table, obj)
 
-    def _drop_finalizer(self, entry: Entry, obj: Object, name: str) -> None:
+    def _drop_finalizer(self, entry: StoredObject, obj: Object, name: str) -> None:
         meta = obj["metadata"]
         kept = [f for f in meta.get("finalizers") or () if f != name]
         if kept:
@@ -202,5 +202,5 @@ class Garbage:
         else:
             self._store.delete(entry, obj)
 
-    def _kind(self, table: str) -> Kind | None:
+    def _kind(self, table: str) -> ResourceKind | None:
         return next((kind for kind in self._kinds.values() if kind.table == table), None)

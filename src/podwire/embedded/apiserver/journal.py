@@ -37,7 +37,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
 
 
-class Batch(msgspec.Struct, frozen=True):
+class WriteBatch(msgspec.Struct, frozen=True):
     """Rows of one transaction; ``done`` is called in the writer thread with None or what went wrong."""
 
     rows: tuple[Row, ...]
@@ -55,7 +55,7 @@ class Journal:
         format is unknown. Nothing is left running then.
         """
         self._path = path
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._db = self._open(wait_s)
         self._thread = threading.Thread(target=self._write_batches, name="journal", daemon=True)
 
@@ -96,7 +96,7 @@ class Journal:
         """Starts the writer thread."""
         self._thread.start()
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: WriteBatch) -> None:
         """Queues a batch; batches are written in order."""
         self._batches.put(batch)
 
@@ -111,7 +111,7 @@ class Journal:
         while (batch := self._batches.get()) is not None:
             batch.done(self._write(batch))
 
-    def _write(self, batch: Batch) -> str | None:
+    def _write(self, batch: WriteBatch) -> str | None:
         db = self._db
         try:
             db.execute("BEGIN IMMEDIATE")

@@ -1,6 +1,6 @@
 """The registry of every built-in kind: what discovery lists and what the request path serves.
 
-A :class:`Kind` is one resource in one group and version. Two kinds with the same ``storage`` are views of the
+A :class:`ResourceKind` is one resource in one group and version. Two kinds with the same ``storage`` are views of the
 same objects (Events of ``v1`` and ``events.k8s.io/v1``; autoscalers of ``v1`` and ``v2``). CustomResource
 definitions add more at run time, as values of the same type. Names, short names, categories, verbs and
 subresources are those of Kubernetes 1.36's own discovery documents.
@@ -26,7 +26,7 @@ class Subresource(msgspec.Struct, frozen=True):
     version: str = "v1"
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """One resource in one group and version.
 
     ``storage`` is the name under which its objects are kept, ``group/plural`` by default. ``stored`` is False
@@ -119,10 +119,12 @@ def _status(kind: str, group: str = "", version: str = "v1") -> Subresource:
 _SCALE = Subresource("scale", "Scale", WRITE, "autoscaling", "v1")
 
 
-def _core(kind: str, plural: str, short_names: tuple[str, ...] = (), *, status: bool = False, **rest: Any) -> Kind:
+def _core(
+    kind: str, plural: str, short_names: tuple[str, ...] = (), *, status: bool = False, **rest: Any
+) -> ResourceKind:
     extra: tuple[Subresource, ...] = rest.pop("subresources", ())
     subresources = (*extra, *((_status(kind),) if status else ()))
-    return Kind(
+    return ResourceKind(
         group="",
         version="v1",
         kind=kind,
@@ -141,11 +143,11 @@ def _named(
     *,
     status: bool = False,
     **rest: Any,
-) -> Kind:
+) -> ResourceKind:
     version: str = rest.pop("version", "v1")
     extra: tuple[Subresource, ...] = rest.pop("subresources", ())
     subresources = (*extra, *((_status(kind, group, version),) if status else ()))
-    return Kind(
+    return ResourceKind(
         group=group,
         version=version,
         kind=kind,
@@ -170,7 +172,7 @@ _POD_SUBRESOURCES = (
 _PROXY_VERBS = ("create", "delete", "get", "patch", "update")
 _REVIEW: dict[str, Any] = {"namespaced": False, "verbs": CREATE, "stored": False}
 
-_LIST: tuple[Kind, ...] = (
+_LIST: tuple[ResourceKind, ...] = (
     _core("Binding", "bindings", verbs=CREATE, stored=False),
     _core("ConfigMap", "configmaps", ("cm",)),
     _core("Endpoints", "endpoints", ("ep",)),
@@ -339,8 +341,8 @@ _LIST: tuple[Kind, ...] = (
 Key = tuple[str, str, str]
 """Group, version and plural."""
 
-KINDS: dict[Key, Kind] = {(kind.group, kind.version, kind.plural): kind for kind in _LIST}
+KINDS: dict[Key, ResourceKind] = {(kind.group, kind.version, kind.plural): kind for kind in _LIST}
 """Every built-in kind by group, version and plural."""
 
-BY_KIND: dict[Key, Kind] = {(kind.group, kind.version, kind.kind): kind for kind in _LIST}
+BY_KIND: dict[Key, ResourceKind] = {(kind.group, kind.version, kind.kind): kind for kind in _LIST}
 """Every built-in kind by group, version and kind."""

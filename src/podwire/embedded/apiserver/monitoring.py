@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from podwire.embedded.apiserver import failures
-from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.store import Store
 from podwire.http.message import METRICS_TEXT, TEXT, Request, Response
 
@@ -36,8 +36,8 @@ def render_version(_: Request) -> Response:
     return Response(200, _encode(_VERSION))
 
 
-class Health:
-    """The health checks by name: ``/readyz`` asks them, ``/healthz`` and ``/livez`` only list them."""
+class ReadinessChecks:
+    """The checks by name: ``/readyz`` runs them, ``/healthz`` and ``/livez`` only list them."""
 
     def __init__(self, checks: Mapping[str, Callable[[], bool]]) -> None:
         self.checks = dict(checks)
@@ -71,7 +71,7 @@ class Health:
 class Metrics:
     """How many objects of each kind are stored, in Prometheus' text form."""
 
-    def __init__(self, store: Store, kinds: Mapping[Key, Kind]) -> None:
+    def __init__(self, store: Store, kinds: Mapping[Key, ResourceKind]) -> None:
         self._store = store
         self._kinds = kinds
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from podwire.embedded.apiserver.deletion import Deletion
-from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.store import Change, Entry, Store
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
+from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.errors import ApiError
 from podwire.runtime.clock import Clock, rfc3339
 
@@ -25,7 +25,7 @@ _FINALIZER = "kubernetes"
 class Namespaces:
     """Empties and ends terminating namespaces."""
 
-    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, Kind], clock: Clock) -> None:
+    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, ResourceKind], clock: Clock) -> None:
         self._store = store
         self._deletion = deletion
         self._kinds = kinds
@@ -40,7 +40,7 @@ class Namespaces:
             self._consider(entry)
         self._store.on_change.append(self.observe)
 
-    def observe(self, change: Change) -> None:
+    def observe(self, change: ObjectChange) -> None:
         """Takes note of a committed change."""
         entry = change.entry
         if entry.table == _TABLE:
@@ -51,7 +51,7 @@ class Namespaces:
         elif entry.namespace in self._terminating:
             self._schedule(entry.namespace)
 
-    def _consider(self, entry: Entry) -> None:
+    def _consider(self, entry: StoredObject) -> None:
         if b'"deletionTimestamp"' in entry.raw and entry.object()["metadata"].get("deletionTimestamp"):
             self._terminating.add(entry.name)
             self._schedule(entry.name)
@@ -77,20 +77,20 @@ class Namespaces:
                         finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
         self._report(entry, left, finalizers)
 
-    def _content_kinds(self) -> list[Kind]:
-        tables: dict[str, Kind] = {}
+    def _content_kinds(self) -> list[ResourceKind]:
+        tables: dict[str, ResourceKind] = {}
         for kind in self._kinds.values():
             if kind.namespaced and kind.stored:
                 tables.setdefault(kind.table, kind)
         return list(tables.values())
 
-    def _delete(self, kind: Kind, entry: Entry) -> tuple[Entry, bool]:
+    def _delete(self, kind: ResourceKind, entry: StoredObject) -> tuple[StoredObject, bool]:
         try:
             return self._deletion.delete(kind, entry, {"propagationPolicy": "Background"})
         except ApiError:
             return entry, False
 
-    def _report(self, entry: Entry, left: dict[str, int], finalizers: dict[str, int]) -> None:
+    def _report(self, entry: StoredObject, left: dict[str, int], finalizers: dict[str, int]) -> None:
         obj = entry.object()
         if not left:
             obj["spec"]["finalizers"] = [f for f in obj["spec"].get("finalizers") or () if f != _FINALIZER]

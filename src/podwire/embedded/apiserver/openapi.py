@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from podwire.embedded.apiserver import openapi_protobuf
-from podwire.embedded.apiserver.kinds import GROUPS, Kind
+from podwire.embedded.apiserver.kinds import GROUPS, ResourceKind
 from podwire.embedded.apiserver.schema import data
 
 Json = dict[str, Any]
@@ -137,7 +137,7 @@ def _parameter(name: str, v2: bool) -> Json:
     return {**parameter, **kind} if v2 else {**parameter, "schema": kind}
 
 
-def _operation(kind: Kind, method: str, action: str, v2: bool) -> Json:
+def _operation(kind: ResourceKind, method: str, action: str, v2: bool) -> Json:
     out: Json = {
         "parameters": [_parameter(name, v2) for name in _PARAMETERS[method]],
         "responses": {"200": {"description": "OK"}},
@@ -156,7 +156,7 @@ def _operation(kind: Kind, method: str, action: str, v2: bool) -> Json:
     return out
 
 
-def _paths(kind: Kind, *, v2: bool) -> Json:
+def _paths(kind: ResourceKind, *, v2: bool) -> Json:
     """The paths of one resource: the list and the single object."""
     root = f"{kind.path}/namespaces/{{namespace}}" if kind.namespaced else kind.path
     listed: Json = {}
@@ -183,8 +183,8 @@ class Documents:
     ``custom`` holds the raw ``openAPIV3Schema`` of each custom kind.
     """
 
-    def __init__(self, kinds: Iterable[Kind], custom: Mapping[GroupVersionKind, Json] | None = None) -> None:
-        self._groups: dict[str, list[Kind]] = {
+    def __init__(self, kinds: Iterable[ResourceKind], custom: Mapping[GroupVersionKind, Json] | None = None) -> None:
+        self._groups: dict[str, list[ResourceKind]] = {
             self._path(group, version): [] for group, versions in GROUPS.items() for version in versions
         }
         for kind in kinds:
@@ -250,7 +250,7 @@ class Documents:
             "definitions": self._schemas(kinds, V2_REF),
         }
 
-    def _schemas(self, kinds: Iterable[Kind], prefix: str) -> Json:
+    def _schemas(self, kinds: Iterable[ResourceKind], prefix: str) -> Json:
         names, custom = ["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"], {}
         names.append("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
         for kind in kinds:

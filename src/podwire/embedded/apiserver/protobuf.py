@@ -28,7 +28,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DEPTH = 64
 """Messages nested deeper than this are refused; JSONSchemaProps is the deepest real one."""
 
-Table = Mapping[int, tuple[str, str]]
+MessageFields = Mapping[int, tuple[str, str]]
 Wire = tuple[int, int, int | bytes]
 
 
@@ -74,7 +74,7 @@ def scan(raw: bytes) -> Iterator[Wire]:
 
 
 @cache
-def _tables() -> Mapping[str, Table]:
+def _tables() -> Mapping[str, MessageFields]:
     tables = data.read("protobuf.json.xz")
     return {
         name: {int(number): (field, kind) for number, (field, kind) in fields.items()}

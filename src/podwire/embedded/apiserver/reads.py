@@ -18,7 +18,7 @@ from podwire.embedded.apiserver import bodies, conversion, failures, views
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.fields import Filter, parse_filter
 from podwire.embedded.apiserver.semantics import Semantics
-from podwire.embedded.apiserver.store import Entry, Store
+from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.errors import ApiError
 from podwire.http.message import Response
 from podwire.runtime.clock import Clock
@@ -30,12 +30,12 @@ _encode = msgspec.json.Encoder().encode
 
 class _Snapshot(msgspec.Struct):
     version: int
-    entries: Sequence[Entry]
+    entries: Sequence[StoredObject]
     filter: Filter
     expires: float
 
 
-class Reader:
+class ObjectReader:
     """Answers reads."""
 
     def __init__(self, store: Store, semantics: Semantics, clock: Clock, *, snapshot_s: float) -> None:
@@ -59,7 +59,7 @@ class Reader:
             raise failures.not_found(call.kind, call.name)
         return self.render_entry(call, entry)
 
-    def render_entry(self, call: Call, entry: Entry, status: int = 200) -> Response:
+    def render_entry(self, call: Call, entry: StoredObject, status: int = 200) -> Response:
         """One stored object in the form asked for."""
         view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
         if view.form == views.PLAIN:
@@ -121,7 +121,7 @@ class Reader:
         return self.answer(view, body)
 
     def _render_list(
-        self, view: views.View, version: int, entries: Sequence[Entry], more: str, remaining: int | None
+        self, view: views.View, version: int, entries: Sequence[StoredObject], more: str, remaining: int | None
     ) -> bytes:
         if view.form == views.PLAIN:
             return views.join_list(view.kind, views.list_head(view.kind, version, more, remaining), entries)
@@ -135,7 +135,7 @@ class Reader:
         objects = [conversion.view(view.kind, entry.object()) for entry in entries]
         return _encode(self.table(view, objects, meta))
 
-    def select(self, table: str, selection: Filter) -> Sequence[Entry]:
+    def select(self, table: str, selection: Filter) -> Sequence[StoredObject]:
         """The entries that a filter selects, by namespace and name."""
         if selection.name and selection.namespace:
             entry = self._store.get(table, selection.namespace, selection.name)
@@ -165,7 +165,7 @@ class Reader:
         if exact and version < self._store.table(call.kind.table).version:
             raise failures.expired(f"The provided resource version {version} is not available any more")
 
-    def _keep(self, version: int, entries: Sequence[Entry], selection: Filter) -> str:
+    def _keep(self, version: int, entries: Sequence[StoredObject], selection: Filter) -> str:
         now = self._clock.monotonic()
         while self._snapshots and (
             len(self._snapshots) >= _SNAPSHOTS or next(iter(self._snapshots.values())).expires < now
@@ -175,7 +175,7 @@ class Reader:
         self._snapshots[number] = _Snapshot(version, entries, selection, now + self._snapshot_s)
         return base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
 
-    def _resume(self, call: Call, token: str) -> tuple[int, Sequence[Entry], Filter]:
+    def _resume(self, call: Call, token: str) -> tuple[int, Sequence[StoredObject], Filter]:
         if call.query.get("resourceVersion", "") not in ("", "0"):
             raise failures.bad_request("specifying resource version is not allowed when using continue")
         try:

@@ -13,17 +13,17 @@ import msgspec
 
 from podwire.embedded.apiserver import bodies, failures
 from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anonymous
-from podwire.embedded.apiserver.calls import Call, User, merge_options, parse_target
+from podwire.embedded.apiserver.calls import Call, UserInfo, merge_options, parse_target
 from podwire.embedded.apiserver.fields import parse_filter
-from podwire.embedded.apiserver.kinds import Key, Kind
-from podwire.embedded.apiserver.reads import Reader
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
+from podwire.embedded.apiserver.reads import ObjectReader
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.store import Store
 from podwire.embedded.apiserver.strategies import RETURNED_WHEN_DELETED
 from podwire.embedded.apiserver.subresources import Subresources
 from podwire.embedded.apiserver.validate import fields
 from podwire.embedded.apiserver.watches import Watcher
-from podwire.embedded.apiserver.writes import Writer, Written
+from podwire.embedded.apiserver.writes import Writer, WriteResult
 from podwire.errors import ApiError
 from podwire.http.answer import Handler, Result
 from podwire.http.message import Request, Response
@@ -39,8 +39,8 @@ class Collaborators(msgspec.Struct, frozen=True):
     """What the API hands requests on to."""
 
     store: Store
-    kinds: Mapping[Key, Kind]
-    reader: Reader
+    kinds: Mapping[Key, ResourceKind]
+    reader: ObjectReader
     writer: Writer
     watcher: Watcher
     authenticator: Authenticator
@@ -88,7 +88,7 @@ class Api:
             raise failures.no_resource()
         return page(request)
 
-    def _refuse_anonymous(self, request: Request, user: User) -> ApiError:
+    def _refuse_anonymous(self, request: Request, user: UserInfo) -> ApiError:
         segments = request.segments()
         verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
         try:
@@ -160,7 +160,7 @@ class Api:
         durable.add_done_callback(finish)
         return settled
 
-    def _write(self, call: Call) -> Written:
+    def _write(self, call: Call) -> WriteResult:
         request = call.request
         media_type = bodies.media_type(request.headers.get("content-type", ""))
         if request.method == "PATCH":
@@ -172,7 +172,7 @@ class Api:
             return self._writer.create(call, obj)
         return self._writer.update(call, obj)
 
-    def _settle(self, call: Call, written: Written) -> Result | Awaitable[Result]:
+    def _settle(self, call: Call, written: WriteResult) -> Result | Awaitable[Result]:
         headers = tuple(("Warning", f'299 - "{_escaped(text)}"') for text in call.warnings)
         status = 201 if written.created else 200
         entry = written.entry

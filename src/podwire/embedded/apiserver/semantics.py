@@ -13,11 +13,11 @@ from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.customresources import TABLE, CustomResources
 from podwire.embedded.apiserver.defaults import objects as defaults
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.patch import json_patch, merge, server_side, strategic
 from podwire.embedded.apiserver.schema import data
-from podwire.embedded.apiserver.settings import Settings
-from podwire.embedded.apiserver.store import Change, Store
+from podwire.embedded.apiserver.settings import ApiServerSettings
+from podwire.embedded.apiserver.store import ObjectChange, Store
 from podwire.embedded.apiserver.tables import columns
 from podwire.embedded.apiserver.validate import fields, objects
 
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 class Semantics:
     """The rules of every kind."""
 
-    def __init__(self, settings: Settings, store: Store, custom: CustomResources) -> None:
+    def __init__(self, settings: ApiServerSettings, store: Store, custom: CustomResources) -> None:
         self._settings = settings
         self._store = store
         self.custom = custom
@@ -44,19 +44,19 @@ class Semantics:
         for entry in self._store.entries("/services"):
             self._allocator.observe(None, entry.object())
 
-    def _observe(self, change: Change) -> None:
+    def _observe(self, change: ObjectChange) -> None:
         if change.entry.table == "/services":
             old = change.before.object() if change.before is not None else None
             self._allocator.observe(old, None if change.type == "DELETED" else change.entry.object())
 
-    def schema(self, kind: Kind) -> data.SchemaNode:
+    def schema(self, kind: ResourceKind) -> data.SchemaNode:
         """The schema of a kind's objects."""
         if kind.custom:
             served = self.custom.served(kind)
             return served.node if served is not None else data.SchemaNode({}, {})
         return data.for_kind(kind.group, kind.version, kind.kind) or data.SchemaNode({}, {})
 
-    def table(self, kind: Kind, objects: Sequence[Object], now: datetime.datetime, include: str) -> Object:
+    def table(self, kind: ResourceKind, objects: Sequence[Object], now: datetime.datetime, include: str) -> Object:
         """A Table with one row an object."""
         served = self.custom.served(kind) if kind.custom else None
         own = served.columns if served is not None else None

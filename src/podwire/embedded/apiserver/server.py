@@ -17,20 +17,20 @@ from typing import Any, get_args
 import msgspec
 
 from podwire.embedded.apiserver import bootstrap, failures
-from podwire.embedded.apiserver.auth import Authenticator, Tokens
+from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.customresources import CustomResources
-from podwire.embedded.apiserver.discovery import Discovery
+from podwire.embedded.apiserver.discovery import DiscoveryDocuments
 from podwire.embedded.apiserver.documents import OpenApi
 from podwire.embedded.apiserver.garbage import Garbage
 from podwire.embedded.apiserver.journal import Journal
 from podwire.embedded.apiserver.kinds import KINDS
-from podwire.embedded.apiserver.monitoring import Health, Metrics, render_index, render_version
+from podwire.embedded.apiserver.monitoring import Metrics, ReadinessChecks, render_index, render_version
 from podwire.embedded.apiserver.namespaces import Namespaces
-from podwire.embedded.apiserver.reads import Reader
+from podwire.embedded.apiserver.reads import ObjectReader
 from podwire.embedded.apiserver.rest import Api, Collaborators
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.semantics import Semantics
-from podwire.embedded.apiserver.settings import Settings, load
+from podwire.embedded.apiserver.settings import ApiServerSettings, load
 from podwire.embedded.apiserver.store import Store
 from podwire.embedded.apiserver.subresources import Subresources
 from podwire.embedded.apiserver.tunnel import Tunnel
@@ -47,10 +47,10 @@ from podwire.runtime.tasks import TaskSet
 _EXPIRY_S = 60.0
 
 
-class Server:
+class ApiServer:
     """One API server in this event loop."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: ApiServerSettings, clock: Clock) -> None:
         """Opens the state and puts the parts together.
 
         Raises: ClusterError when the state cannot be used, ConfigError for a wrong or missing file.
@@ -73,13 +73,15 @@ class Server:
         custom = CustomResources(self.store, self.kinds, clock)
         custom.start()
         self._semantics = Semantics(settings, self.store, custom)
-        tokens = Tokens(signing_key, settings.issuer, clock, self.store)
-        reader = Reader(self.store, self._semantics, clock, snapshot_s=settings.list_snapshot_s)
+        tokens = ServiceAccountTokens(signing_key, settings.issuer, clock, self.store)
+        reader = ObjectReader(self.store, self._semantics, clock, snapshot_s=settings.list_snapshot_s)
         self.writer = Writer(self.store, self._semantics, clock)
         self._watcher = Watcher(self.store, reader, bookmark_s=settings.bookmark_s)
-        discovery, openapi = Discovery(self.kinds), OpenApi(self.kinds, custom.schemas)
+        discovery, openapi = DiscoveryDocuments(self.kinds), OpenApi(self.kinds, custom.schemas)
         custom.on_kinds = (discovery.changed, openapi.changed)
-        self.health = Health({"ping": lambda: True, "journal": lambda: True, "bootstrap": lambda: self._started})
+        self.health = ReadinessChecks(
+            {"ping": lambda: True, "journal": lambda: True, "bootstrap": lambda: self._started}
+        )
         pages: dict[str, Handler] = {
             "": render_index, "api": discovery.answer, "apis": discovery.answer, "openapi": openapi.answer,
             "version": render_version, "healthz": self.health.answer, "livez": self.health.answer,
@@ -158,12 +160,12 @@ def warm() -> None:
     data.names()
 
 
-async def run(settings: Settings, clock: Clock | None = None) -> None:
+async def run(settings: ApiServerSettings, clock: Clock | None = None) -> None:
     """Runs a server until it is cancelled or told to stop by SIGTERM or SIGINT.
 
     Raises: ClusterError or ConfigError when it cannot start.
     """
-    server = Server(settings, clock or SystemClock())
+    server = ApiServer(settings, clock or SystemClock())
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -190,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def render_settings(settings: Settings) -> bytes:
+def render_settings(settings: ApiServerSettings) -> bytes:
     """The settings as a file that :func:`podwire.embedded.apiserver.settings.load` reads (JSON, which is YAML)."""
     return msgspec.json.format(msgspec.json.encode(settings, enc_hook=str), indent=2)
 

@@ -10,7 +10,7 @@ from podwire.errors import ConfigError
 from podwire.model.document import wrong
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Where the server listens, keeps its state, and what it knows of the cluster. Paths are absolute."""
 
     listen: tuple[str, ...]
@@ -83,17 +83,17 @@ def _path(kind: type, value: object) -> object:
     return Path(value)
 
 
-def load(path: Path) -> Settings:
+def load(path: Path) -> ApiServerSettings:
     """The settings in a YAML file.
 
     Raises: ConfigError naming the field.
     """
     try:
         document = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
-        return msgspec.convert(document, Settings, strict=False, dec_hook=_path)
+        return msgspec.convert(document, ApiServerSettings, strict=False, dec_hook=_path)
     except OSError as failure:
         raise ConfigError(str(path), "", f"cannot be read: {failure.strerror}") from failure
     except yaml.YAMLError as failure:
         raise ConfigError(str(path), "", f"is not YAML: {failure}") from failure
     except msgspec.ValidationError as failure:
-        raise wrong(failure, Settings, str(path)) from failure
+        raise wrong(failure, ApiServerSettings, str(path)) from failure

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver.fields import selectable
-from podwire.embedded.apiserver.journal import Batch, Journal, Row
+from podwire.embedded.apiserver.journal import Journal, Row, WriteBatch
 from podwire.errors import ApiError
 
 HISTORY = 10_000
@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class Entry:
+class StoredObject:
     """One stored object; never changed, only replaced."""
 
     __slots__ = ("fields", "labels", "name", "namespace", "raw", "table", "uid", "version")
@@ -59,12 +59,12 @@ class Entry:
         return self.namespace, self.name
 
 
-class Change:
+class ObjectChange:
     """One committed write; ``type`` is ADDED, MODIFIED or DELETED, ``frames`` caches encodings by view."""
 
     __slots__ = ("before", "entry", "frames", "type")
 
-    def __init__(self, kind: str, entry: Entry, before: Entry | None) -> None:
+    def __init__(self, kind: str, entry: StoredObject, before: StoredObject | None) -> None:
         self.type = kind
         self.entry = entry
         self.before = before
@@ -76,20 +76,20 @@ class Change:
         return self.entry.version
 
 
-class Table:
+class ObjectTable:
     """All objects of one kind."""
 
     __slots__ = ("_order", "compacted", "history", "listeners", "name", "objects", "version")
 
     def __init__(self, name: str, compacted: int) -> None:
         self.name = name
-        self.objects: dict[tuple[str, str], Entry] = {}
-        self.history: deque[Change] = deque()
+        self.objects: dict[tuple[str, str], StoredObject] = {}
+        self.history: deque[ObjectChange] = deque()
         self.compacted = compacted
         """Changes up to and including this version are forgotten."""
         self.version = 0
         """Version of the last write, committed or not."""
-        self.listeners: dict[Callable[[list[Change]], None], None] = {}
+        self.listeners: dict[Callable[[list[ObjectChange]], None], None] = {}
         self._order: list[tuple[str, str]] | None = None
 
     def ordered(self) -> list[tuple[str, str]]:
@@ -98,7 +98,7 @@ class Table:
             self._order = sorted(self.objects)
         return self._order
 
-    def replace(self, key: tuple[str, str], entry: Entry | None) -> None:
+    def replace(self, key: tuple[str, str], entry: StoredObject | None) -> None:
         """Puts, or with None removes."""
         if entry is None:
             if self.objects.pop(key, None) is not None:
@@ -108,7 +108,7 @@ class Table:
                 self._order = None
             self.objects[key] = entry
 
-    def remember(self, changes: Iterable[Change]) -> None:
+    def remember(self, changes: Iterable[ObjectChange]) -> None:
         """Adds committed changes to the history and forgets the oldest."""
         history = self.history
         history.extend(changes)
@@ -123,43 +123,43 @@ class Store:
         """Reads everything back from the journal and starts its writer."""
         self._journal = journal
         self._loop = asyncio.get_running_loop()
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ObjectTable] = {}
         self.version = journal.version()
         self.committed = self.version
         for row in journal.rows():
             if row.value is not None:
                 table = self.table(row.table)
-                entry = Entry(row.table, _decode(row.value), bytes(row.value), row.version)
+                entry = StoredObject(row.table, _decode(row.value), bytes(row.value), row.version)
                 table.replace(entry.key, entry)
                 table.version = max(table.version, row.version)
-        self._pending: list[Change] = []
-        self._in_flight: list[Change] = []
+        self._pending: list[ObjectChange] = []
+        self._in_flight: list[ObjectChange] = []
         self._scheduled = False
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.on_write: list[Callable[[Change], None]] = []
+        self.on_write: list[Callable[[ObjectChange], None]] = []
         """Called with every write at once, before the write is on the disk."""
-        self.on_change: list[Callable[[Change], None]] = []
+        self.on_change: list[Callable[[ObjectChange], None]] = []
         """Told about every committed change, in order."""
         self.on_rollback: list[Callable[[], None]] = []
         """Called when writes were taken back; state that is derived from writes must be derived again."""
         journal.start()
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> ObjectTable:
         """The table of that name; an unknown name makes a new table."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = Table(name, self.version)
+            table = self._tables[name] = ObjectTable(name, self.version)
         return table
 
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[ObjectTable, ...]:
         """Every table that ever held something."""
         return tuple(self._tables.values())
 
-    def get(self, table: str, namespace: str, name: str) -> Entry | None:
+    def get(self, table: str, namespace: str, name: str) -> StoredObject | None:
         """The object, or None."""
         return self.table(table).objects.get((namespace, name))
 
-    def entries(self, table: str, namespace: str = "") -> list[Entry]:
+    def entries(self, table: str, namespace: str = "") -> list[StoredObject]:
         """The objects by namespace and name; all namespaces for an empty one."""
         collection = self.table(table)
         objects = collection.objects
@@ -171,35 +171,35 @@ class Store:
             for key in order[bisect_left(order, (namespace, "")) : bisect_left(order, (namespace + "\0", ""))]
         ]
 
-    def put(self, table: str, obj: dict[str, Any]) -> Entry:
+    def put(self, table: str, obj: dict[str, Any]) -> StoredObject:
         """Stores the object under the next version, which is set in it."""
         collection = self.table(table)
         version = self._advance(collection)
         obj["metadata"]["resourceVersion"] = str(version)
-        entry = Entry(table, obj, _encode(obj), version)
+        entry = StoredObject(table, obj, _encode(obj), version)
         before = collection.objects.get(entry.key)
         collection.replace(entry.key, entry)
-        self._queue(Change("MODIFIED" if before is not None else "ADDED", entry, before))
+        self._queue(ObjectChange("MODIFIED" if before is not None else "ADDED", entry, before))
         return entry
 
-    def delete(self, entry: Entry, last: dict[str, Any] | None = None) -> Entry:
+    def delete(self, entry: StoredObject, last: dict[str, Any] | None = None) -> StoredObject:
         """Removes an object; returns its last state (``last``, or as stored) under the deletion's version."""
         collection = self.table(entry.table)
         version = self._advance(collection)
         obj = last if last is not None else entry.object()
         obj["metadata"]["resourceVersion"] = str(version)
-        gone = Entry(entry.table, obj, _encode(obj), version)
+        gone = StoredObject(entry.table, obj, _encode(obj), version)
         before = collection.objects.get(entry.key)
         collection.replace(entry.key, None)
-        self._queue(Change("DELETED", gone, before))
+        self._queue(ObjectChange("DELETED", gone, before))
         return gone
 
-    def _advance(self, table: Table) -> int:
+    def _advance(self, table: ObjectTable) -> int:
         self.version += 1
         table.version = self.version
         return self.version
 
-    def _queue(self, change: Change) -> None:
+    def _queue(self, change: ObjectChange) -> None:
         self._pending.append(change)
         for observer in self.on_write:
             observer(change)
@@ -219,7 +219,7 @@ class Store:
             )
             for change in self._in_flight
         )  # fmt: skip
-        self._journal.write(Batch(rows, rows[-1].version, self._written))
+        self._journal.write(WriteBatch(rows, rows[-1].version, self._written))
 
     def _written(self, problem: str | None) -> None:
         if not self._loop.is_closed():
@@ -231,7 +231,7 @@ class Store:
             self._take_back(batch, problem)
             return
         self.committed = batch[-1].version
-        by_table: dict[str, list[Change]] = {}
+        by_table: dict[str, list[ObjectChange]] = {}
         for change in batch:
             by_table.setdefault(change.entry.table, []).append(change)
         for name, changes in by_table.items():
@@ -250,7 +250,7 @@ class Store:
         if self._pending:
             self._flush()
 
-    def _take_back(self, batch: list[Change], problem: str) -> None:
+    def _take_back(self, batch: list[ObjectChange], problem: str) -> None:
         undone = batch + self._pending
         self._pending = []
         for change in reversed(undone):
@@ -277,7 +277,7 @@ class Store:
             self._waiters.append((version, future))
         return future
 
-    def uncommitted(self, table: str) -> Iterator[Change]:
+    def uncommitted(self, table: str) -> Iterator[ObjectChange]:
         """The changes of a table that are not on the disk yet, the newest first."""
         for changes in (self._pending, self._in_flight):
             for change in reversed(changes):

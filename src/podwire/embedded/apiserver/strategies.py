@@ -8,7 +8,7 @@ resourceVersion, which are deleted with a grace period.
 import random
 from typing import Any
 
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 
 Object = dict[str, Any]
 
@@ -81,12 +81,12 @@ _UNCOUNTED = ("finalize", "binding")
 """Subresources whose writes do not change the desired state."""
 
 
-def counts_generations(kind: Kind) -> bool:
+def counts_generations(kind: ResourceKind) -> bool:
     """Whether objects carry a generation."""
     return kind.custom or kind.table in GENERATIONS
 
 
-def prepare_create(kind: Kind, obj: Object) -> None:
+def prepare_create(kind: ResourceKind, obj: Object) -> None:
     """Sets what the server alone decides about a new object: status and generation."""
     if kind.has_status and kind.table not in _KEEPS_STATUS_ON_CREATE:
         obj.pop("status", None)
@@ -103,7 +103,7 @@ def prepare_create(kind: Kind, obj: Object) -> None:
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
 
 
-def prepare_update(kind: Kind, new: Object, old: Object) -> None:
+def prepare_update(kind: ResourceKind, new: Object, old: Object) -> None:
     """Keeps what a plain update may not change."""
     if kind.has_status:
         _keep(new, old, "status")
@@ -112,7 +112,7 @@ def prepare_update(kind: Kind, new: Object, old: Object) -> None:
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = old["metadata"]["name"]
 
 
-def count_generation(kind: Kind, new: Object, old: Object, subresource: str) -> None:
+def count_generation(kind: ResourceKind, new: Object, old: Object, subresource: str) -> None:
     """Counts a change of the content; both objects have their defaults, so omitting a default is not a change."""
     if subresource in _UNCOUNTED or not counts_generations(kind):
         return
@@ -120,7 +120,7 @@ def count_generation(kind: Kind, new: Object, old: Object, subresource: str) -> 
         new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
 
 
-def prepare_status(kind: Kind, new: Object, old: Object) -> None:
+def prepare_status(kind: ResourceKind, new: Object, old: Object) -> None:
     """Keeps everything but the status, and of most kinds the metadata too."""
     for field in tuple(new.keys() | old.keys()):
         if field not in ("status", "metadata"):
@@ -134,7 +134,7 @@ def prepare_status(kind: Kind, new: Object, old: Object) -> None:
         status.setdefault("qosClass", (old.get("status") or {}).get("qosClass", "BestEffort"))
 
 
-def prepare_change(kind: Kind, new: Object, old: Object, subresource: str) -> None:
+def prepare_change(kind: ResourceKind, new: Object, old: Object, subresource: str) -> None:
     """As :func:`prepare_update`, through a subresource where that says less."""
     if subresource == "ephemeralcontainers":
         _keep_all_but_ephemeral(new, old)
@@ -156,7 +156,7 @@ def _keep(new: Object, old: Object, field: str) -> None:
         new.pop(field, None)
 
 
-def _content(kind: Kind, obj: Object) -> Object:
+def _content(kind: ResourceKind, obj: Object) -> Object:
     """The part whose changes a generation counts: the spec, or the whole object without a spec."""
     if not kind.custom and "spec" in obj:
         return {"spec": obj["spec"]}

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import bodies, failures, scale
-from podwire.embedded.apiserver.auth import Tokens
+from podwire.embedded.apiserver.auth import ServiceAccountTokens
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.customresources import CustomResources
-from podwire.embedded.apiserver.kinds import KINDS, Kind
-from podwire.embedded.apiserver.store import Entry, Store
+from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
+from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.embedded.apiserver.writes import Writer
 from podwire.errors import ApiError
 from podwire.model.selector import LabelSelector
@@ -34,7 +34,9 @@ _TOKEN_LIMIT_S = (600, 1 << 32)
 class Subresources:
     """Answers subresources of stored objects."""
 
-    def __init__(self, store: Store, writer: Writer, tokens: Tokens, custom: CustomResources, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, writer: Writer, tokens: ServiceAccountTokens, custom: CustomResources, clock: Clock
+    ) -> None:
         self._custom = custom
         self._store = store
         self._writer = writer
@@ -66,7 +68,7 @@ class Subresources:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
         return self._writer.parse(call, media_type, call.request.body)
 
-    def _replace(self, call: Call, entry: Entry) -> Answer:
+    def _replace(self, call: Call, entry: StoredObject) -> Answer:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
         if call.request.method == "PATCH":
             written = self._writer.patch(call, media_type, call.request.body)
@@ -84,7 +86,7 @@ class Subresources:
 
     # -- scale
 
-    def _scale(self, call: Call, entry: Entry) -> Answer:
+    def _scale(self, call: Call, entry: StoredObject) -> Answer:
         obj = entry.object()
         paths = self._custom.scale_paths(call.kind)
         if call.verb == "get":
@@ -139,7 +141,7 @@ class Subresources:
             return entry.version
         return self._store.put("/pods", obj).version
 
-    def _evict(self, call: Call, entry: Entry) -> Answer:
+    def _evict(self, call: Call, entry: StoredObject) -> Answer:
         eviction = self._body(call)
         options = dict(eviction.get("deleteOptions") or {})
         if call.dry_run:
@@ -151,7 +153,7 @@ class Subresources:
         last, _ = self._writer.deletion.delete(call.kind, entry, options)
         return 201, _encode(_status_success(201)), max(last.version, self._store.table(_BUDGETS.table).version)
 
-    def _check_budget(self, entry: Entry, pod: Object, *, dry_run: bool) -> None:
+    def _check_budget(self, entry: StoredObject, pod: Object, *, dry_run: bool) -> None:
         budgets = [b for b in self._store.entries(_BUDGETS.table, entry.namespace) if _covers(b.object(), entry)]
         if not budgets:
             return
@@ -177,7 +179,7 @@ class Subresources:
 
     # -- service accounts
 
-    def _token(self, call: Call, entry: Entry) -> Answer:
+    def _token(self, call: Call, entry: StoredObject) -> Answer:
         request = self._body(call)
         spec = request.setdefault("spec", {})
         audiences = spec.get("audiences") or [self._tokens.issuer]
@@ -229,8 +231,8 @@ class Subresources:
         return {"name": found.name, "uid": found.uid}
 
 
-def _token_kind() -> Kind:
-    return Kind(group="authentication.k8s.io", version="v1", kind="TokenRequest", plural="tokenrequests")
+def _token_kind() -> ResourceKind:
+    return ResourceKind(group="authentication.k8s.io", version="v1", kind="TokenRequest", plural="tokenrequests")
 
 
 def _status_success(code: int) -> Object:
@@ -248,7 +250,7 @@ def _pod_ready(pod: Object) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-def _covers(budget: Object, pod: Entry) -> bool:
+def _covers(budget: Object, pod: StoredObject) -> bool:
     selector = (budget.get("spec") or {}).get("selector")
     if selector is None:
         return False

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.kinds import KINDS
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
 from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
@@ -63,8 +63,8 @@ class _Pipe(asyncio.Protocol):
             self._other.resume_reading()
 
 
-class Destination(NamedTuple):
-    """The address and path that a request is passed on to."""
+class TunnelDestination(NamedTuple):
+    """The address and path to which the tunnel passes a request on."""
 
     host: str
     port: int
@@ -79,7 +79,7 @@ class Tunnel:
     store: Store
     """Where pods and nodes are found; to be set before the first request."""
 
-    def __init__(self, settings: Settings, tasks: TaskSet) -> None:
+    def __init__(self, settings: ApiServerSettings, tasks: TaskSet) -> None:
         self._tasks = tasks
         self._context = _client_context(settings)
 
@@ -95,7 +95,7 @@ class Tunnel:
 
     # -- where to
 
-    def _destination(self, call: Call) -> Destination:
+    def _destination(self, call: Call) -> TunnelDestination:
         if call.kind.table == "/nodes":
             return self._of_node(call)
         if call.subresource == "proxy":
@@ -108,9 +108,9 @@ class Tunnel:
         if not node:
             raise failures.bad_request(f"pod {call.name} does not have a host assigned")
         host, port = self._kubelet(str(node))
-        return Destination(host, port, _kubelet_path(call, pod))
+        return TunnelDestination(host, port, _kubelet_path(call, pod))
 
-    def _of_node(self, call: Call) -> Destination:
+    def _of_node(self, call: Call) -> TunnelDestination:
         """A node's kubelet, or one of its ports: ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT``."""
         found = _NODE.fullmatch(call.name)
         if found is None or not 0 < int(found["port"] or 1) < 65536:
@@ -120,7 +120,7 @@ class Tunnel:
         path = _with_query("/" + "/".join(call.target.rest), call.request.raw_query)
         port = int(found["port"] or kubelet)
         own = port == kubelet
-        return Destination(host, port, path, tls=own or found["scheme"] == "https", kubelet=own)
+        return TunnelDestination(host, port, path, tls=own or found["scheme"] == "https", kubelet=own)
 
     def _kubelet(self, node: str) -> tuple[str, int]:
         entry = self.store.get("/nodes", "", node)
@@ -135,7 +135,7 @@ class Tunnel:
 
     # -- the exchange
 
-    async def _exchange(self, call: Call, to: Destination) -> Result:
+    async def _exchange(self, call: Call, to: TunnelDestination) -> Result:
         request = call.request
         context = (self._context if to.kubelet else _unverified()) if to.tls else None
         async with asyncio.timeout(_CONNECT_S):
@@ -208,7 +208,7 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def _client_context(settings: Settings) -> ssl.SSLContext:
+def _client_context(settings: ApiServerSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(settings.kubelet_ca or settings.client_ca)

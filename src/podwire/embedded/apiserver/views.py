@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import conversion, failures
-from podwire.embedded.apiserver.kinds import Kind
-from podwire.embedded.apiserver.store import Entry
+from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.store import StoredObject
 
 Object = dict[str, Any]
 
@@ -24,7 +24,7 @@ METADATA = "metadata"
 class View(msgspec.Struct, frozen=True):
     """One form of answer; hashable, so that encodings can be kept by it."""
 
-    kind: Kind
+    kind: ResourceKind
     form: str = PLAIN
     include: str = "Metadata"
     yaml: bool = False
@@ -32,7 +32,7 @@ class View(msgspec.Struct, frozen=True):
     """Tables without column definitions, as in all but the first event of a watch."""
 
 
-def choose(kind: Kind, accept: str, include: str = "") -> View:
+def choose(kind: ResourceKind, accept: str, include: str = "") -> View:
     """The first form in ``Accept`` that can be given.
 
     Raises: ApiError 406 when there is none.
@@ -53,12 +53,12 @@ def choose(kind: Kind, accept: str, include: str = "") -> View:
     raise failures.not_acceptable()
 
 
-def is_converted(kind: Kind, raw: bytes) -> bool:
+def is_converted(kind: ResourceKind, raw: bytes) -> bool:
     """Whether the stored text can be sent as it is for this kind."""
     return b'"apiVersion":"%b"' % kind.api_version.encode() in raw[:120]
 
 
-def plain(kind: Kind, entry: Entry) -> bytes:
+def plain(kind: ResourceKind, entry: StoredObject) -> bytes:
     """The object as JSON in the version asked for."""
     if not kind.shared or is_converted(kind, entry.raw):
         return entry.raw
@@ -70,7 +70,7 @@ def metadata_only(obj: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-def list_head(kind: Kind, version: int, more: str = "", remaining: int | None = None) -> bytes:
+def list_head(kind: ResourceKind, version: int, more: str = "", remaining: int | None = None) -> bytes:
     """A list up to its first item."""
     meta: Object = {"resourceVersion": str(version)}
     if more:
@@ -83,12 +83,12 @@ def list_head(kind: Kind, version: int, more: str = "", remaining: int | None = 
     )  # fmt: skip
 
 
-def join_list(kind: Kind, head: bytes, entries: Iterable[Entry]) -> bytes:
+def join_list(kind: ResourceKind, head: bytes, entries: Iterable[StoredObject]) -> bytes:
     """The whole list as JSON."""
     return head + b",".join([plain(kind, entry) for entry in entries]) + b"]}"
 
 
-def metadata_list(version: int, entries: Sequence[Entry], more: str) -> bytes:
+def metadata_list(version: int, entries: Sequence[StoredObject], more: str) -> bytes:
     """A list of metadata only."""
     meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     return _encode({

@@ -20,8 +20,8 @@ import msgspec
 from podwire.embedded.apiserver import conversion, failures, views
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.fields import Filter, parse_filter
-from podwire.embedded.apiserver.reads import Reader, parse_version
-from podwire.embedded.apiserver.store import Change, Entry, Store, Table
+from podwire.embedded.apiserver.reads import ObjectReader, parse_version
+from podwire.embedded.apiserver.store import ObjectChange, ObjectTable, Store, StoredObject
 from podwire.errors import ApiError
 from podwire.http.answer import Stream, Streaming, encode_chunk
 
@@ -34,12 +34,12 @@ _COALESCE_S = 0.005
 """Least time between two writes to one client: at 1,000 events/s to 50 clients it saves half the processor."""
 
 
-class Watch:
-    """One client's watch."""
+class ClientWatch:
+    """The watch of one client."""
 
     __slots__ = ("_buffer_limit", "_columns_sent", "_reader", "_stream", "bookmarks", "filter", "version", "view")
 
-    def __init__(self, reader: Reader, view: views.View, selection: Filter, *, bookmarks: bool) -> None:
+    def __init__(self, reader: ObjectReader, view: views.View, selection: Filter, *, bookmarks: bool) -> None:
         self._reader = reader
         self._stream: Stream | None = None
         self._columns_sent = False
@@ -53,16 +53,16 @@ class Watch:
         """Takes the stream that events go to."""
         self._stream = stream
 
-    def initial(self, entries: Iterable[Entry], version: int, *, mark_end: bool) -> None:
+    def initial(self, entries: Iterable[StoredObject], version: int, *, mark_end: bool) -> None:
         """Sends existing objects as ADDED, then the bookmark of their end if the client asked for one."""
-        frames = [self._frame(Change("ADDED", entry, None), "ADDED", entry) for entry in entries]
+        frames = [self._frame(ObjectChange("ADDED", entry, None), "ADDED", entry) for entry in entries]
         if mark_end:
             frames.append(self._bookmark(version, end=True))
         self.version = version
         self._buffer_limit = BUFFER_LIMIT + sum(map(len, frames))
         self._send(frames)
 
-    def receive(self, changes: Iterable[Change]) -> None:
+    def receive(self, changes: Iterable[ObjectChange]) -> None:
         """Sends committed changes that are selected and newer than what was sent."""
         frames: list[bytes] = []
         selection = self.filter
@@ -95,7 +95,7 @@ class Watch:
         if stream.buffered > self._buffer_limit:
             stream.abort()
 
-    def _frame(self, change: Change, kind: str, entry: Entry) -> bytes:
+    def _frame(self, change: ObjectChange, kind: str, entry: StoredObject) -> bytes:
         view = self.view
         if view.form == views.TABLE:
             if self._columns_sent:
@@ -109,7 +109,7 @@ class Watch:
             )
         return cached
 
-    def _object(self, view: views.View, entry: Entry) -> bytes:
+    def _object(self, view: views.View, entry: StoredObject) -> bytes:
         if view.form == views.PLAIN:
             return views.plain(view.kind, entry)
         obj = conversion.view(view.kind, entry.object())
@@ -133,7 +133,7 @@ class Watch:
         return encode_chunk(_encode({"type": "BOOKMARK", "object": obj}) + b"\n")
 
 
-def _transition(selection: Filter, change: Change) -> str:
+def _transition(selection: Filter, change: ObjectChange) -> str:
     now = change.type != "DELETED" and selection.matches(change.entry)
     before = change.before is not None and selection.matches(change.before)
     if now:
@@ -149,15 +149,15 @@ class Hub:
 
     __slots__ = ("_changes", "_flushed", "_loop", "_timer", "watches")
 
-    def __init__(self, table: Table, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, table: ObjectTable, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._changes: list[Change] = []
+        self._changes: list[ObjectChange] = []
         self._flushed = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.watches: dict[Watch, None] = {}
+        self.watches: dict[ClientWatch, None] = {}
         table.listeners[self.receive] = None
 
-    def receive(self, changes: list[Change]) -> None:
+    def receive(self, changes: list[ObjectChange]) -> None:
         """Takes the changes of one commit."""
         if not self.watches:
             return
@@ -183,7 +183,7 @@ class Hub:
 class Watcher:
     """Opens watches and keeps them going."""
 
-    def __init__(self, store: Store, reader: Reader, *, bookmark_s: float) -> None:
+    def __init__(self, store: Store, reader: ObjectReader, *, bookmark_s: float) -> None:
         """Watches that ask for bookmarks get one every ``bookmark_s``."""
         self._store = store
         self._reader = reader
@@ -209,7 +209,7 @@ class Watcher:
         if version > self._store.version:
             raise ApiError(504, "Timeout", f"Too large resource version: {version}, current: {self._store.version}")
         bookmarks = call.flag("allowWatchBookmarks")
-        watch = Watch(self._reader, view, selection, bookmarks=bookmarks)
+        watch = ClientWatch(self._reader, view, selection, bookmarks=bookmarks)
         mark_end = call.flag("sendInitialEvents") and bookmarks
         seconds = call.number("timeoutSeconds")
 
@@ -236,13 +236,13 @@ class Watcher:
 
         return Streaming(start, headers=(("Cache-Control", "no-cache, private"),))
 
-    def _hub(self, table: Table) -> Hub:
+    def _hub(self, table: ObjectTable) -> Hub:
         hub = self._hubs.get(table.name)
         if hub is None:
             hub = self._hubs[table.name] = Hub(table, self._loop)
         return hub
 
-    def _send_initial(self, watch: Watch, table: Table, selection: Filter, *, mark_end: bool) -> None:
+    def _send_initial(self, watch: ClientWatch, table: ObjectTable, selection: Filter, *, mark_end: bool) -> None:
         """Sends the committed state, without the writes that are not on the disk yet."""
         state = {entry.key: entry for entry in self._reader.select(table.name, selection)}
         for change in self._store.uncommitted(table.name):

@@ -13,9 +13,9 @@ from typing import Any
 from podwire.embedded.apiserver import conversion, failures, strategies
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.deletion import Deletion, deletes_now
-from podwire.embedded.apiserver.kinds import Key, Kind
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.semantics import Semantics
-from podwire.embedded.apiserver.store import Entry, Store
+from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.errors import ApiError
 from podwire.runtime.clock import Clock, rfc3339
 
@@ -24,12 +24,12 @@ Object = dict[str, Any]
 _FROM_OLD = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
-class Written:
-    """The outcome of a write: the stored entry, or the object of a dry run; and whether it is new."""
+class WriteResult:
+    """The result of a write: the stored object, or the object of a dry run, and whether the write created it."""
 
     __slots__ = ("created", "entry", "obj")
 
-    def __init__(self, entry: Entry | None, obj: Object | None, *, created: bool) -> None:
+    def __init__(self, entry: StoredObject | None, obj: Object | None, *, created: bool) -> None:
         self.entry = entry
         self.obj = obj
         self.created = created
@@ -61,7 +61,7 @@ class Writer:
 
     # -- create
 
-    def create(self, call: Call, obj: Object, *, applied: bool = False) -> Written:
+    def create(self, call: Call, obj: Object, *, applied: bool = False) -> WriteResult:
         """Stores a new object.
 
         Raises: ApiError when it exists, is invalid, or its namespace does not take it.
@@ -88,10 +88,10 @@ class Writer:
         if kind.table in strategies.STORED_ONLY:
             call.warnings.append(f"{kind.resource}: {strategies.STORED_ONLY[kind.table]}")
         if call.dry_run:
-            return Written(None, obj, created=True)
-        return Written(self._store.put(kind.table, obj), None, created=True)
+            return WriteResult(None, obj, created=True)
+        return WriteResult(self._store.put(kind.table, obj), None, created=True)
 
-    def _free_name(self, kind: Kind, namespace: str, prefix: str) -> str:
+    def _free_name(self, kind: ResourceKind, namespace: str, prefix: str) -> str:
         for _ in range(8):
             name = strategies.generate_name(prefix)
             if self._store.get(kind.table, namespace, name) is None:
@@ -131,7 +131,7 @@ class Writer:
             meta["name"] = call.name
         return meta
 
-    def _check_namespace(self, call: Call, kind: Kind) -> None:
+    def _check_namespace(self, call: Call, kind: ResourceKind) -> None:
         if not kind.namespaced:
             return
         namespace = self._store.get("/namespaces", "", call.namespace)
@@ -153,7 +153,7 @@ class Writer:
 
     # -- update
 
-    def update(self, call: Call, obj: Object) -> Written:
+    def update(self, call: Call, obj: Object) -> WriteResult:
         """PUT: replaces an object, or creates it where the kind allows that.
 
         Raises: ApiError when the object is missing, has changed since it was read, or is invalid.
@@ -172,7 +172,7 @@ class Writer:
             raise failures.invalid(kind, call.name, [cause])
         return self.replace(call, conversion.stored(kind, obj), old)
 
-    def replace(self, call: Call, new: Object, old: Entry, *, applied: bool = False) -> Written:
+    def replace(self, call: Call, new: Object, old: StoredObject, *, applied: bool = False) -> WriteResult:
         """Puts ``new`` in the place of ``old`` under the rules of an update.
 
         Raises: ApiError when the object has changed since it was read, or is invalid.
@@ -199,14 +199,14 @@ class Writer:
         if not applied:
             self._semantics.track(call, new, before, self.now())
         if same(new, before):
-            return Written(old, None, created=False)
+            return WriteResult(old, None, created=False)
         if dry_run:
-            return Written(None, new, created=False)
+            return WriteResult(None, new, created=False)
         if deletes_now(new, before):
-            return Written(self._store.delete(old, new), None, created=False)
-        return Written(self._store.put(kind.table, new), None, created=False)
+            return WriteResult(self._store.delete(old, new), None, created=False)
+        return WriteResult(self._store.put(kind.table, new), None, created=False)
 
-    def _check_identity(self, kind: Kind, old: Entry, meta: Mapping[str, Any]) -> None:
+    def _check_identity(self, kind: ResourceKind, old: StoredObject, meta: Mapping[str, Any]) -> None:
         version = str(meta.get("resourceVersion") or "")
         if version not in ("", "0", str(old.version)):
             raise failures.conflict(kind, old.name)
@@ -216,7 +216,7 @@ class Writer:
 
     # -- patch
 
-    def patch(self, call: Call, media_type: str, body: bytes) -> Written:
+    def patch(self, call: Call, media_type: str, body: bytes) -> WriteResult:
         """Applies a patch; a server-side apply creates what does not exist.
 
         Raises: ApiError when the object is missing, the patch does not fit, or fields conflict.
@@ -237,7 +237,7 @@ class Writer:
         self._metadata(call, new)
         return self.replace(call, conversion.stored(kind, new), old)
 
-    def _apply(self, call: Call, body: bytes, old: Entry | None) -> Written:
+    def _apply(self, call: Call, body: bytes, old: StoredObject | None) -> WriteResult:
         applied = self._semantics.parse_applied(call, body)
         self._metadata(call, applied)
         if old is None:
@@ -266,6 +266,6 @@ def _comparable(obj: Object) -> Object:
     return {**obj, "metadata": {**meta, "managedFields": timeless}}
 
 
-def kind_of_table(kinds: Mapping[Key, Kind], table: str) -> Kind | None:
+def kind_of_table(kinds: Mapping[Key, ResourceKind], table: str) -> ResourceKind | None:
     """The first kind whose objects are in ``table``."""
     return next((kind for kind in kinds.values() if kind.table == table), None)

@@ -13,7 +13,7 @@ import msgspec
 from podwire.embedded.apiserver import crd
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.defaults import objects as defaults
-from podwire.embedded.apiserver.kinds import BY_KIND, Kind
+from podwire.embedded.apiserver.kinds import BY_KIND, ResourceKind
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.validate import fields, objects
 from podwire.errors import ApiError, ConfigError, ConfigErrors, Invalid
@@ -42,7 +42,7 @@ KINDS = {
 
 _OWN_GROUPS = ("", "apps", "batch", "networking.k8s.io", "discovery.k8s.io")
 
-_CUSTOM = Kind(
+_CUSTOM = ResourceKind(
     group="policy.networking.k8s.io",
     version="v1alpha2",
     kind="ClusterNetworkPolicy",
@@ -144,7 +144,7 @@ def _check_kind(manifest: Manifest) -> None:
         )
 
 
-def _kind(manifest: Manifest) -> Kind:
+def _kind(manifest: Manifest) -> ResourceKind:
     group, _, version = str(manifest.body["apiVersion"]).rpartition("/")
     return BY_KIND.get((group, version, manifest.kind), _CUSTOM)
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from podwire.embedded.apiserver import certificates
-from podwire.embedded.apiserver.server import Server
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.server import ApiServer
+from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.http.answer import Result, Streaming
 from podwire.http.message import Request, Response
 from podwire.runtime.clock import SystemClock
@@ -47,7 +47,7 @@ class Events:
 class Harness:
     """An API server without sockets."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self.server = server
 
     async def raw(
@@ -98,8 +98,8 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def settings(credentials: Path, tmp_path: Path) -> Settings:
-    return Settings(
+def settings(credentials: Path, tmp_path: Path) -> ApiServerSettings:
+    return ApiServerSettings(
         listen=("127.0.0.1:0",),
         state=tmp_path / "api.db",
         certificate=credentials / "server.crt",
@@ -113,7 +113,7 @@ Scenario = Callable[[Harness], Awaitable[None]]
 
 
 @pytest.fixture
-def play(settings: Settings) -> Iterator[Callable[..., None]]:
+def play(settings: ApiServerSettings) -> Iterator[Callable[..., None]]:
     """Runs a coroutine function against a fresh server; a second call finds the state of the first.
 
     Keyword arguments replace settings of the server.
@@ -121,7 +121,7 @@ def play(settings: Settings) -> Iterator[Callable[..., None]]:
 
     def run(scenario: Scenario, **changes: Any) -> None:
         async def body() -> None:
-            server = Server(msgspec.structs.replace(settings, **changes), SystemClock())
+            server = ApiServer(msgspec.structs.replace(settings, **changes), SystemClock())
             try:
                 await server.start()
                 await scenario(Harness(server))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.embedded.apiserver import crd
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 
-WIDGET = Kind(group="example.org", version="v1", kind="Widget", plural="widgets", custom=True)
+WIDGET = ResourceKind(group="example.org", version="v1", kind="Widget", plural="widgets", custom=True)
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["spec"],

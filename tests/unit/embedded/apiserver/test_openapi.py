@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from podwire.embedded.apiserver import openapi
-from podwire.embedded.apiserver.kinds import KINDS, Kind
+from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
 
-WIDGET = Kind(group="example.org", version="v1", kind="Widget", plural="widgets", custom=True)
+WIDGET = ResourceKind(group="example.org", version="v1", kind="Widget", plural="widgets", custom=True)
 SCHEMA = {"type": "object", "properties": {"spec": {"type": "object", "description": "What it is."}}}
 DOCUMENTS = openapi.Documents([*KINDS.values(), WIDGET], {("example.org", "v1", "Widget"): SCHEMA})
 PATHS = sorted(json.loads(DOCUMENTS.index)["paths"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.defaults import objects as defaults
-from podwire.embedded.apiserver.kinds import KINDS, Kind
+from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
 from podwire.embedded.apiserver.patch import server_side, strategic
 from podwire.embedded.apiserver.patch.server_side import Author
 from podwire.embedded.apiserver.schema import data
@@ -52,7 +52,7 @@ def values(draw: Any, schema: SchemaNode, depth: int = 0) -> Any:
     return out
 
 
-def schema_of(kind: Kind) -> SchemaNode:
+def schema_of(kind: ResourceKind) -> SchemaNode:
     found = data.for_kind(kind.group, kind.version, kind.kind)
     assert found is not None
     return found
@@ -61,7 +61,7 @@ def schema_of(kind: Kind) -> SchemaNode:
 @pytest.mark.parametrize("kind", [kind for _, kind in STORED], ids=[name for name, _ in STORED])
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_any_object(kind: Kind, draw: st.DataObject) -> None:
+def test_any_object(kind: ResourceKind, draw: st.DataObject) -> None:
     schema = schema_of(kind)
     spec = draw.draw(values(schema), label="object")
     obj = {**spec, "apiVersion": kind.api_version, "kind": kind.kind}

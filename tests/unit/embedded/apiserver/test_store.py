@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from podwire.embedded.apiserver.journal import Batch, Journal, Row
-from podwire.embedded.apiserver.store import HISTORY, Change, Store
+from podwire.embedded.apiserver.journal import Journal, Row, WriteBatch
+from podwire.embedded.apiserver.store import HISTORY, ObjectChange, Store
 from podwire.errors import ApiError, ClusterError
 
 
@@ -72,7 +72,7 @@ def test_writes_that_the_disk_refuses_are_undone(tmp_path: Path) -> None:
         gone = store.put("t", thing("gone"))
         await settle(store)
         journal._db.execute("PRAGMA max_page_count = 1")
-        seen: list[Change] = []
+        seen: list[ObjectChange] = []
         told: list[bool] = []
         store.on_change.append(seen.append)
         store.on_rollback.append(lambda: told.append(True))
@@ -108,7 +108,7 @@ def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
     first = Journal(tmp_path / "db")
     first.start()
     done: list[str | None] = []
-    first.write(Batch((Row("t", "", "a", 1, b"{}"),), 1, done.append))
+    first.write(WriteBatch((Row("t", "", "a", 1, b"{}"),), 1, done.append))
     with pytest.raises(ClusterError, match="another API server uses it"):
         Journal(tmp_path / "db", wait_s=0.05)
     first.close()

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.embedded.apiserver.server import Server
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.server import ApiServer
+from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
 from podwire.http.message import Request, Response
 from podwire.http.server import HttpServer
@@ -106,7 +106,7 @@ class Client:
 
 
 @pytest.fixture
-def tunnelled(settings: Settings, credentials: Path) -> Any:
+def tunnelled(settings: ApiServerSettings, credentials: Path) -> Any:
     """Runs a coroutine function with a client and a kubelet behind an API server."""
     configured = msgspec.structs.replace(
         settings, kubelet_certificate=credentials / "admin.crt", kubelet_key=credentials / "admin.key"
@@ -119,7 +119,7 @@ def tunnelled(settings: Settings, credentials: Path) -> Any:
             http = HttpServer(kubelet.handle, tasks, SystemClock())
             names = [str(credentials / name) for name in ("server.crt", "server.key", "ca.crt")]
             _, port = await http.listen("127.0.0.1", 0, server_context(*names))
-            server = Server(configured, SystemClock())
+            server = ApiServer(configured, SystemClock())
             try:
                 client = Client((await server.start())[0], credentials)
                 status = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from podwire.embedded.apiserver.defaults import network, pods, workloads
 from podwire.embedded.apiserver.defaults.pods import Json, fill, items_of, section
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 
 _RBAC = "rbac.authorization.k8s.io"
 
@@ -96,7 +96,7 @@ DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
 """By group and kind; a kind that is not here has no defaults."""
 
 
-def apply(kind: Kind, obj: Json) -> Json:
+def apply(kind: ResourceKind, obj: Json) -> Json:
     """The object with its defaults filled in; ``obj`` itself is changed and returned.
 
     The object must have passed the check of its types. A Job gets its generated selector once it has a uid.

@@ -30,7 +30,7 @@ class _Absent:
 ABSENT: Final = _Absent()
 
 
-class Comparison(NamedTuple):
+class FieldComparison(NamedTuple):
     """Fields that are new, that are gone, and that have another value."""
 
     added: Node
@@ -109,13 +109,13 @@ def all_fields(value: Any, schema: SchemaNode) -> Node:
     return out
 
 
-def compare(old: Any, new: Any, schema: SchemaNode) -> Comparison:
+def compare(old: Any, new: Any, schema: SchemaNode) -> FieldComparison:
     """What differs between two values."""
     added: Node = {}
     removed: Node = {}
     modified: Node = {}
     _compare(old, new, schema, (added, removed, modified))
-    return Comparison(added, removed, modified)
+    return FieldComparison(added, removed, modified)
 
 
 def _compare(old: Any, new: Any, schema: SchemaNode, out: tuple[Node, Node, Node]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.tables import cluster, network, workloads
 from podwire.embedded.apiserver.tables.cells import AGE, NAME, Column, Json, Printer, age, at, name, plain, since
 from podwire.embedded.apiserver.tables.jsonpath import find
@@ -76,7 +76,7 @@ def custom_printer(columns: Sequence[Json]) -> Printer:
     )
 
 
-def printer(kind: Kind, columns: Sequence[Json] | None = None) -> Printer:
+def printer(kind: ResourceKind, columns: Sequence[Json] | None = None) -> Printer:
     """The printer of a kind; ``columns`` are those of a custom kind's definition."""
     if columns is not None or kind.custom:
         return custom_printer(columns or ())
@@ -93,7 +93,7 @@ def _row(printer: Printer, obj: Json, now: datetime, include: Include) -> Json:
 
 
 def render(
-    kind: Kind,
+    kind: ResourceKind,
     objects: Iterable[Json],
     now: datetime,
     *,

@@ -14,7 +14,7 @@ from base64 import b64decode
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.schema import quantity
 from podwire.embedded.apiserver.schema.data import INT_OR_STRING, SchemaNode, object_meta
 from podwire.errors import ApiError
@@ -180,7 +180,7 @@ def _quantity(value: str | int | float) -> str:
         raise _Mismatch(str(failure)) from failure
 
 
-def refusal(kind: Kind, problem: str) -> ApiError:
+def refusal(kind: ResourceKind, problem: str) -> ApiError:
     """Error 400 for a body that cannot be decoded."""
     return ApiError(
         400,
@@ -189,12 +189,12 @@ def refusal(kind: Kind, problem: str) -> ApiError:
     )
 
 
-def strict_refusal(kind: Kind, problems: list[str]) -> ApiError:
+def strict_refusal(kind: ResourceKind, problems: list[str]) -> ApiError:
     """Error 400 for unknown and duplicate fields under strict field validation."""
     return refusal(kind, "strict decoding error: " + ", ".join(problems))
 
 
-def decode(obj: Json, schema: SchemaNode, kind: Kind) -> Decoded:
+def decode(obj: Json, schema: SchemaNode, kind: ResourceKind) -> Decoded:
     """The object by its schema, and the paths of unknown fields in the order found.
 
     Raises: ApiError 400 for a value of the wrong type.
@@ -207,7 +207,7 @@ def decode(obj: Json, schema: SchemaNode, kind: Kind) -> Decoded:
     return Decoded(decoded, decoder.unknown)
 
 
-def decode_metadata(meta: Any, kind: Kind) -> Decoded:
+def decode_metadata(meta: Any, kind: ResourceKind) -> Decoded:
     """The metadata of a custom object, which its own schema does not describe.
 
     Raises: ApiError 400 for a value of the wrong type.
@@ -264,7 +264,7 @@ def problems(unknown: list[str], repeated: list[str]) -> list[str]:
     ]
 
 
-def check(obj: Json, schema: SchemaNode, kind: Kind, raw: bytes = b"") -> tuple[Json, list[str]]:
+def check(obj: Json, schema: SchemaNode, kind: ResourceKind, raw: bytes = b"") -> tuple[Json, list[str]]:
     """The decoded object and the problems that strict validation refuses, as texts; ``raw`` is JSON or empty.
 
     Raises: ApiError 400 for a value of the wrong type.

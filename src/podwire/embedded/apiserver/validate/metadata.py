@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver.failures import Cause
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.validate import causes, names
 from podwire.embedded.apiserver.validate.names import Check
 
@@ -23,7 +23,7 @@ NAME_FORMS: Mapping[tuple[str, str], Check] = {
 """Kinds whose names are no DNS subdomains."""
 
 
-def check_name(kind: Kind, obj: Json) -> Iterator[Cause]:
+def check_name(kind: ResourceKind, obj: Json) -> Iterator[Cause]:
     """The name, as the kind wants it."""
     meta = obj.get("metadata") or {}
     name, prefix = meta.get("name"), meta.get("generateName")
@@ -92,7 +92,7 @@ def _check_kept(new: Json, old: Json) -> Iterator[Cause]:
             yield causes.forbidden("metadata.finalizers", detail + causes.quoted(added))
 
 
-def check(kind: Kind, new: Json, old: Json | None) -> Iterator[Cause]:
+def check(kind: ResourceKind, new: Json, old: Json | None) -> Iterator[Cause]:
     """Everything about the metadata of an object."""
     meta: Json = new.get("metadata") or {}
     if old is None:

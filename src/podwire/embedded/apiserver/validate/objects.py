@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver.failures import Cause
-from podwire.embedded.apiserver.kinds import Kind
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.validate import causes, metadata, names, network, pods, workloads
 
 Json = dict[str, Any]
@@ -178,7 +178,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
 _RELAXED = ("status", "binding", "resize", "finalize", "approval")
 
 
-def check(kind: Kind, new: Json, old: Json | None, subresource: str = "") -> list[Cause]:
+def check(kind: ResourceKind, new: Json, old: Json | None, subresource: str = "") -> list[Cause]:
     """Every field that is wrong, in the order of the object; empty for an object that may be stored.
 
     The object has passed the check of its types and has its defaults.

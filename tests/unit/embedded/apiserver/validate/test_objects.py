@@ -7,11 +7,11 @@ import pytest
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.defaults import objects as defaults
-from podwire.embedded.apiserver.kinds import BY_KIND, Kind
+from podwire.embedded.apiserver.kinds import BY_KIND, ResourceKind
 from podwire.embedded.apiserver.validate import objects
 
 
-def kind_of(obj: dict[str, Any]) -> Kind:
+def kind_of(obj: dict[str, Any]) -> ResourceKind:
     group, _, version = obj["apiVersion"].rpartition("/")
     return BY_KIND[group, version, obj["kind"]]
 
