@@ -26,8 +26,8 @@ from bench.alone import run_alone
 from bench.table import Row
 
 from podwire.cni import program
-from podwire.cni.service import CniService, Settings
-from podwire.cni.wiring import Node
+from podwire.cni.service import CniService, CniSettings
+from podwire.cni.wiring import WiringFacts
 from podwire.kernel import netns
 from podwire.runtime.clock import SystemClock
 
@@ -69,9 +69,9 @@ def serve(node: Path, root: Path, ready: Event) -> None:
     netns.enter(node)
 
     async def body() -> None:
-        service = CniService(Settings(socket=root / "cni.sock", database=root / "ipam.db"), SystemClock())
+        service = CniService(CniSettings(socket=root / "cni.sock", database=root / "ipam.db"), SystemClock())
         service.recover()
-        service.set_node(Node(cidrs=("10.244.0.0/16",)))
+        service.set_node(WiringFacts(cidrs=("10.244.0.0/16",)))
         async with asyncio.TaskGroup() as group:
             group.create_task(service.run())
             group.create_task(service.delete_detached())

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from podwire.cni import program
-from podwire.cni.service import CniService, Settings
-from podwire.cni.wiring import Node as PodNode
+from podwire.cni.service import CniService, CniSettings
+from podwire.cni.wiring import WiringFacts
 from podwire.kernel import netns
 from podwire.runtime.clock import SystemClock
 
@@ -68,10 +68,10 @@ class NodeAgent:
         assert ready.wait(60)
 
     async def _main(self, ready: threading.Event) -> None:
-        settings = Settings(socket=self.socket, database=self.database, netns=self.place)
+        settings = CniSettings(socket=self.socket, database=self.database, netns=self.place)
         self.service = CniService(settings, SystemClock())
         self.service.recover()
-        self.service.set_node(PodNode(cidrs=self.cidrs))
+        self.service.set_node(WiringFacts(cidrs=self.cidrs))
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         tasks = [
             asyncio.ensure_future(body())

@@ -14,9 +14,9 @@ from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
-from podwire.cni.protocol import Key, Request
+from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.spec import NetConf, parse_result
-from podwire.cni.wiring import Node as PodNode
+from podwire.cni.wiring import WiringFacts
 from podwire.kernel import netns
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
@@ -110,7 +110,7 @@ class ClusterNode:
         self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
         self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
         self.mtu = 1500
-        self.pods = PodNetwork(self.leases, self.plumber, lambda: PodNode(mtu=self.mtu, sources={4: self.ip}))
+        self.pods = PodNetwork(self.leases, self.plumber, lambda: WiringFacts(mtu=self.mtu, sources={4: self.ip}))
         self.machine = KernelMachine(self.place)
         self.router = Router(self.name, lambda: cluster.nodes, self.machine, SystemClock(), cluster.registry)
         self.router.cidrs = (ip_network("10.244.0.0/16"),)
@@ -156,16 +156,16 @@ class ClusterNode:
     def pod(self, name: str) -> "Pod":
         place = self.cluster.root / "pods" / name
         netns.create(place)
-        request = Request(
+        request = CniRequest(
             command="ADD",
             conf=NetConf(cni_version="1.0.0", name="podwire"),
-            key=Key("podwire", f"c-{name}", "eth0"),
+            key=AttachmentKey("podwire", f"c-{name}", "eth0"),
             netns=str(place),
             namespace="shop",
             pod=name,
         )
         result = parse_result(json.loads(self.pods.handle(request, str(place))))
-        late, deadline = self.pods.late(request), time.monotonic() + 20
+        late, deadline = self.pods.take_not_ready(request), time.monotonic() + 20
         while late is not None and not self.plumber.is_ready(late, str(place)):
             assert time.monotonic() < deadline, "no packet passes"
         addresses = [ip.address.partition("/")[0] for ip in result.ips]

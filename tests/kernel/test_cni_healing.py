@@ -8,7 +8,7 @@ from tests.kernel.cni_node import NodeAgent, inside, ping
 
 from podwire.cni import wiring
 from podwire.cni.service import SWEEP_S
-from podwire.cni.wiring import Node as PodNode
+from podwire.cni.wiring import WiringFacts
 from podwire.kernel import comparison, netns
 from podwire.state import share
 from podwire.state.drift import render
@@ -59,7 +59,7 @@ def test_what_somebody_takes_from_a_pod_comes_back(make: Callable[..., NodeAgent
 def test_routes_survive_that_the_nodes_address_comes_and_goes(make: Callable[..., NodeAgent]) -> None:
     node = make()
     inside(node.place, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
-    node.within(lambda: node.service.set_node(PodNode(cidrs=node.cidrs, sources={4: "192.0.2.1"})))
+    node.within(lambda: node.service.set_node(WiringFacts(cidrs=node.cidrs, sources={4: "192.0.2.1"})))
     address = node.add("web")[0]
 
     def source() -> str:
@@ -74,7 +74,7 @@ def test_routes_survive_that_the_nodes_address_comes_and_goes(make: Callable[...
 
     # pods that run follow a new source
     inside(node.place, "ip", "address", "add", "192.0.2.2/32", "dev", "lo")
-    node.within(lambda: node.service.set_node(PodNode(cidrs=node.cidrs, sources={4: "192.0.2.2"})))
+    node.within(lambda: node.service.set_node(WiringFacts(cidrs=node.cidrs, sources={4: "192.0.2.2"})))
     eventually(lambda: "src 192.0.2.2" in source())
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from tests.kernel.cni_node import NodeAgent, inside, ping
 
-from podwire.cni.wiring import Node as PodNode
-from podwire.cni.wiring import Wiring
+from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.kernel import netns
 
 
@@ -174,12 +173,12 @@ def test_status_tells_exhaustion(make: Callable[..., NodeAgent]) -> None:
 
 def test_status_waits_a_moment_for_the_pod_cidr(make: Callable[..., NodeAgent]) -> None:
     node = make()
-    node.within(lambda: node.service.set_node(PodNode()))
+    node.within(lambda: node.service.set_node(WiringFacts()))
     assert node.call("STATUS")[1]["code"] == 50
     answers: list[tuple[int, object]] = []
     asking = threading.Thread(target=lambda: answers.append(node.call("STATUS")))
     asking.start()
-    node.within(lambda: node.service.set_node(PodNode(cidrs=("10.244.1.0/24",))))
+    node.within(lambda: node.service.set_node(WiringFacts(cidrs=("10.244.1.0/24",))))
     asking.join()
     assert answers == [(0, {})]
 
@@ -257,7 +256,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_kernel(make: Callable[..., NodeAgent]
 def test_pods_follow_a_new_mtu(make: Callable[..., NodeAgent]) -> None:
     node = make()
     node.add("a")
-    node._loop.call_soon_threadsafe(node.service.set_node, PodNode(mtu=1400, cidrs=node.cidrs))
+    node._loop.call_soon_threadsafe(node.service.set_node, WiringFacts(mtu=1400, cidrs=node.cidrs))
     node.add("b")
     for name in "ab":
         shown = json.loads(inside(node.pods / name, "ip", "-j", "link", "show", "eth0").stdout)

@@ -24,9 +24,8 @@ from podwire.cluster.degraded import (
 )
 from podwire.cluster.inforce import InForcePage
 from podwire.cni import program
-from podwire.cni.service import CniService
-from podwire.cni.service import Settings as CniSettings
-from podwire.cni.wiring import Node as PodNode
+from podwire.cni.service import CniService, CniSettings
+from podwire.cni.wiring import WiringFacts
 from podwire.errors import ConfigError, KernelError, Unsupported
 from podwire.http.health import health_routes
 from podwire.http.message import PROBE_LIMITS
@@ -335,10 +334,10 @@ class Agent:
         return f"proxy.mode {mode}: {lacks or failure.detail or failure}"
 
 
-def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> PodNode:
+def _pod_node(mtu: int, addresses: tuple[Any, ...], node: Node | None) -> WiringFacts:
     sources = {address.version: str(address) for address in reversed(addresses)}
     cidrs = tuple(str(cidr) for cidr in pod_cidrs_of(node)) if node is not None else ()
-    return PodNode(mtu=mtu, sources=sources, cidrs=cidrs)
+    return WiringFacts(mtu=mtu, sources=sources, cidrs=cidrs)
 
 
 async def run(config: AgentConfig, clock: Clock) -> None:

@@ -13,8 +13,8 @@ from podwire.agent.policies import PolicyPart
 from podwire.cni import program
 from podwire.cni.chain.policy import PolicyChain
 from podwire.cni.ipam.ledger import Attachment, Ledger
-from podwire.cni.protocol import Request
-from podwire.cni.server import Server
+from podwire.cni.protocol import CniRequest
+from podwire.cni.server import CniServer
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
@@ -51,7 +51,7 @@ class OtherPlugins:
 
     def tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What is to run, by name."""
-        server = Server(self._config.socket, self.chain.handle, Log("cni"), self.chain.before)
+        server = CniServer(self._config.socket, self.chain.handle, Log("cni"), self.chain.before)
         return {
             "policy discovery": self._discovery.run,
             "policy bridges": self._discovery.watch,
@@ -69,7 +69,7 @@ class OtherPlugins:
 
         self._discovery.stuck = stuck
 
-    def before(self, request: Request) -> Awaitable[None] | None:
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
         """A pod's containers start when its object is known and policies are in force."""
         return self._policies.before(request)
 

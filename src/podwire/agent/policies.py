@@ -10,7 +10,7 @@ from podwire.cluster.names import NODE_HEALTH_PORT, NODE_POLICY
 from podwire.cluster.world import World
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.node import PodNetwork
-from podwire.cni.protocol import Request
+from podwire.cni.protocol import CniRequest
 from podwire.cni.spec import TRY_LATER
 from podwire.errors import CniError, KernelError, Unsupported
 from podwire.kube.client import Client
@@ -169,16 +169,16 @@ class PolicyPart:
 
     def guard(self, pods: PodNetwork, attached: tuple[Attachment, ...]) -> None:
         """Guards CNI requests from now on; ``attached`` are the pods that already have devices."""
-        pods.guard = self
+        pods.gate = self
         self._enforcement.restore(tuple(_attached(one) for one in attached))
 
-    def before(self, request: Request) -> Awaitable[None] | None:
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
         """Waits with ADD until the pod's object is known and policies are in force; None: no need to wait."""
         if request.command != "ADD" or not request.pod:
             return None
         return self._known(request)
 
-    async def _known(self, request: Request) -> None:
+    async def _known(self, request: CniRequest) -> None:
         try:
             async with asyncio.timeout(KNOWN_S):
                 await self._enforcement.known(request.pod_name, request.uid)

@@ -1,9 +1,10 @@
-"""The verbs of CNI on one node: addresses from the ledger, wiring by the kernel, in an order that survives a kill.
+"""Handles the CNI commands of one node: addresses come from the ledger, the wiring is made in the kernel.
 
-ADD: choose addresses, write the attachment durably, wire. DEL: unwire, then give back durably. So at every
-moment what the kernel holds is a part of what the ledger holds, and :meth:`PodNetwork.recover` at the next start
-finishes what was begun: an attachment without its device is given back, a device of ours without attachment
-is removed. A failed ADD undoes itself before it answers. DEL of what is not there succeeds.
+The order of the steps is chosen so that a killed agent leaves nothing that the next start cannot repair.
+ADD: choose addresses, write the attachment to disk, wire the pod. DEL: unwire the pod, then delete the attachment on
+disk. So at every moment the ledger has every attachment that the kernel has, and :meth:`PodNetwork.recover` at the next
+start finishes interrupted requests: the addresses of an attachment without a device are given back, a device of podwire
+without an attachment is removed. A failed ADD undoes its changes before it answers. DEL of an unknown pod succeeds.
 
 DEL does not wait until the kernel has taken the device away (16 to 28 ms each, one after the other): it removes
 routes and neighbours and leaves the device to a later group delete. Measured in the agent: ADD about 1 ms, DEL 0.15.
@@ -18,8 +19,8 @@ from podwire.cni import ports, spec, wiring
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.pinned import pinned
-from podwire.cni.protocol import Key, Request
-from podwire.cni.wiring import Node, Wiring
+from podwire.cni.protocol import AttachmentKey, CniRequest
+from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import CniError, KernelError, KernelExists, KernelNotFound
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
@@ -30,25 +31,26 @@ from podwire.state.share import Share
 ALREADY_ATTACHED = 101
 IFNAME_EXISTS = 102
 HOST_PORT_HELD = 103
-_OBSERVATIONS = 2
-"""How often an attachment must be seen without its device, a minute apart, before it is given back."""
+_SWEEPS_WITHOUT_DEVICE = 2
+"""An attachment is released after this many consecutive sweeps, a minute apart, that do not find its device."""
 
 
 class Plumber(Protocol):
-    """The kernel as CNI needs it; all calls are short."""
+    """The kernel operations that CNI needs; all calls are short."""
 
     def wire(self, planned: Wiring, netns: str) -> bool:
-        """Makes a pod's devices; whether packets pass already.
+        """Creates a pod's devices; returns whether packets pass already.
 
-        Raises: KernelExists when the pod has the interface or the node the name; KernelError; nothing is left.
+        Raises: KernelExists when the pod has the interface or the node has the device name; KernelError. Nothing is
+        left behind.
         """
         ...
 
-    def unwire(self, ones: Iterable[Attachment]) -> None:
-        """Takes pods' routes and neighbours away at once, their devices soon; what is gone does no harm."""
+    def unwire(self, attachments: Iterable[Attachment]) -> None:
+        """Deletes pods' routes and neighbours at once and their devices soon; missing ones are ignored."""
         ...
 
-    def rewire(self, ones: Iterable[Attachment], node: Node) -> None:
+    def rewire(self, attachments: Iterable[Attachment], node: WiringFacts) -> None:
         """Gives running pods another MTU."""
         ...
 
@@ -64,8 +66,8 @@ class Plumber(Protocol):
         """Removes devices of the node."""
         ...
 
-    def present(self, ones: Iterable[Attachment]) -> list[Attachment]:
-        """Those that have their device."""
+    def present(self, attachments: Iterable[Attachment]) -> list[Attachment]:
+        """The attachments whose device exists."""
         ...
 
     def hold(self, state: NetworkState) -> Sequence[str]:
@@ -84,67 +86,67 @@ class Plumber(Protocol):
 class PolicyGate(Protocol):
     """Puts a pod's policies in force before the pod gets its devices."""
 
-    def before(self, request: Request) -> Awaitable[None] | None:
-        """What a request has to wait for; None: nothing.
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
+        """Returns what to await before a request is handled; None: the request can be handled at once.
 
-        Raises: CniError, also when awaited, when it took too long.
+        Raises: CniError, also when awaited, when the wait took too long.
         """
         ...
 
-    def attach(self, one: Attachment) -> None:
+    def attach(self, attachment: Attachment) -> None:
         """Called before a pod is wired.
 
         Raises: KernelError; the pod is not wired then.
         """
         ...
 
-    def detach(self, one: Attachment) -> None:
-        """Called after a pod was taken away."""
+    def detach(self, attachment: Attachment) -> None:
+        """Called after a pod was unwired."""
         ...
 
 
 class OpenGate:
-    """Where nobody enforces policies."""
+    """The gate of a node without policy enforcement."""
 
-    def before(self, _request: Request) -> Awaitable[None] | None:
-        """Nothing to wait for."""
+    def before(self, _request: CniRequest) -> Awaitable[None] | None:
+        """Returns None: no request has to wait."""
         return None
 
-    def attach(self, one: Attachment) -> None:
-        """Lets it pass."""
+    def attach(self, attachment: Attachment) -> None:
+        """Does nothing."""
 
-    def detach(self, one: Attachment) -> None:
-        """Nothing to forget."""
+    def detach(self, attachment: Attachment) -> None:
+        """Does nothing."""
 
 
 class PodNetwork:
-    """Answers CNI requests; ``node`` gives the wiring's facts of the node at the time of each call."""
+    """Answers CNI requests; ``node`` returns the current facts of the node that the wiring depends on."""
 
-    def __init__(self, leases: Leases, plumber: Plumber, node: Callable[[], Node]) -> None:
-        self.guard: PolicyGate = OpenGate()
+    def __init__(self, leases: Leases, plumber: Plumber, node: Callable[[], WiringFacts]) -> None:
+        self.gate: PolicyGate = OpenGate()
         self._leases = leases
         self._plumber = plumber
         self._node = node
         self._log = Log("cni")
-        self._suspects: dict[Key, int] = {}
+        self._suspects: dict[AttachmentKey, int] = {}
         self._released: set[str] = set()
-        self._late: dict[Key, Wiring] = {}
-        self._node_seen = node()
+        self._not_ready: dict[AttachmentKey, Wiring] = {}
+        self._last_node = node()
         self.counts: dict[tuple[str, str], int] = {}
 
-    def before(self, request: Request) -> Awaitable[None] | None:
-        """What a request has to wait for; None: nothing.
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
+        """Returns what to await before a request is handled; None: the request can be handled at once.
 
         Raises: CniError.
         """
-        return self.guard.before(request)
+        return self.gate.before(request)
 
-    def late(self, request: Request) -> Wiring | None:
-        """The interfaces of a request's pod that do not forward yet; returned once."""
-        return self._late.pop(request.key, None) if request.command == "ADD" else None
+    def take_not_ready(self, request: CniRequest) -> Wiring | None:
+        """The wiring of a request's pod when its interfaces do not forward yet; each wiring is returned once."""
+        return self._not_ready.pop(request.key, None) if request.command == "ADD" else None
 
-    def handle(self, request: Request, netns: str) -> bytes:
-        """The standard output of a request.
+    def handle(self, request: CniRequest, netns: str) -> bytes:
+        """Handles a request and returns the text for its standard output.
 
         Raises: CniError.
         """
@@ -164,67 +166,75 @@ class PodNetwork:
             self.counts[key] = self.counts.get(key, 0) + 1
         return answer
 
-    def add(self, request: Request, netns: str) -> bytes:
-        """Wires a pod and answers its addresses."""
+    def add(self, request: CniRequest, netns: str) -> bytes:
+        """Wires a pod; returns the CNI result with its addresses."""
         self._check_namespace(request, netns)
         self._check_not_attached(request.key)
         self._check_ports(request.conf.runtime_config.port_mappings)
         node = self._node()
-        one, planned = self._reserve(request, node)
+        attachment, planned = self._reserve(request, node)
         try:
-            self.guard.attach(one)
+            self.gate.attach(attachment)
             if not self._plumber.wire(planned, netns):
-                self._late[request.key] = planned
-            if one.ports:
+                self._not_ready[request.key] = planned
+            if attachment.ports:
                 self._hold_ports()
         except KernelError as failure:
-            self._undo(one)
-            raise _add_failure(failure, request, one) from failure
-        self._log.info("pod added", pod=request.pod_name, addresses=",".join(one.addresses), link=one.host_link)
-        return spec.render_result(wiring.result(one, node, request.conf.dns), request.conf.cni_version)
+            self._undo(attachment)
+            raise _add_failure(failure, request, attachment) from failure
+        self._log.info(
+            "pod added", pod=request.pod_name, addresses=",".join(attachment.addresses), link=attachment.host_link
+        )
+        return spec.render_result(wiring.result(attachment, node, request.conf.dns), request.conf.cni_version)
 
-    def delete(self, request: Request, _netns: str) -> bytes:
+    def delete(self, request: CniRequest, _netns: str) -> bytes:
         """Removes a pod's network; without effect when the pod has none."""
-        one = self._leases.held.get(request.key)
-        if one is not None:
-            self._drop([one])
-            self._log.info("pod deleted", pod=request.pod_name, addresses=",".join(one.addresses))
+        attachment = self._leases.held.get(request.key)
+        if attachment is not None:
+            self._drop([attachment])
+            self._log.info("pod deleted", pod=request.pod_name, addresses=",".join(attachment.addresses))
         return b""
 
-    def check(self, request: Request, netns: str) -> bytes:
-        """Compares a pod's wiring with what it should be."""
-        one = self._leases.held.get(request.key)
-        if one is None:
+    def check(self, request: CniRequest, netns: str) -> bytes:
+        """Compares a pod's wiring in the kernel with its plan.
+
+        Raises: CniError when they differ.
+        """
+        attachment = self._leases.held.get(request.key)
+        if attachment is None:
             raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not attached")
         self._check_namespace(request, netns)
         if request.conf.prev_result is not None:
             earlier = spec.addresses_of(spec.parse_result(request.conf.prev_result, request.conf.cni_version))
-            if lost := [str(ip) for ip in one.ips if ip not in earlier]:
-                raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lost)} of {request.key}")
+            if lacking := [str(ip) for ip in attachment.ips if ip not in earlier]:
+                raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lacking)} of {request.key}")
         try:
-            missing = self._plumber.missing(wiring.plan(one, self._node()), netns)
+            missing = self._plumber.missing(wiring.plan(attachment, self._node()), netns)
         except KernelError as failure:
             raise CniError(spec.CHECK_FAILED, f"{request.key} cannot be read", str(failure)) from failure
         if missing:
             raise CniError(spec.CHECK_FAILED, f"the network of {request.key} is incomplete", "; ".join(missing))
         return b""
 
-    def status(self, request: Request, _netns: str) -> bytes:
-        """Whether pods can be added."""
+    def status(self, request: CniRequest, _netns: str) -> bytes:
+        """Checks that pods can be added.
+
+        Raises: CniError 50 when they cannot.
+        """
         if not self._leases.pools:
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, "the node has no pod CIDR yet")
-        if gone := self._leases.exhausted():
-            raise CniError(spec.PLUGIN_NOT_AVAILABLE, f"no free address in {', '.join(gone)}")
+        if exhausted := self._leases.exhausted():
+            raise CniError(spec.PLUGIN_NOT_AVAILABLE, f"no free address in {', '.join(exhausted)}")
         return b""
 
-    def collect(self, request: Request, _netns: str) -> bytes:
+    def collect(self, request: CniRequest, _netns: str) -> bytes:
         """Removes every attachment of the network that the runtime does not name."""
         kept = request.conf.kept
         if kept is None or request.conf.disable_gc:
             return b""
         stale = [
-            one
-            for key, one in self._leases.held.items()
+            attachment
+            for key, attachment in self._leases.held.items()
             if key.network == request.conf.name and (key.container, key.ifname) not in kept
         ]
         self._drop(stale)
@@ -232,82 +242,86 @@ class PodNetwork:
         return b""
 
     def recover(self, network: str) -> None:
-        """At start: finishes what a killed agent had begun, and puts the hostPort table right.
+        """At start: finishes the requests that a killed agent had begun, and restores the hostPort table.
 
-        Wired pods that the ledger has lost are taken over under the network's name.
+        Wired pods that are missing in the ledger are taken over under the network's name.
         """
         have = self._plumber.read()
-        dead = [one for one in self._leases.held.values() if not wiring.complete(have, one)]
-        self._drop(dead)
-        self._report_collected(dead, "its device is gone or was never finished")
-        for one in wiring.unknown(have, self._leases.held, network):
-            self._leases.adopt(one)
+        lost_attachments = [
+            attachment for attachment in self._leases.held.values() if not wiring.is_complete(have, attachment)
+        ]
+        self._drop(lost_attachments)
+        self._report_collected(lost_attachments, "its device is gone or was never finished")
+        for attachment in wiring.missing_in_ledger(have, self._leases.held, network):
+            self._leases.adopt(attachment)
             self._log.warning(
                 "restored an attachment from the kernel: the address ledger does not have it",
-                key=str(one.key),
-                addresses=",".join(one.addresses),
+                key=str(attachment.key),
+                addresses=",".join(attachment.addresses),
             )
         self._remove_strays(have)
         self._hold_ports()
 
     def sweep(self) -> None:
-        """To be called every minute: gives back attachments whose device has been gone for two calls.
+        """To be called every minute: releases attachments whose device has been missing for two calls.
 
-        The hostPort table is put right too.
+        The hostPort table is restored too.
         """
         have = self._plumber.read()
-        gone = {key for key, one in self._leases.held.items() if have.link(one.host_link) is None}
+        gone = {key for key, attachment in self._leases.held.items() if have.link(attachment.host_link) is None}
         self._suspects = {key: self._suspects.get(key, 0) + 1 for key in gone}
-        dead = [self._leases.held[key] for key, seen in self._suspects.items() if seen >= _OBSERVATIONS]
-        self._drop(dead)
-        self._report_collected(dead, "its device has been gone for a minute")
+        lost_attachments = [
+            self._leases.held[key] for key, count in self._suspects.items() if count >= _SWEEPS_WITHOUT_DEVICE
+        ]
+        self._drop(lost_attachments)
+        self._report_collected(lost_attachments, "its device has been gone for a minute")
         self._remove_strays(have)
-        if any(one.ports for one in self._leases.held.values()):
+        if any(attachment.ports for attachment in self._leases.held.values()):
             self._hold_ports()
 
-    def forgotten(self) -> frozenset[str]:
-        """The addresses given back since the last call that nobody holds again: their connections may go."""
-        held = {ip for one in self._leases.held.values() for ip in one.addresses}
-        gone = frozenset(self._released - held)
+    def take_released(self) -> frozenset[str]:
+        """The addresses released since the last call that no pod holds again: their connections may be deleted."""
+        held = {ip for attachment in self._leases.held.values() for ip in attachment.addresses}
+        released = frozenset(self._released - held)
         self._released.clear()
-        return gone
+        return released
 
     def node_changed(self) -> None:
-        """To be called when the node's MTU may have changed: running pods follow."""
+        """To be called when the node's MTU may have changed: running pods get the new MTU."""
         node = self._node()
-        before, self._node_seen = self._node_seen, node
-        if node.mtu != before.mtu:
+        previous, self._last_node = self._last_node, node
+        if node.mtu != previous.mtu:
             self._plumber.rewire(self._leases.held.values(), node)
 
     def heal(self, *, sysctls: bool = True) -> Sequence[str]:
-        """Puts right what somebody changed of running pods on the node's side; the failures as text.
+        """Restores the node's side of running pods after changes by other programs; returns the failures as text.
 
-        A device that is gone cannot be made again, since its other end is gone too: ``sweep`` gives the pod back.
+        A deleted device cannot be created again, since its other end is gone too: ``sweep`` releases the attachment.
         """
-        ones = self._plumber.present(self._leases.held.values())
-        state = wiring.merged(ones, self._node())
+        attachments = self._plumber.present(self._leases.held.values())
+        state = wiring.merged(attachments, self._node())
         return self._plumber.hold(state if sysctls else replace(state, sysctls=()))
 
     def shares(self) -> Iterator[Share]:
-        """What the kernel should hold: the node's side of all pods with their hostPorts, then each pod's own."""
-        node, ones = self._node(), list(self._leases.held.values())
-        table = ports.plan(ones)
+        """The desired kernel state: the node's side of all pods with their hostPorts, then each pod's own side."""
+        node, attachments = self._node(), list(self._leases.held.values())
+        table = ports.plan(attachments)
         mark = wiring.OWNER.route_protocol
-        stated = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
-        yield Share(part="cni", protocol=mark, desired=(wiring.merged(ones, node), stated))
-        for one in ones:
-            if one.netns:
+        port_table = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
+        yield Share(part="cni", protocol=mark, desired=(wiring.merged(attachments, node), port_table))
+        for attachment in attachments:
+            if attachment.netns:
                 yield Share(
                     part="cni",
                     protocol=mark,
-                    netns=one.netns,
-                    pod=wiring.pod_name(one),
-                    desired=(wiring.plan(one, node).pod,),
+                    netns=attachment.netns,
+                    pod=wiring.pod_name(attachment),
+                    desired=(wiring.plan(attachment, node).pod,),
                 )
 
     def samples(self) -> list[Sample]:
         """The metrics of CNI and of address management."""
-        found = [
+        samples = [
             Sample(
                 "podwire_cni_requests_total",
                 "CNI requests.",
@@ -320,10 +334,10 @@ class PodNetwork:
         for pool in self._leases.pools:
             cidr = str(pool.network)
             for state, value in (("held", pool.held), ("free", pool.free)):
-                found.append(
+                samples.append(
                     Sample("podwire_ipam_addresses", "Addresses of a pod CIDR.", value, {"cidr": cidr, "state": state})
                 )
-        found.append(
+        samples.append(
             Sample(
                 "podwire_ipam_early_total",
                 "Addresses handed out before their cooldown had ended.",
@@ -331,21 +345,21 @@ class PodNetwork:
                 kind="counter",
             )
         )
-        return found
+        return samples
 
-    def _check_namespace(self, request: Request, netns: str) -> None:
+    def _check_namespace(self, request: CniRequest, netns: str) -> None:
         if not netns:
             raise CniError(spec.INVALID_NETNS, f"CNI_NETNS {request.netns} cannot be opened")
         if self._plumber.is_own(netns):
             raise CniError(spec.INVALID_NETNS, f"CNI_NETNS {request.netns} is the node's own namespace")
 
-    def _check_not_attached(self, key: Key) -> None:
-        one = self._leases.held.get(key)
-        if one is None:
+    def _check_not_attached(self, key: AttachmentKey) -> None:
+        attachment = self._leases.held.get(key)
+        if attachment is None:
             return
-        if self._plumber.read().link(one.host_link) is not None:
-            raise CniError(ALREADY_ATTACHED, f"{key} is attached already", f"with {', '.join(one.addresses)}")
-        self._drop([one])
+        if self._plumber.read().link(attachment.host_link) is not None:
+            raise CniError(ALREADY_ATTACHED, f"{key} is attached already", f"with {', '.join(attachment.addresses)}")
+        self._drop([attachment])
 
     def _check_ports(self, mappings: tuple[spec.PortMapping, ...]) -> None:
         for mapping in mappings:
@@ -353,37 +367,37 @@ class PodNetwork:
         if mappings and (holder := ports.taken(mappings, self._leases.held.values())):
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
 
-    def _reserve(self, request: Request, node: Node) -> tuple[Attachment, Wiring]:
-        """Chooses addresses and makes them durable; on failure nothing is held."""
+    def _reserve(self, request: CniRequest, node: WiringFacts) -> tuple[Attachment, Wiring]:
+        """Chooses addresses and writes them to disk; on failure no address is held."""
         addresses = self._leases.choose(pinned(request.conf.runtime_config.annotations))
         try:
-            one = wiring.attach(request, addresses)
-            planned = wiring.plan(one, node)
-            self._leases.hold(one)
+            attachment = wiring.attach(request, addresses)
+            planned = wiring.plan(attachment, node)
+            self._leases.hold(attachment)
         except ValueError as problem:
             self._leases.put_back(addresses)
             raise CniError(spec.INVALID_CONFIG, f"cannot plan {request.pod_name}", str(problem)) from problem
         except CniError:
             self._leases.put_back(addresses)
             raise
-        return one, planned
+        return attachment, planned
 
-    def _undo(self, one: Attachment) -> None:
+    def _undo(self, attachment: Attachment) -> None:
         try:
-            self._plumber.unwire([one])
+            self._plumber.unwire([attachment])
         finally:
-            self._leases.release([one])
-            self.guard.detach(one)
+            self._leases.release([attachment])
+            self.gate.detach(attachment)
 
-    def _drop(self, ones: list[Attachment]) -> None:
-        if not ones:
+    def _drop(self, attachments: list[Attachment]) -> None:
+        if not attachments:
             return
-        self._plumber.unwire(ones)
-        self._leases.release(ones)
-        for one in ones:
-            self.guard.detach(one)
-        self._released.update(ip for one in ones for ip in one.addresses)
-        if any(one.ports for one in ones):
+        self._plumber.unwire(attachments)
+        self._leases.release(attachments)
+        for attachment in attachments:
+            self.gate.detach(attachment)
+        self._released.update(ip for attachment in attachments for ip in attachment.addresses)
+        if any(attachment.ports for attachment in attachments):
             self._hold_ports()
 
     def _hold_ports(self) -> None:
@@ -396,22 +410,22 @@ class PodNetwork:
             self._plumber.remove(strays)
             self._log.warning("removed devices that belong to no attached pod", links=",".join(strays))
 
-    def _report_collected(self, ones: Iterable[Attachment], reason: str) -> None:
-        for one in ones:
+    def _report_collected(self, attachments: Iterable[Attachment], reason: str) -> None:
+        for attachment in attachments:
             self._log.warning(
                 "released the addresses of a pod that vanished without a DEL",
-                pod=f"{one.namespace}/{one.pod}",
-                key=str(one.key),
-                addresses=",".join(one.addresses),
+                pod=f"{attachment.namespace}/{attachment.pod}",
+                key=str(attachment.key),
+                addresses=",".join(attachment.addresses),
                 reason=reason,
             )
 
 
-def _add_failure(failure: KernelError, request: Request, one: Attachment) -> CniError:
+def _add_failure(failure: KernelError, request: CniRequest, attachment: Attachment) -> CniError:
     if isinstance(failure, KernelExists):
         return CniError(
             IFNAME_EXISTS,
-            f"{one.key.ifname} exists in {request.netns} already, or {one.host_link} on the node",
+            f"{attachment.key.ifname} exists in {request.netns} already, or {attachment.host_link} on the node",
             str(failure),
         )
     if isinstance(failure, KernelNotFound):

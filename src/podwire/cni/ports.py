@@ -1,9 +1,9 @@
 """hostPort: the table that sends ports of the node to pods.
 
-Two maps per family, one for ports on a particular node address and one for those on any; a pod with a hostPort is
-one map element, whatever their number. A pod that asks for its own hostPort needs its source changed, or the answer
-would not pass the node: pairs of such addresses lie in a set. 127.0.0.1 is left out (it would need
-``route_localnet``, CVE-2020-8558). Source of the shape: kindnet's portmap; cost 0.3 ms per change.
+Two maps per family, one for ports on a particular node address and one for ports on any; each hostPort is one map
+element, so the number of rules is fixed. When a pod connects to its own hostPort, its source address is translated,
+because the reply would otherwise not pass the node: a set holds the address pairs for this. 127.0.0.1 is left out (it
+would need ``route_localnet``, CVE-2020-8558). Source of the design: kindnet's portmap; cost 0.3 ms per change.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ _PRIORITY_DSTNAT, _PRIORITY_SRCNAT = -100, 100
 
 
 def check(mapping: PortMapping) -> None:
-    """Refuses a mapping that cannot be.
+    """Checks a mapping.
 
-    Raises: CniError 7 naming it.
+    Raises: CniError 7 that names the invalid field.
     """
     for name, port in (("hostPort", mapping.host_port), ("containerPort", mapping.container_port)):
         if not 1 <= port <= 65535:
@@ -39,14 +39,15 @@ def check(mapping: PortMapping) -> None:
 
 
 def taken(mappings: Iterable[PortMapping], others: Iterable[Attachment]) -> str:
-    """The attachment that holds one of the ports already, in words, or empty."""
+    """Names the attachment that already holds one of the ports; empty when all ports are free."""
     wanted = {_claim(mapping): mapping for mapping in mappings}
-    for one in others:
-        for mapping in one.ports:
-            for (protocol, port, ip), asked in wanted.items():
+    for attachment in others:
+        for mapping in attachment.ports:
+            for (protocol, port, ip), request in wanted.items():
                 theirs = _claim(mapping)
                 if theirs[:2] == (protocol, port) and (not ip or not theirs[2] or theirs[2] == ip):
-                    return f"{protocol} port {asked.host_port} is used by {one.namespace}/{one.pod} ({one.key})"
+                    holder = f"{attachment.namespace}/{attachment.pod} ({attachment.key})"
+                    return f"{protocol} port {request.host_port} is used by {holder}"
     return ""
 
 
@@ -57,17 +58,17 @@ def _claim(mapping: PortMapping) -> tuple[str, int, str]:
 
 def plan(attachments: Iterable[Attachment]) -> Table | None:
     """The table for all pods with hostPorts; None when there is none."""
-    ones = [one for one in attachments if one.ports]
-    if not ones:
+    with_ports = [attachment for attachment in attachments if attachment.ports]
+    if not with_ports:
         return None
     sets: list[Set] = []
     translate: list[Rule] = []
     hairpin: list[Rule] = []
-    for version in sorted({ip.version for one in ones for ip in one.ips}):
-        some, forward, back = _family(version, ones)
-        sets += some
-        translate += forward
-        hairpin.append(back)
+    for version in sorted({ip.version for attachment in with_ports for ip in attachment.ips}):
+        sets_of_family, rules_of_family, hairpin_rule = _family(version, with_ports)
+        sets += sets_of_family
+        translate += rules_of_family
+        hairpin.append(hairpin_rule)
     rules = tuple(translate)
     chains = (
         Chain(name="prerouting", type="nat", hook="prerouting", priority=_PRIORITY_DSTNAT, rules=rules),
@@ -77,26 +78,26 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
     return Table(family="inet", name=TABLE, comment="podwire cni", chains=chains, sets=tuple(sets))
 
 
-def _family(version: int, ones: list[Attachment]) -> tuple[list[Set], list[Rule], Rule]:
+def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], list[Rule], Rule]:
     word, kind, loopback = _FAMILIES[version]
     target = (kind, "inet_service")
     bound = Set(name=f"bound{version}", key=(kind, "inet_proto", "inet_service"), data=target)
     anywhere = Set(name=f"any{version}", key=("inet_proto", "inet_service"), data=target)
     own = Set(name=f"own{version}", key=(kind, kind))
-    at_bound, at_any, at_own = [], [], []
-    for one in ones:
-        ip = next((ip for ip in one.ips if ip.version == version), None)
+    bound_elements, any_elements, own_elements = [], [], []
+    for attachment in attachments:
+        ip = next((ip for ip in attachment.ips if ip.version == version), None)
         if ip is None:
             continue
-        at_own.append(own.element(f"{ip} . {ip}"))
-        for mapping in one.ports:
+        own_elements.append(own.element(f"{ip} . {ip}"))
+        for mapping in attachment.ports:
             protocol, port, host = _claim(mapping)
-            comment = f"{one.namespace}/{one.pod}"[:100]
+            comment = f"{attachment.namespace}/{attachment.pod}"[:100]
             value = f"{ip} . {mapping.container_port}"
             if not host:
-                at_any.append(anywhere.element(f"{protocol} . {port}", value, comment))
+                any_elements.append(anywhere.element(f"{protocol} . {port}", value, comment))
             elif ip_address(host).version == version:
-                at_bound.append(bound.element(f"{host} . {protocol} . {port}", value, comment))
+                bound_elements.append(bound.element(f"{host} . {protocol} . {port}", value, comment))
     destination, protocol_field, port_field = Field(f"{word} daddr"), Field("meta l4proto"), Field("th dport")
     local = Match(Field("fib daddr type"), Value("local"))
     translate = [
@@ -113,5 +114,5 @@ def _family(version: int, ones: list[Attachment]) -> tuple[list[Set], list[Rule]
         (Match(Concat((Field(f"{word} saddr"), destination)), SetRef(own.name)), Masquerade()),
         "a pod to its own port on the node",
     )
-    sets = [bound.with_elements(at_bound), anywhere.with_elements(at_any), own.with_elements(at_own)]
+    sets = [bound.with_elements(bound_elements), anywhere.with_elements(any_elements), own.with_elements(own_elements)]
     return sets, translate, back

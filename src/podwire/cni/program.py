@@ -1,7 +1,7 @@
-"""Where the CNI program is: the compiled one for this machine, or its stand-in in Python.
+"""Installs the CNI program: the compiled program for this machine, or its replacement in Python.
 
-A container runtime executes it under the ``type`` of its network configuration, so it is put into the runtime's
-directory of programs under that name: by rename, because overwriting a program that runs fails.
+A container runtime executes the program that has the ``type`` of its network configuration as name, so the program is
+put into the runtime's directory under that name: by rename, because a running program cannot be overwritten.
 """
 
 import os
@@ -13,35 +13,35 @@ NAME = "podwire-cni"
 
 
 def path() -> Path:
-    """The program that this machine can run."""
+    """The path of the program that this machine can run."""
     here = Path(__file__).parent
     compiled = here / "bin" / f"{NAME}-{platform.machine()}"
     return compiled if compiled.exists() else here / "shim.py"
 
 
 def install(directory: Path, name: str = NAME) -> Path:
-    """Puts the program into a runtime's directory and gives its place."""
+    """Puts the program into a runtime's directory; returns its path there."""
     directory.mkdir(parents=True, exist_ok=True)
-    place, fresh = directory / name, directory / f".{name}.{os.getpid()}"
-    shutil.copyfile(path(), fresh)
-    fresh.chmod(0o755)
-    fresh.replace(place)
-    return place
+    target, temporary = directory / name, directory / f".{name}.{os.getpid()}"
+    shutil.copyfile(path(), temporary)
+    temporary.chmod(0o755)
+    temporary.replace(target)
+    return target
 
 
 def write_configuration(directory: Path, text: bytes, name: str = "10-podwire.conflist") -> Path:
     """Writes the network configuration that makes a runtime use the program.
 
-    By a temporary file in the same directory and a rename: containerd does not notice files that are renamed
-    into the directory from elsewhere, and reads half-written ones.
+    The text goes to a temporary file in the same directory, which is then renamed: containerd does not notice files
+    that are renamed into the directory from elsewhere, and it reads files that are only half written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    place, fresh = directory / name, directory / f".{name}.tmp"
-    if place.exists() and place.read_bytes() == text:
-        return place
-    with fresh.open("wb") as out:
+    target, temporary = directory / name, directory / f".{name}.tmp"
+    if target.exists() and target.read_bytes() == text:
+        return target
+    with temporary.open("wb") as out:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
-    fresh.replace(place)
-    return place
+    temporary.replace(target)
+    return target

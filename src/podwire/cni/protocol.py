@@ -1,5 +1,4 @@
-"""What passes between the CNI program and the agent, and what a request may hold.
-
+"""The protocol between the CNI program and the agent, and the validation of requests.
 The program sends ``PODWIRE1 NUL (NAME=VALUE NUL)* NUL stdin`` and closes its writing side; the agent answers one
 byte, the exit status, and then standard output. The first byte of the request carries the open network namespace
 as a descriptor when the program could open ``CNI_NETNS``. Validation follows ``skel`` of containernetworking:
@@ -15,7 +14,7 @@ from podwire.errors import CniError
 
 MAGIC = b"PODWIRE1\0"
 LIMIT = 4 << 20
-"""Bytes of a request."""
+"""The largest request, in bytes."""
 
 _REQUIRED = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
@@ -31,8 +30,8 @@ _BAD_IN_IFNAME = re.compile(r"[\s/:]")
 _IFNAME_LIMIT = 15
 
 
-class Key(msgspec.Struct, frozen=True, gc=False, order=True):
-    """What identifies an attachment: network name, container, interface."""
+class AttachmentKey(msgspec.Struct, frozen=True, gc=False, order=True):
+    """Identifies an attachment: network name, container, interface."""
 
     network: str
     container: str
@@ -42,12 +41,12 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True):
         return f"{self.network}/{self.container}/{self.ifname}"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One valid request; ``netns`` is empty for DEL of a pod whose namespace is gone."""
 
     command: str
     conf: spec.NetConf
-    key: Key
+    key: AttachmentKey
     netns: str = ""
     namespace: str = ""
     pod: str = ""
@@ -55,17 +54,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pod_name(self) -> str:
-        """``namespace/name`` of the pod, or the container when the runtime does not tell."""
+        """``namespace/name`` of the pod, or the container ID when the runtime does not name the pod."""
         return f"{self.namespace}/{self.pod}" if self.pod else self.key.container
 
 
 def split(message: bytes) -> tuple[dict[str, str], bytes]:
     """Environment and standard input of a request.
 
-    Raises: CniError 5 when the message is not one.
+    Raises: CniError 5 when the message is not a complete request of podwire-cni.
     """
-    head, found, stdin = message.partition(b"\0\0")
-    if not message.startswith(MAGIC) or not found:
+    head, separator, stdin = message.partition(b"\0\0")
+    if not message.startswith(MAGIC) or not separator:
         raise CniError(spec.IO_FAILURE, "the request does not come from podwire-cni")
     pairs = head[len(MAGIC) :].decode("utf-8", "replace").split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair), stdin
@@ -77,10 +76,10 @@ def join(environment: dict[str, str], stdin: bytes) -> bytes:
     return MAGIC + pairs + b"\0" + stdin
 
 
-def parse(environment: dict[str, str], stdin: bytes) -> Request:
+def parse(environment: dict[str, str], stdin: bytes) -> CniRequest:
     """The request of a message.
 
-    Raises: CniError 4 (variables), 6 and 1 (configuration), 7 (its network name).
+    Raises: CniError 4 (invalid variables), 6 and 1 (invalid configuration), 7 (invalid network name).
     """
     command = environment.get("CNI_COMMAND", "")
     if command not in _REQUIRED:
@@ -97,10 +96,10 @@ def parse(environment: dict[str, str], stdin: bytes) -> Request:
     container, ifname = environment.get("CNI_CONTAINERID", ""), environment.get("CNI_IFNAME", "")
     _check_names(command, container, ifname)
     args = _arguments(environment.get("CNI_ARGS", ""))
-    return Request(
+    return CniRequest(
         command=command,
         conf=conf,
-        key=Key(conf.name, container, ifname),
+        key=AttachmentKey(conf.name, container, ifname),
         netns=environment.get("CNI_NETNS", ""),
         namespace=args.get("K8S_POD_NAMESPACE", ""),
         pod=args.get("K8S_POD_NAME", ""),

@@ -1,10 +1,10 @@
 """The agent's end of the CNI socket.
 
-A request is read to its end, handed to one function together with the namespace's descriptor, and answered.
-Requests are worked on one after the other: each takes about a millisecond, most of it under the kernel's own
-rtnetlink lock, so threads would only wait for each other. One that has to wait for somebody else (``before``) lets the
-others go ahead; so does one whose answer has to wait (``after``). What fails is answered as an error of the
-specification; what fails unforeseen as code 999, with its traceback in the log.
+A request is read to its end, passed to one handler together with the namespace's descriptor, and answered.
+Requests are handled one after the other: each takes about a millisecond, most of it under the kernel's own
+rtnetlink lock, so threads would only wait for each other. While a request waits before it is handled (``before``) or
+before it is answered (``after``), other requests continue. A known failure is answered as an error of the
+specification; an unexpected failure as code 999, with its traceback in the log.
 
 Guarantees: 1. a request that ends before its frame is complete changes nothing; 2. a descriptor that was passed is
 closed when its request is answered; 3. a socket file left by a killed agent is replaced; 4. no more than
@@ -26,21 +26,21 @@ from podwire.errors import CniError, PodwireError
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
 
-Handler = Callable[[protocol.Request, str], bytes]
+Handler = Callable[[protocol.CniRequest, str], bytes]
 """Answers a request, given the path under which its namespace can be opened (empty when it cannot)."""
-Before = Callable[[protocol.Request], Awaitable[None] | None]
-"""What a request has to wait for before it is answered; None: nothing. Raises: CniError, which is the answer then."""
-After = Callable[[protocol.Request, str], Awaitable[None] | None]
-"""What the answer to a request that was handled has to wait for; None: nothing. Raises nothing."""
+Before = Callable[[protocol.CniRequest], Awaitable[None] | None]
+"""Returns what to await before a request is handled, or None. Raises: CniError, which is the answer then."""
+After = Callable[[protocol.CniRequest, str], Awaitable[None] | None]
+"""Returns what to await between handling a request and sending its answer, or None. Raises nothing."""
 Answer = bytes | Coroutine[Any, Any, bytes]
 
 _BACKLOG = 256
-_PIECE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 _SEND_S = 1.0
-"""An answer fits into the socket's buffer; this bounds the wait for a program that does not read."""
+"""The time limit for a program that does not read its answer (an answer fits into the socket's buffer)."""
 
 
-class Server:
+class CniServer:
     """Listens on a unix socket and answers CNI requests."""
 
     def __init__(
@@ -62,26 +62,26 @@ class Server:
         """Serves until cancelled."""
         listener = _listen(self._path)
         loop = asyncio.get_running_loop()
-        open_ones: set[socket.socket] = set()
-        loop.add_reader(listener, self._accept, listener, open_ones)
+        connections: set[socket.socket] = set()
+        loop.add_reader(listener, self._accept, listener, connections)
         try:
             await loop.create_future()
         finally:
             loop.remove_reader(listener)
             listener.close()
             await self._waiting.close()
-            for connection in tuple(open_ones):
+            for connection in tuple(connections):
                 loop.remove_reader(connection)
                 connection.close()
 
-    def _accept(self, listener: socket.socket, open_ones: set[socket.socket]) -> None:
+    def _accept(self, listener: socket.socket, connections: set[socket.socket]) -> None:
         try:
             connection, _ = listener.accept()
         except OSError:
             return
         connection.setblocking(False)
-        open_ones.add(connection)
-        Conversation(connection, self._answer, open_ones.discard, self._waiting).start()
+        connections.add(connection)
+        Conversation(connection, self._answer, connections.discard, self._waiting).start()
 
     def _answer(self, message: bytes, descriptor: int) -> Answer:
         try:
@@ -91,21 +91,21 @@ class Server:
             return b"\1" + spec.render_error(failure, _version_of(message))
         netns = f"/proc/self/fd/{descriptor}" if descriptor >= 0 else _visible(request.netns)
         if waiting is not None:
-            return self._handled_after(waiting, request, netns)
-        answer = self._handled(request, netns)
-        still = self._after(request, netns)
-        return answer if still is None else _given_after(still, answer)
+            return self._handle_after(waiting, request, netns)
+        answer = self._handle(request, netns)
+        wait = self._after(request, netns)
+        return answer if wait is None else _answer_after(wait, answer)
 
-    async def _handled_after(self, waiting: Awaitable[None], request: protocol.Request, netns: str) -> bytes:
+    async def _handle_after(self, waiting: Awaitable[None], request: protocol.CniRequest, netns: str) -> bytes:
         try:
             await waiting
         except CniError as failure:
             return b"\1" + spec.render_error(failure, request.conf.cni_version)
-        answer = self._handled(request, netns)
-        still = self._after(request, netns)
-        return answer if still is None else await _given_after(still, answer)
+        answer = self._handle(request, netns)
+        wait = self._after(request, netns)
+        return answer if wait is None else await _answer_after(wait, answer)
 
-    def _handled(self, request: protocol.Request, netns: str) -> bytes:
+    def _handle(self, request: protocol.CniRequest, netns: str) -> bytes:
         version = request.conf.cni_version
         try:
             return b"\0" + self._handler(request, netns)
@@ -116,13 +116,13 @@ class Server:
             return b"\1" + spec.render_error(CniError(spec.INTERNAL, str(failure)), version)
 
 
-async def _given_after(waiting: Awaitable[None], answer: bytes) -> bytes:
+async def _answer_after(waiting: Awaitable[None], answer: bytes) -> bytes:
     await waiting
     return answer
 
 
 class Conversation:
-    """One request and its answer, without a task where nothing is waited for: a callback per readable event."""
+    """One request and its answer, read in callbacks of readable events; a task runs only while an answer must wait."""
 
     def __init__(
         self,
@@ -140,25 +140,25 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts to read the request."""
         self._loop.add_reader(self._connection, self._read)
         self._read()
 
     def _read(self) -> None:
         while True:
             try:
-                piece, ancillary, _, _ = self._connection.recvmsg(_PIECE, socket.CMSG_SPACE(struct.calcsize("i")))
+                chunk, ancillary, _, _ = self._connection.recvmsg(_CHUNK_BYTES, socket.CMSG_SPACE(struct.calcsize("i")))
             except BlockingIOError:
                 return
             except OSError:
                 self._end()
                 return
             self._keep_descriptor(ancillary)
-            self._message += piece
-            if len(self._message) > protocol.LIMIT + _PIECE:
+            self._message += chunk
+            if len(self._message) > protocol.LIMIT + _CHUNK_BYTES:
                 self._end()
                 return
-            if not piece:
+            if not chunk:
                 self._loop.remove_reader(self._connection)
                 self._reply()
                 return
@@ -173,7 +173,7 @@ class Conversation:
                         self._descriptor = descriptor
 
     def _reply(self) -> None:
-        """Whatever happens, the connection ends: without an answer the program says "try again later"."""
+        """Answers and always ends the connection: without an answer the program reports "try again later"."""
         answer: Answer = b""
         try:
             if self._message:
@@ -211,7 +211,7 @@ class Conversation:
 
 
 def _version_of(message: bytes) -> str:
-    """The version in which an error about a message is told; it may be any message."""
+    """The CNI version for an error about a message, which may be malformed."""
     try:
         _, stdin = protocol.split(message)
         return spec.parse_config(stdin).cni_version
@@ -225,15 +225,15 @@ def _visible(netns: str) -> str:
 
 def _listen(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
     try:
-        listener.bind(str(fresh))
-        fresh.chmod(0o600)
+        listener.bind(str(temporary))
+        temporary.chmod(0o600)
         listener.listen(_BACKLOG)
-        fresh.replace(path)
+        temporary.replace(path)
     except OSError as problem:
         listener.close()
         if problem.errno == errno.EADDRINUSE:

@@ -1,19 +1,19 @@
 """The CNI part of an agent: socket, addresses and kernel put together, and its background jobs.
 
-ADD is answered when packets pass to and from the pod: its devices and addresses are at work a moment after they are
-there, which is a long moment on a busy machine. After :data:`READY_S` the answer goes all the same.
+ADD is answered when packets pass to and from the pod: devices and addresses forward packets a short time after they are
+created, which may be long on a busy machine. After :data:`READY_S` ADD is answered anyway.
 
 STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node
 starts need not ask again and again.
 
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
 is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods'
-routes, neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a route or neighbour of
-a pod that goes, a device or sysctl that changes and an address of the node that comes or goes are followed by a look
-after :data:`HEAL_S`; 2. the next look is :data:`HEAL_REST_S` later, so pods that come and go by the dozen cost one a
+routes, neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a deleted route or
+neighbour of a pod, a changed device or sysctl, and an added or deleted address of the node are followed by a check
+after :data:`HEAL_S`; 2. the next check is :data:`HEAL_REST_S` later, so many new and deleted pods cost one check a
 second; 3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from
-0.2 s to 10 s, and at once when an address comes; 4. what the kernel does not tell of (some sysctls), and the hostPort
-table, is looked at with ``sweep``.
+0.2 s to 10 s, and at once when an address is added; 4. state without change events (some sysctls), and the hostPort
+table, is checked with ``sweep``.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
-from podwire.cni.protocol import Request
-from podwire.cni.server import Server
-from podwire.cni.wiring import OWNER, Node, Wiring
+from podwire.cni.protocol import CniRequest
+from podwire.cni.server import CniServer
+from podwire.cni.wiring import OWNER, Wiring, WiringFacts
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.observe.health import Sample
@@ -38,7 +38,7 @@ from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
 READY_S = 5.0
-_LOOK_S = 0.002
+_READY_POLL_S = 0.002
 STATUS_S = 1.0
 DELETE_S = 0.05
 SWEEP_S = 60.0
@@ -46,8 +46,8 @@ HEAL_S = 0.05
 HEAL_REST_S = 1.0
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the part has its things; ``netns`` None means the namespace of this process."""
+class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths and settings of the CNI part; ``netns`` None means the namespace of this process."""
 
     socket: Path
     database: Path
@@ -59,33 +59,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class CniService:
     """The CNI part of one node's agent."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: CniSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._log = Log("cni")
         self._ledger = Ledger(settings.database)
-        self._node = Node()
+        self._node = WiringFacts()
         self._served = asyncio.Event()
         self._unwired = asyncio.Event()
         self._disturbed = asyncio.Event()
-        self._thorough = True
+        self._check_sysctls = True
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
-        self._server = Server(settings.socket, self._handle, self._log, self._before, self._after)
+        self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 
-    def set_node(self, node: Node) -> None:
-        """Sets what is known of the node; pods that run follow a new MTU.
+    def set_node(self, node: WiringFacts) -> None:
+        """Sets the facts of the node; running pods get a new MTU.
 
-        It is remembered: an agent that starts while the API is away serves pods as its predecessor did.
+        The facts are written to disk: an agent that starts while the API is away serves pods as its predecessor did.
         """
         if node == self._node:
             return
         self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs))
         self._ledger.remember("node", msgspec.json.encode(node))
-        self._take(node)
+        self._apply_node(node)
 
-    def _take(self, node: Node) -> None:
+    def _apply_node(self, node: WiringFacts) -> None:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
@@ -97,9 +97,9 @@ class CniService:
             self._served.clear()
 
     def recover(self) -> None:
-        """Takes over the pods of an earlier agent; to be called before ``run``."""
+        """Takes over the pods that an earlier agent wired; to be called before ``run``."""
         if remembered := self._ledger.fact("node"):
-            self._take(msgspec.json.decode(remembered, type=Node))
+            self._apply_node(msgspec.json.decode(remembered, type=WiringFacts))
         self.pods.recover(self._settings.network)
         self._unwired.set()
         self._disturbed.set()
@@ -114,9 +114,9 @@ class CniService:
             await self._unwired.wait()
             await self._clock.sleep(DELETE_S)
             self._unwired.clear()
-            gone = self.pods.forgotten()
+            addresses = self.pods.take_released()
             try:
-                await asyncio.to_thread(self._plumber.delete_detached, gone)
+                await asyncio.to_thread(self._plumber.delete_detached, addresses)
             except KernelError as failure:
                 self._log.warning("cannot delete the devices of deleted pods", problem=failure)
 
@@ -126,30 +126,30 @@ class CniService:
             await self._clock.sleep(SWEEP_S)
             self.pods.sweep()
             self._unwired.set()
-            self._thorough = True
+            self._check_sysctls = True
             self._disturbed.set()
 
     async def heal(self) -> None:
         """Restores routes, neighbours, devices and sysctls of pods that somebody changed, until cancelled."""
         backoff = Backoff(0.2, 10.0)
-        told = ""
+        logged = ""
         with self._plumber.watch() as monitor:
             monitor.attach(self._changed)
             while True:
                 await self._disturbed.wait()
                 await self._clock.sleep(HEAL_S)
                 self._disturbed.clear()
-                thorough, self._thorough = self._thorough, False
-                failed = self.pods.heal(sysctls=thorough)
+                sysctls, self._check_sysctls = self._check_sysctls, False
+                failed = self.pods.heal(sysctls=sysctls)
                 problem = f"{failed[0]}, and {len(failed) - 1} more" if failed else ""
-                if problem and problem != told:
+                if problem and problem != logged:
                     self._log.warning("cannot restore the network of all pods; trying again", problem=problem)
-                told = problem
+                logged = problem
                 if not problem:
                     backoff.reset()
                     await self._clock.sleep(HEAL_REST_S)
                     continue
-                self._thorough = True
+                self._check_sysctls = True
                 if not await self._disturbed_within(backoff.next_delay_s()):
                     self._disturbed.set()
 
@@ -162,7 +162,7 @@ class CniService:
 
     def _changed(self, events: Sequence[Event]) -> None:
         if any(_concerns_pods(event) for event in events):
-            self._thorough = self._thorough or any(event.kind in ("sysctl", "lost") for event in events)
+            self._check_sysctls = self._check_sysctls or any(event.kind in ("sysctl", "lost") for event in events)
             self._disturbed.set()
 
     def close(self) -> None:
@@ -171,32 +171,32 @@ class CniService:
         self.leases.close()
 
     def problem(self) -> str:
-        """Why pods cannot be added now, or empty."""
+        """Says why pods cannot be added now; empty when they can."""
         if not self.leases.pools:
             return "no pod CIDR yet"
-        gone = self.leases.exhausted()
-        return f"no free address in {', '.join(gone)}" if gone else ""
+        exhausted = self.leases.exhausted()
+        return f"no free address in {', '.join(exhausted)}" if exhausted else ""
 
     def samples(self) -> list[Sample]:
         """The metrics."""
         return self.pods.samples()
 
-    def _before(self, request: Request) -> Awaitable[None] | None:
+    def _before(self, request: CniRequest) -> Awaitable[None] | None:
         if request.command == "STATUS" and not self._served.is_set():
             return self._wait_for_cidrs()
         return self.pods.before(request)
 
-    def _after(self, request: Request, netns: str) -> Awaitable[None] | None:
-        late = self.pods.late(request)
-        return None if late is None else self._wait_until_ready(late, netns)
+    def _after(self, request: CniRequest, netns: str) -> Awaitable[None] | None:
+        wiring = self.pods.take_not_ready(request)
+        return None if wiring is None else self._wait_until_ready(wiring, netns)
 
-    async def _wait_until_ready(self, late: Wiring, netns: str) -> None:
+    async def _wait_until_ready(self, wiring: Wiring, netns: str) -> None:
         try:
             async with asyncio.timeout(READY_S):
-                while not self._plumber.is_ready(late, netns):
-                    await self._clock.sleep(_LOOK_S)
+                while not self._plumber.is_ready(wiring, netns):
+                    await self._clock.sleep(_READY_POLL_S)
         except TimeoutError:
-            links = ", ".join(link.name for link in late.host.links)
+            links = ", ".join(link.name for link in wiring.host.links)
             self._log.warning("added a pod whose interfaces do not forward yet", links=links)
         except KernelError as failure:
             self._log.warning("a pod was deleted while it was being added", problem=failure)
@@ -208,7 +208,7 @@ class CniService:
         except TimeoutError:
             pass
 
-    def _handle(self, request: Request, netns: str) -> bytes:
+    def _handle(self, request: CniRequest, netns: str) -> bytes:
         try:
             return self.pods.handle(request, netns)
         finally:
@@ -217,7 +217,7 @@ class CniService:
 
 
 def _concerns_pods(event: Event) -> bool:
-    """Whether what happened may have taken something from pods.
+    """Whether an event may have deleted or changed something that pods need.
 
     Routes that go with their device or with their source address are not announced (net/ipv4/fib_trie.c,
     ``fib_table_flush``): the device or the address is.

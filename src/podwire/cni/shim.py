@@ -19,14 +19,14 @@ LIMIT = 4 << 20
 
 
 def fail(code: int, message: bytes, details: bytes = b"") -> int:
-    """Prints an error of the specification and gives the exit status."""
+    """Prints an error in the form of the CNI specification; returns the exit status."""
     posix.write(1, b'{"cniVersion":"1.0.0","code":%d,"msg":"%s","details":"%s"}\n' % (code, message, details))
     return 1
 
 
-def reach(path: bytes, wait_s: int) -> "_socket.socket | None":
-    """A connection to the agent, or None when it stays away for ``wait_s`` seconds."""
-    until = time.monotonic() + wait_s
+def connect(path: bytes, wait_s: int) -> "_socket.socket | None":
+    """A connection to the agent, or None when the agent does not listen within ``wait_s`` seconds."""
+    deadline = time.monotonic() + wait_s
     while True:
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
@@ -35,12 +35,12 @@ def reach(path: bytes, wait_s: int) -> "_socket.socket | None":
             connection.close()
         else:
             return connection
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return None
         time.sleep(0.02)
 
 
-def hand_over(connection: "_socket.socket", request: bytes, netns: bytes) -> None:
+def send_request(connection: "_socket.socket", request: bytes, netns: bytes) -> None:
     """Sends the request, with the namespace's descriptor when it can be opened."""
     rights = []
     if netns:
@@ -55,10 +55,10 @@ def hand_over(connection: "_socket.socket", request: bytes, netns: bytes) -> Non
 
 
 def relay(connection: "_socket.socket") -> int:
-    """Prints the answer and gives its exit status."""
+    """Prints the answer; returns its exit status."""
     answer = b""
-    while piece := connection.recv(65536):
-        answer += piece
+    while chunk := connection.recv(65536):
+        answer += chunk
     if not answer:
         return fail(
             11,
@@ -70,28 +70,28 @@ def relay(connection: "_socket.socket") -> int:
 
 
 def main() -> int:
-    """The exit status of one CNI call."""
+    """Handles one CNI call; returns the exit status."""
     variables = posix.environ
     command = variables.get(b"CNI_COMMAND", b"")
     if not command or command == b"VERSION":
         posix.write(1 if command else 2, VERSION if command else ABOUT)
         return 0
     stdin = b""
-    while piece := posix.read(0, 65536):
-        stdin += piece
+    while chunk := posix.read(0, 65536):
+        stdin += chunk
     if len(stdin) > LIMIT:
         return fail(6, b"the network configuration is larger than 4 MiB")
     pairs = b"".join(name + b"=" + value + b"\0" for name, value in variables.items() if name.startswith(b"CNI_"))
     path = variables.get(b"PODWIRE_CNI_SOCKET") or b"/run/podwire/cni.sock"
     status = command == b"STATUS"
     wait = variables.get(b"PODWIRE_CNI_WAIT_S", b"")
-    connection = reach(path, 0 if status else int(wait) if wait.isdigit() else 20)
+    connection = connect(path, 0 if status else int(wait) if wait.isdigit() else 20)
     if connection is None and status:
         return fail(50, b"the podwire agent of this node does not answer", b"pods that run are not affected")
     if connection is None:
         return fail(11, b"the podwire agent of this node does not answer, try again later")
     try:
-        hand_over(connection, b"PODWIRE1\0" + pairs + b"\0" + stdin, variables.get(b"CNI_NETNS", b""))
+        send_request(connection, b"PODWIRE1\0" + pairs + b"\0" + stdin, variables.get(b"CNI_NETNS", b""))
         return relay(connection)
     except OSError:
         return fail(11, b"the podwire agent closed the connection, try again later")

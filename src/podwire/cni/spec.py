@@ -1,17 +1,17 @@
-"""The CNI specification's documents: network configuration, result, error, in every version.
+"""The documents of the CNI specification: network configuration, result and error, in every version.
 
-One :class:`Result` in memory, written and read in the shape that the configuration's ``cniVersion`` asks for:
+A :class:`CniResult` is written and read in the shape of the configuration's ``cniVersion``:
 
 * 0.1.0, 0.2.0: ``ip4`` and ``ip6``, one address per family;
 * 0.3.0, 0.3.1, 0.4.0: ``interfaces`` and ``ips``, each address with its ``version``;
 * 1.0.0: the same without ``version``; 1.1.0: interfaces gain ``mtu``, routes ``mtu``, ``priority``, ``table``...
 
-What a version cannot say is left out when writing (0.2.0: interfaces, further addresses). Sources: CNI
-specification 1.1.0 section 5 and ``containernetworking/cni/pkg/types``; the errors go to standard output, as
-libcni expects. Cost: one JSON decode and encode per request, some 20 microseconds.
+Fields that a version does not have are left out when a result is written (0.2.0: interfaces, further addresses).
+Sources: CNI specification 1.1.0 section 5 and ``containernetworking/cni/pkg/types``; the errors go to standard output,
+as libcni expects. Cost: one JSON decode and encode per request, some 20 microseconds.
 """
 
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from podwire.errors import CniError
 
 VERSIONS = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = "0.1.0"
-"""What a configuration without ``cniVersion`` means."""
+"""The version of a configuration without ``cniVersion``."""
 
 INCOMPATIBLE_VERSION = 1
 UNSUPPORTED_FIELD = 2
@@ -35,7 +35,6 @@ PLUGIN_NOT_AVAILABLE = 50
 CHECK_FAILED = 100
 INTERNAL = 999
 
-Interface = IPv4Interface | IPv6Interface
 Address = IPv4Address | IPv6Address
 
 
@@ -52,7 +51,7 @@ class Dns(Document, frozen=True):
     options: tuple[str, ...] = ()
 
 
-class Route(Document, frozen=True):
+class CniRoute(Document, frozen=True):
     """A route inside the pod; ``gw`` empty means on link."""
 
     dst: str
@@ -64,8 +63,8 @@ class Route(Document, frozen=True):
     scope: int | None = None
 
 
-class Link(Document, frozen=True):
-    """An interface that was made; an empty ``sandbox`` means it is the host's."""
+class CniInterface(Document, frozen=True):
+    """A network interface of a result; an empty ``sandbox`` means an interface of the node."""
 
     name: str
     mac: str = ""
@@ -83,12 +82,12 @@ class Ip(Document, frozen=True):
     interface: int | None = None
 
 
-class Result(Document, frozen=True):
-    """What ADD made."""
+class CniResult(Document, frozen=True):
+    """The result of ADD."""
 
-    interfaces: tuple[Link, ...] = ()
+    interfaces: tuple[CniInterface, ...] = ()
     ips: tuple[Ip, ...] = ()
-    routes: tuple[Route, ...] = ()
+    routes: tuple[CniRoute, ...] = ()
     dns: Dns = Dns()
 
 
@@ -102,7 +101,7 @@ class PortMapping(Document, frozen=True):
 
 
 class RuntimeConfig(Document, frozen=True):
-    """What the runtime adds, as far as it is used."""
+    """The settings that the runtime adds to the configuration; settings that podwire does not use are left out."""
 
     port_mappings: tuple[PortMapping, ...] = ()
     ips: tuple[str, ...] = ()
@@ -111,7 +110,7 @@ class RuntimeConfig(Document, frozen=True):
 
 
 class ValidAttachment(Document, frozen=True):
-    """One attachment that garbage collection must keep."""
+    """An attachment that garbage collection must keep."""
 
     container_id: str = msgspec.field(name="containerID")
     ifname: str
@@ -133,13 +132,13 @@ class NetConf(Document, frozen=True):
     disable_check: bool = False
     disable_gc: bool = msgspec.field(default=False, name="disableGC")
     policy: bool = False
-    """Whether the program stands behind the plugin that wires pods, and only has their policies put in force."""
+    """Whether podwire-cni runs after another plugin that wires the pods, and only puts their policies in force."""
 
     @property
     def kept(self) -> frozenset[tuple[str, str]] | None:
-        """The (container, interface) pairs that garbage collection must keep; None when not given."""
-        named = self.valid_attachments if self.valid_attachments is not None else self.attachments
-        return None if named is None else frozenset((a.container_id, a.ifname) for a in named)
+        """The (container, interface) pairs that garbage collection must keep; None when the runtime lists none."""
+        kept = self.valid_attachments if self.valid_attachments is not None else self.attachments
+        return None if kept is None else frozenset((a.container_id, a.ifname) for a in kept)
 
 
 def at_least(version: str, minimum: str) -> bool:
@@ -150,13 +149,13 @@ def at_least(version: str, minimum: str) -> bool:
 def parse_config(text: bytes) -> NetConf:
     """The configuration of a request.
 
-    Raises: CniError 6 when it is not JSON of the right types, 1 for an unknown version.
+    Raises: CniError 6 when the text is not JSON or a field has a wrong type, 1 for an unknown version.
     """
     try:
         conf = msgspec.json.decode(text, type=NetConf)
     except msgspec.ValidationError as problem:
         raise CniError(
-            DECODING_FAILURE, "the network configuration has a field of a wrong type", str(problem)
+            DECODING_FAILURE, "a field of the network configuration has a wrong type", str(problem)
         ) from problem
     except msgspec.DecodeError as problem:
         raise CniError(DECODING_FAILURE, "the network configuration is not JSON", str(problem)) from problem
@@ -167,7 +166,7 @@ def parse_config(text: bytes) -> NetConf:
     return conf
 
 
-def render_result(result: Result, version: str) -> bytes:
+def render_result(result: CniResult, version: str) -> bytes:
     """The JSON of a result in the shape of ``version``."""
     if not at_least(version, "0.3.0"):
         return msgspec.json.encode(_render_two_families(result, version))
@@ -188,7 +187,7 @@ def render_result(result: Result, version: str) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _render_two_families(result: Result, version: str) -> dict[str, Any]:
+def _render_two_families(result: CniResult, version: str) -> dict[str, Any]:
     body: dict[str, Any] = {"cniVersion": version}
     for family in (4, 6):
         first = next((ip for ip in result.ips if ip_interface(ip.address).version == family), None)
@@ -205,34 +204,34 @@ def _render_two_families(result: Result, version: str) -> dict[str, Any]:
     return body
 
 
-def parse_result(document: dict[str, Any], fallback_version: str = DEFAULT_VERSION) -> Result:
+def parse_result(document: dict[str, Any], fallback_version: str = DEFAULT_VERSION) -> CniResult:
     """The result in a document of any version, such as ``prevResult``.
 
-    Raises: CniError 6 when it does not have the shape of its version.
+    Raises: CniError 6 when the document does not have the shape of its version.
     """
     version = document.get("cniVersion", fallback_version)
     if version not in VERSIONS:
         raise CniError(INCOMPATIBLE_VERSION, f"prevResult has the incompatible CNI version {version!r}")
     try:
         if at_least(version, "0.3.0"):
-            return msgspec.convert(document, Result)
+            return msgspec.convert(document, CniResult)
         return _parse_two_families(document)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as problem:
         raise CniError(DECODING_FAILURE, f"prevResult is not a result of CNI {version}", str(problem)) from problem
 
 
-def _parse_two_families(document: dict[str, Any]) -> Result:
+def _parse_two_families(document: dict[str, Any]) -> CniResult:
     ips: list[Ip] = []
-    routes: list[Route] = []
+    routes: list[CniRoute] = []
     for family in ("ip4", "ip6"):
-        if (one := document.get(family)) is not None:
-            ips.append(Ip(address=one["ip"], gateway=one.get("gateway", "")))
-            routes.extend(Route(dst=r["dst"], gw=r.get("gw", "")) for r in one.get("routes", ()))
-    return Result(ips=tuple(ips), routes=tuple(routes), dns=msgspec.convert(document.get("dns", {}), Dns))
+        if (entry := document.get(family)) is not None:
+            ips.append(Ip(address=entry["ip"], gateway=entry.get("gateway", "")))
+            routes.extend(CniRoute(dst=r["dst"], gw=r.get("gw", "")) for r in entry.get("routes", ()))
+    return CniResult(ips=tuple(ips), routes=tuple(routes), dns=msgspec.convert(document.get("dns", {}), Dns))
 
 
 def render_error(failure: CniError, version: str) -> bytes:
-    """The JSON of a failure; it goes to standard output."""
+    """The JSON of a failure, for standard output."""
     body: dict[str, Any] = {"cniVersion": version, "code": failure.code, "msg": failure.message}
     if failure.details:
         body["details"] = failure.details
@@ -244,7 +243,7 @@ def render_versions(version: str) -> bytes:
     return msgspec.json.encode({"cniVersion": version, "supportedVersions": VERSIONS})
 
 
-def addresses_of(result: Result) -> tuple[Address, ...]:
+def addresses_of(result: CniResult) -> tuple[Address, ...]:
     """The addresses of a result without their prefixes, in order."""
     return tuple(ip_address(ip.address.partition("/")[0]) for ip in result.ips)
 

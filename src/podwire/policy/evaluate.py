@@ -50,45 +50,45 @@ INGRESS, EGRESS = "Ingress", "Egress"
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt, as it is between translation of the destination and translation of the source."""
+    """One connection attempt, after translation of the destination and before translation of the source."""
 
     source: Party
     destination: Party
     protocol: str
-    """TCP, UDP, SCTP, or another word for what has no ports, such as ICMP."""
+    """TCP, UDP, SCTP, or the name of a protocol without ports, such as ICMP."""
     port: int = 0
 
 
 class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API leaves open."""
+    """Options for questions that the API leaves open."""
 
     own_node_egress: bool = True
-    """Whether a pod reaches its own node whatever NetworkPolicies say."""
+    """Whether a pod reaches its own node independently of NetworkPolicies."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What one direction came to, and by what."""
+    """The result for one direction, and the policy and rule that decided."""
 
     direction: str
     allowed: bool
     tier: str
-    """Admin, Namespace, Baseline; empty: no policy had a say."""
+    """Admin, Namespace, Baseline; empty: no policy applies."""
     policy: str = ""
     """The key of the policy whose rule decided; empty for a denial because no rule allows."""
     rule: int = -1
-    """The place of that rule in its list."""
+    """The index of that rule in its list."""
     isolated_by: tuple[str, ...] = ()
     """The NetworkPolicies that select the pod for this direction, in the order of their names."""
     reason: str = ""
-    """Where no policy had a say: why."""
+    """Why no policy applies; empty when a policy decided."""
     audit: tuple[str, ...] = ()
     """The policies in audit that would make this a denial."""
     audit_rule: int = -1
-    """The place of the rule in audit; -1: it is because no rule allows."""
+    """The index of the rule in audit; -1: the denial is because no rule allows."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Both directions; the connection passes when both do."""
+    """The decisions for both directions; the connection passes when both allow it."""
 
     egress: Decision
     ingress: Decision
@@ -108,7 +108,7 @@ def evaluate(world: World, connection: Connection, rules: EvaluationOptions | No
 
 
 def decide(world: World, connection: Connection, direction: str, rules: EvaluationOptions) -> Decision:
-    """What one direction comes to."""
+    """The decision for one direction."""
     subject, peer = ends(connection, direction)
     if reason := _exempt(subject, peer, direction):
         return Decision(direction=direction, allowed=True, tier="", reason=reason)
@@ -123,14 +123,14 @@ def decide(world: World, connection: Connection, direction: str, rules: Evaluati
 
 
 def ends(connection: Connection, direction: str) -> tuple[Party, Party]:
-    """Whose policies are asked, and the other end."""
+    """The end whose policies decide, and the other end."""
     if direction == INGRESS:
         return connection.destination, connection.source
     return connection.source, connection.destination
 
 
 def _exempt(subject: Party, peer: Party, direction: str) -> str:
-    """Why policies have no say; empty when they do."""
+    """Why policies do not apply; empty when they do."""
     if subject.pod is None:
         return "no pod, and policies select pods alone"
     if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
@@ -141,12 +141,12 @@ def _exempt(subject: Party, peer: Party, direction: str) -> str:
 
 
 def own_node(subject: Party, peer: Party) -> bool:
-    """Whether the other end is the node of the one."""
+    """Whether the peer is the node that the subject runs on."""
     return peer.pod is None and bool(peer.node) and peer.node == subject.node
 
 
 class DirectionCase:
-    """One direction of one connection, for the pod whose policies are asked."""
+    """One direction of one connection, for the pod whose policies decide."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class DirectionCase:
         *,
         audited: bool = False,
     ) -> None:
-        """``audited``: policies in audit count as in force; otherwise they are as though not there."""
+        """``audited``: policies in audit count as in force; otherwise they are ignored."""
         self.world = world
         self.audited = audited
         self.connection = connection
@@ -168,7 +168,7 @@ class DirectionCase:
         self.namespace = pod.metadata.namespace
 
     def decide(self, *, own_node: bool) -> Decision:
-        """What the tiers come to; of what a pod sends to its own node, NetworkPolicies have no say."""
+        """The decision of all tiers; with ``own_node``, NetworkPolicies are skipped."""
         if own_node:
             reason = "a pod reaches its own node"
             return self.cluster_tier("Admin") or self.cluster_tier("Baseline") or self.allowed(reason)
@@ -176,7 +176,7 @@ class DirectionCase:
         return found or self.allowed(self.unspoken())
 
     def audit(self, decided: Decision) -> tuple[tuple[str, ...], int]:
-        """The policies in audit that a denial is due to, and the place of their rule; none of what is allowed."""
+        """The policies in audit that cause a denial, and the index of their rule; none when the decision allows."""
         if decided.allowed:
             return (), -1
         isolating = self.isolating() if not decided.policy else ()
@@ -189,15 +189,15 @@ class DirectionCase:
         return (passing[0].metadata.name,), passing[1]
 
     def counts(self, policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
-        """Whether a policy is asked."""
+        """Whether a policy is evaluated."""
         return self.audited or not audits(policy)
 
     def allowed(self, reason: str) -> Decision:
-        """What no policy speaks of is allowed."""
+        """The decision when no policy applies: allowed."""
         return Decision(direction=self.direction, allowed=True, tier="", reason=reason)
 
     def unspoken(self) -> str:
-        """Why no policy has a say."""
+        """Why no policy applies, as text."""
         cluster = ", ".join(policy.metadata.name for tier in ("Admin", "Baseline") for policy in self.in_order(tier))
         subject = key_of(self.pod.metadata)
         if not cluster:
@@ -217,7 +217,7 @@ class DirectionCase:
         return tuple(sorted(found, key=lambda policy: policy.metadata.name))
 
     def namespace_tier(self) -> Decision | None:
-        """By NetworkPolicies; None: none selects the pod."""
+        """The decision by NetworkPolicies; None: none selects the pod."""
         policies = self.isolating()
         if not policies:
             return None
@@ -269,7 +269,7 @@ class DirectionCase:
         return port.port <= connection.port <= (port.end_port or port.port)
 
     def named(self, name: str) -> bool:
-        """Whether the destination is a pod that calls this very port so."""
+        """Whether the destination is a pod that declares the connection's port under this name."""
         pod = self.connection.destination.pod
         if pod is None:
             return False
@@ -277,7 +277,7 @@ class DirectionCase:
         return any((port.name, port.protocol, port.container_port) == wanted for port in pod.declared_ports)
 
     def cluster_tier(self, tier: str) -> Decision | None:
-        """By cluster policies of one tier; None: they leave it to the next one."""
+        """The decision by cluster policies of one tier; None: the next tier decides."""
         found = self.first(tier)
         if found is None or found[2] == "Pass":
             return None
@@ -286,7 +286,7 @@ class DirectionCase:
         return Decision(direction=self.direction, allowed=allowed, tier=tier, policy=name, rule=index)
 
     def first(self, tier: str) -> tuple[ClusterNetworkPolicy, int, str] | None:
-        """The first rule of a tier that speaks of the connection: its policy, its place, its action."""
+        """The first rule of a tier that matches the connection: its policy, its index, its action."""
         for policy in self.in_order(tier):
             for index, rule in enumerate(cluster_rules(policy, self.direction)):
                 if action := self.action_of(rule):
@@ -294,20 +294,20 @@ class DirectionCase:
         return None
 
     def in_order(self, tier: str) -> Iterator[ClusterNetworkPolicy]:
-        """The cluster policies of a tier that select the pod, the first to be asked first."""
+        """The cluster policies of a tier that select the pod, in order of evaluation."""
         found = (policy for policy in self.world.cluster_policies if policy.spec.tier == tier)
         for policy in sorted(found, key=lambda policy: (policy.spec.priority, policy.metadata.name)):
             if self.counts(policy) and self.subject_of(policy.spec.subject):
                 yield policy
 
     def subject_of(self, subject: ClusterSubject) -> bool:
-        """Whether a cluster policy is about the pod."""
+        """Whether the subject of a cluster policy selects the pod."""
         if subject.namespaces is not None:
             return self.in_namespaces(self.pod, subject.namespaces)
         return subject.pods is not None and self.in_pods(self.pod, subject.pods)
 
     def action_of(self, rule: ClusterIngressRule | ClusterEgressRule) -> str:
-        """Accept, Deny or Pass; empty when the rule does not speak of this connection."""
+        """Accept, Deny or Pass; empty when the rule does not match this connection."""
         if not all(peer.known for peer in rule.peers) or not all(each.known for each in rule.protocols):
             return "" if rule.action == "Accept" else "Deny"
         if not any(self.cluster_peer_matches(peer) for peer in rule.peers):
@@ -321,11 +321,11 @@ class DirectionCase:
         return selector.matches(self.world.labels_of(pod.metadata.namespace))
 
     def in_pods(self, pod: Pod, pods: NamespacedPods) -> bool:
-        """Whether a pod is one of those."""
+        """Whether the selectors match a pod."""
         return self.in_namespaces(pod, pods.namespace_selector) and pods.pod_selector.matches(pod.metadata.labels)
 
     def cluster_peer_matches(self, peer: ClusterPeer) -> bool:
-        """Whether the other end is this peer; networks and nodes are for egress alone."""
+        """Whether the other end is this peer; networks and nodes match only for egress."""
         pod = self.peer.pod
         if peer.namespaces is not None:
             return pod is not None and self.in_namespaces(pod, peer.namespaces)
@@ -339,12 +339,12 @@ class DirectionCase:
         return pod is None and self.on_node(peer.nodes or LabelSelector())
 
     def on_node(self, selector: LabelSelector) -> bool:
-        """Whether the other end is a node with such labels."""
+        """Whether the other end is a node whose labels match."""
         nodes = (node for node in self.world.nodes if node.metadata.name == self.peer.node)
         return any(selector.matches(node.metadata.labels) for node in nodes)
 
     def protocol_matches(self, protocol: ClusterProtocol) -> bool:
-        """Whether the destination's port is one of those."""
+        """Whether the destination's port matches a protocol entry of a rule."""
         if protocol.destination_named_port:
             return self.named(protocol.destination_named_port)
         ports = {"TCP": protocol.tcp, "UDP": protocol.udp, "SCTP": protocol.sctp}.get(self.connection.protocol)
@@ -386,7 +386,7 @@ def in_block(address: str, block: IPBlock) -> bool:
 
 
 def _inside(address: str, cidr: str) -> bool:
-    """Whether an address is in a range; bits behind the prefix do not count, a range that is none has no address."""
+    """Whether an address is in a range; host bits of the range are ignored, an invalid range contains no address."""
     try:
         found, network = ip_address(address), ip_network(cidr.strip(), strict=False)
     except ValueError:

@@ -30,7 +30,7 @@ def test_nothing_is_asked_for_without_the_annotation() -> None:
         ("", "'' is not an address"),
         ("10.244.0", "'10.244.0' is not an address"),
         ("10.244.0.1/24", "'10.244.0.1/24' is not an address"),
-        ("10.244.0.1,10.244.0.2", "has two of a family"),
+        ("10.244.0.1,10.244.0.2", "has two addresses of one family"),
     ],
     ids=str,
 )

@@ -4,7 +4,7 @@ import pytest
 
 from podwire.cni import ports
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.protocol import Key
+from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import PortMapping
 from podwire.errors import CniError
 from podwire.state.nft_text import parse_table
@@ -12,7 +12,7 @@ from podwire.state.nft_text import parse_table
 
 def one(name: str, *mappings: PortMapping, addresses: tuple[str, ...] = ("10.244.1.2", "fd00::2")) -> Attachment:
     return Attachment(
-        key=Key("n", name, "eth0"),
+        key=AttachmentKey("n", name, "eth0"),
         addresses=addresses,
         host_link=name,
         mac="",

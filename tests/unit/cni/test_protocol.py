@@ -38,7 +38,7 @@ def test_no_message_does_more_than_fail(message: bytes) -> None:
 
 def test_a_request() -> None:
     request = protocol.parse(ENVIRONMENT, CONF)
-    assert request.key == protocol.Key("podwire", "c1", "eth0")
+    assert request.key == protocol.AttachmentKey("podwire", "c1", "eth0")
     assert (request.namespace, request.pod, request.uid) == ("shop", "web-1", "u-1")
     assert request.pod_name == "shop/web-1"
 

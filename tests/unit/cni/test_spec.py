@@ -7,16 +7,16 @@ import pytest
 from podwire.cni import spec
 from podwire.errors import CniError
 
-FULL = spec.Result(
+FULL = spec.CniResult(
     interfaces=(
-        spec.Link(name="web-1-ab12cd", mac="02:00:00:00:00:01", mtu=1450),
-        spec.Link(name="eth0", mac="02:00:00:00:00:02", sandbox="/run/netns/p", mtu=1450),
+        spec.CniInterface(name="web-1-ab12cd", mac="02:00:00:00:00:01", mtu=1450),
+        spec.CniInterface(name="eth0", mac="02:00:00:00:00:02", sandbox="/run/netns/p", mtu=1450),
     ),
     ips=(
         spec.Ip(address="10.244.1.2/32", gateway="169.254.1.1", interface=1),
         spec.Ip(address="fd00:1::2/128", gateway="fe80::1", interface=1),
     ),
-    routes=(spec.Route(dst="0.0.0.0/0", gw="169.254.1.1", mtu=1450), spec.Route(dst="::/0", gw="fe80::1")),
+    routes=(spec.CniRoute(dst="0.0.0.0/0", gw="169.254.1.1", mtu=1450), spec.CniRoute(dst="::/0", gw="fe80::1")),
     dns=spec.Dns(nameservers=("10.96.0.10",), search=("cluster.local",)),
 )
 

@@ -4,15 +4,15 @@ from ipaddress import ip_address
 
 from podwire.cni import spec, wiring
 from podwire.cni.ipam.ledger import Attachment
-from podwire.cni.protocol import Key, Request
+from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, parse
 from podwire.state.route import Neighbour, Route
 
-REQUEST = Request(
+REQUEST = CniRequest(
     command="ADD",
     conf=spec.NetConf(name="podwire", cni_version="1.0.0"),
-    key=Key("podwire", "0123456789ab", "eth0"),
+    key=AttachmentKey("podwire", "0123456789ab", "eth0"),
     netns="/run/netns/x",
     namespace="shop",
     pod="checkout-7d9f",
@@ -49,7 +49,7 @@ def attached() -> Attachment:
 
 def test_a_pod_of_two_families() -> None:
     one = attached()
-    got = wiring.plan(one, wiring.Node(mtu=1450, sources={4: "10.89.0.11"}))
+    got = wiring.plan(one, wiring.WiringFacts(mtu=1450, sources={4: "10.89.0.11"}))
     name = f"checkout-{wiring.key_hash('0123456789ab', 'eth0')}"
     assert str(got.host) == NODE.replace("MAC", one.mac).replace("checkout-6cd1be", name)
     assert str(got.pod) == POD.replace("MAC", one.mac)
@@ -59,10 +59,10 @@ def test_a_pod_of_two_families() -> None:
 
 def test_the_node_s_end_is_told_from_foreign_devices() -> None:
     one = attached()
-    link = wiring.plan(one, wiring.Node()).host.links[0]
+    link = wiring.plan(one, wiring.WiringFacts()).host.links[0]
     assert wiring.owner_of(link) == ("0123456789ab", "eth0")
     second = wiring.attach(_request("eth1"), ADDRESSES)
-    assert wiring.owner_of(wiring.plan(second, wiring.Node()).host.links[0]) == ("0123456789ab", "eth1")
+    assert wiring.owner_of(wiring.plan(second, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth1")
     for foreign in (
         Link("veth0", "veth", alias="shop/a 0123456789ab"),
         Link(link.name, "veth"),
@@ -74,28 +74,30 @@ def test_the_node_s_end_is_told_from_foreign_devices() -> None:
 
 def test_wired_pods_are_rebuilt_from_what_the_kernel_holds() -> None:
     one = attached()
-    host = wiring.plan(one, wiring.Node()).host
-    [again] = wiring.unknown(host, (), "podwire")
+    host = wiring.plan(one, wiring.WiringFacts()).host
+    [again] = wiring.missing_in_ledger(host, (), "podwire")
     assert (again.key, again.mac, again.host_link) == (one.key, one.mac, one.host_link)
     assert set(again.addresses) == set(one.addresses)
     assert (again.namespace, again.pod) == ("shop", "checkout-7d9f")
-    assert wiring.unknown(host, (one.key,), "podwire") == []
+    assert wiring.missing_in_ledger(host, (one.key,), "podwire") == []
 
 
 def test_an_unwired_device_is_not_rebuilt() -> None:
-    host = wiring.plan(attached(), wiring.Node()).host
-    assert wiring.unknown(NetworkState(links=host.links), (), "podwire") == []
+    host = wiring.plan(attached(), wiring.WiringFacts()).host
+    assert wiring.missing_in_ledger(NetworkState(links=host.links), (), "podwire") == []
     foreign = Route("10.244.1.2/32", link=host.links[0].name, proto=3)
     known = Neighbour(host.links[0].name, "10.244.1.2", "02:00:00:00:00:01")
-    assert wiring.unknown(NetworkState(links=host.links, routes=(foreign,), neighbours=(known,)), (), "n") == []
+    assert (
+        wiring.missing_in_ledger(NetworkState(links=host.links, routes=(foreign,), neighbours=(known,)), (), "n") == []
+    )
 
 
 def test_without_a_pod_name_the_container_tells() -> None:
-    plain = Request(command="ADD", conf=spec.NetConf(name="n"), key=Key("n", "0123456789ab", "eth0"))
+    plain = CniRequest(command="ADD", conf=spec.NetConf(name="n"), key=AttachmentKey("n", "0123456789ab", "eth0"))
     one = wiring.attach(plain, ADDRESSES[:1])
     assert one.host_link.startswith("01234567-")
     assert wiring.alias_of(one) == "- 0123456789ab"
-    assert wiring.owner_of(wiring.plan(one, wiring.Node()).host.links[0]) == ("0123456789ab", "eth0")
+    assert wiring.owner_of(wiring.plan(one, wiring.WiringFacts()).host.links[0]) == ("0123456789ab", "eth0")
 
 
 def test_names_hold_nothing_that_a_device_s_name_may_not() -> None:
@@ -104,7 +106,7 @@ def test_names_hold_nothing_that_a_device_s_name_may_not() -> None:
 
 
 def test_a_result_names_both_ends() -> None:
-    got = wiring.result(attached(), wiring.Node(mtu=1450), spec.Dns())
+    got = wiring.result(attached(), wiring.WiringFacts(mtu=1450), spec.Dns())
     assert [(link.name[:8], link.sandbox) for link in got.interfaces] == [("checkout", ""), ("eth0", "/run/netns/x")]
     assert [(ip.address, ip.gateway, ip.interface) for ip in got.ips] == [
         ("10.244.1.2/32", "169.254.1.1", 1),
@@ -113,6 +115,6 @@ def test_a_result_names_both_ends() -> None:
     assert [route.dst for route in got.routes] == ["0.0.0.0/0", "::/0"]
 
 
-def _request(ifname: str) -> Request:
-    key = Key("podwire", "0123456789ab", ifname)
-    return Request(command="ADD", conf=REQUEST.conf, key=key, netns="/run/netns/x", namespace="shop", pod="checkout")
+def _request(ifname: str) -> CniRequest:
+    key = AttachmentKey("podwire", "0123456789ab", ifname)
+    return CniRequest(command="ADD", conf=REQUEST.conf, key=key, netns="/run/netns/x", namespace="shop", pod="checkout")

@@ -1,12 +1,12 @@
 """podwire-cni behind another plugin (``"policy": true``): a pod's policies are in force before its containers start.
 
-It wires nothing. ADD takes the pod's addresses and device out of ``prevResult``, has the pod's policies put into the
-kernel and answers ``prevResult`` as it came; the runtime starts no container before. When the agent cannot do it now
-the answer is code 11, and the runtime tries again. DEL and GC forget, CHECK compares.
+This plugin wires no pods. ADD reads the pod's addresses and device from ``prevResult``, puts the pod's policies into
+the kernel and returns ``prevResult`` unchanged; the runtime starts no container before that. If the agent cannot put
+the policies in force now, the answer is code 11, and the runtime tries again. DEL and GC forget pods, CHECK compares.
 
-What ADD has answered is kept on disk, written before it answers: an agent that is started again knows the pods whose
-addresses the API does not have yet. An address belongs to the pod that was added with it last, since the plugin in
-front is who hands addresses out.
+ADD writes the attachment to disk before it answers: an agent that is started again knows the pods whose addresses the
+API does not have yet. An address belongs to the pod that was added with it last, since the plugin in front assigns the
+addresses.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -16,37 +16,37 @@ import msgspec
 from podwire.cni import spec
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.node import PolicyGate
-from podwire.cni.protocol import Key, Request
+from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.errors import CniError, KernelError
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
 
-Find = Callable[[tuple[str, ...], tuple[str, ...]], str]
-"""The node's device of a pod alone, given the devices that plugins in front named, and its addresses; empty: none."""
+FindDevice = Callable[[tuple[str, ...], tuple[str, ...]], str]
+"""Finds a pod's own device on the node from the devices that earlier plugins named and its addresses; empty: none."""
 
 
 class PolicyChain:
-    """Answers CNI requests for policies alone."""
+    """Answers CNI requests of a plugin that only enforces policies."""
 
-    def __init__(self, ledger: Ledger, guard: PolicyGate, find: Find, problem: Callable[[], str]) -> None:
+    def __init__(self, ledger: Ledger, gate: PolicyGate, find_device: FindDevice, problem: Callable[[], str]) -> None:
         """``problem`` says why policies are not in force; empty: they are."""
         self._ledger = ledger
-        self._guard = guard
-        self._find = find
+        self._gate = gate
+        self._find_device = find_device
         self._problem = problem
         self._log = Log("cni")
         self._counts: dict[tuple[str, str], int] = {}
-        self.held: dict[Key, Attachment] = ledger.attachments()
+        self.held: dict[AttachmentKey, Attachment] = ledger.attachments()
 
-    def before(self, request: Request) -> Awaitable[None] | None:
-        """What a request has to wait for; None: nothing.
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
+        """Returns what to await before a request is handled; None: the request can be handled at once.
 
         Raises: CniError.
         """
-        return self._guard.before(request)
+        return self._gate.before(request)
 
-    def handle(self, request: Request, _netns: str) -> bytes:
-        """The standard output of a request.
+    def handle(self, request: CniRequest, _netns: str) -> bytes:
+        """Handles a request and returns the text for its standard output.
 
         Raises: CniError.
         """
@@ -64,41 +64,46 @@ class PolicyChain:
         return answer
 
     def forget_lost(self, present: Iterable[str]) -> None:
-        """Forgets the pods whose device is not among those that are there; to be called at the start."""
-        there = frozenset(present)
-        self._drop([one for one in self.held.values() if one.host_link not in there])
+        """Forgets the pods whose device is not in ``present``; to be called at the start."""
+        links = frozenset(present)
+        self._drop([attachment for attachment in self.held.values() if attachment.host_link not in links])
 
-    def _add(self, request: Request) -> bytes:
+    def _add(self, request: CniRequest) -> bytes:
         if not request.conf.policy:
-            detail = 'its parts lack cni; behind another plugin the configuration says "policy": true'
+            detail = 'its parts lack cni; behind another plugin, set "policy": true in the configuration of podwire-cni'
             raise CniError(spec.INVALID_CONFIG, "the podwire agent of this node does not make pods' networks", detail)
         result = _previous(request)
-        one = self._attachment(request, result)
-        self._drop([other for other in self.held.values() if self._replaced(other, one)])
-        self._ledger.hold(one)
-        self.held[one.key] = one
+        attachment = self._attachment(request, result)
+        self._drop([other for other in self.held.values() if self._replaced(other, attachment)])
+        self._ledger.hold(attachment)
+        self.held[attachment.key] = attachment
         try:
-            self._guard.attach(one)
+            self._gate.attach(attachment)
         except KernelError as failure:
-            self._drop([one])
+            self._drop([attachment])
             raise CniError(
                 spec.TRY_LATER, f"policies of {request.pod_name} are not in force", str(failure)
             ) from failure
-        self._log.info("policies in force", pod=request.pod_name, addresses=",".join(one.addresses), link=one.host_link)
+        self._log.info(
+            "policies in force",
+            pod=request.pod_name,
+            addresses=",".join(attachment.addresses),
+            link=attachment.host_link,
+        )
         return msgspec.json.encode(request.conf.prev_result)
 
-    def _attachment(self, request: Request, result: spec.Result) -> Attachment:
+    def _attachment(self, request: CniRequest, result: spec.CniResult) -> Attachment:
         inside = {number for number, link in enumerate(result.interfaces) if link.sandbox}
         ips = [ip for ip in result.ips if ip.interface is None or ip.interface in inside]
-        addresses = tuple(str(ip) for ip in spec.addresses_of(spec.Result(ips=tuple(ips))))
+        addresses = tuple(str(ip) for ip in spec.addresses_of(spec.CniResult(ips=tuple(ips))))
         if not addresses:
             raise CniError(spec.INVALID_CONFIG, f"prevResult has no address for {request.pod_name}")
         named = tuple(link.name for link in result.interfaces if not link.sandbox)
-        link = self._find(named, addresses)
+        link = self._find_device(named, addresses)
         if not link:
             detail = f"prevResult names {', '.join(named) or 'none'}; pods need a veth on the node"
             raise CniError(spec.TRY_LATER, f"no device of {request.pod_name} is found on the node", detail)
-        mac = next((each.mac for each in result.interfaces if each.sandbox), "")
+        mac = next((interface.mac for interface in result.interfaces if interface.sandbox), "")
         return Attachment(
             key=request.key,
             addresses=addresses,
@@ -111,48 +116,48 @@ class PolicyChain:
         )
 
     @staticmethod
-    def _replaced(other: Attachment, one: Attachment) -> bool:
-        same = other.key == one.key or other.host_link == one.host_link
-        return same or not frozenset(other.addresses).isdisjoint(one.addresses)
+    def _replaced(other: Attachment, attachment: Attachment) -> bool:
+        same = other.key == attachment.key or other.host_link == attachment.host_link
+        return same or not frozenset(other.addresses).isdisjoint(attachment.addresses)
 
-    def _delete(self, request: Request) -> bytes:
-        self._drop([one for key, one in self.held.items() if key == request.key])
+    def _delete(self, request: CniRequest) -> bytes:
+        self._drop([attachment for key, attachment in self.held.items() if key == request.key])
         return b""
 
-    def _check(self, request: Request) -> bytes:
-        one = self.held.get(request.key)
-        if one is None:
-            raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not attached: policies have no pod of that key")
+    def _check(self, request: CniRequest) -> bytes:
+        attachment = self.held.get(request.key)
+        if attachment is None:
+            raise CniError(spec.UNKNOWN_CONTAINER, f"{request.key} is not attached: no ADD of that key was answered")
         addresses = {str(ip) for ip in spec.addresses_of(_previous(request))}
-        if lost := [address for address in one.addresses if address not in addresses]:
-            raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lost)} of {request.key}")
-        if self._find((one.host_link,), one.addresses) != one.host_link:
-            raise CniError(spec.CHECK_FAILED, f"{one.host_link} is not the device of {request.key} any more")
+        if lacking := [address for address in attachment.addresses if address not in addresses]:
+            raise CniError(spec.CHECK_FAILED, f"prevResult lacks {', '.join(lacking)} of {request.key}")
+        if self._find_device((attachment.host_link,), attachment.addresses) != attachment.host_link:
+            raise CniError(spec.CHECK_FAILED, f"{attachment.host_link} is not the device of {request.key} any more")
         if problem := self._problem():
             raise CniError(spec.CHECK_FAILED, problem)
         return b""
 
-    def _status(self, _request: Request) -> bytes:
+    def _status(self, _request: CniRequest) -> bytes:
         if problem := self._problem():
             raise CniError(spec.PLUGIN_NOT_AVAILABLE, problem)
         return b""
 
-    def _gc(self, request: Request) -> bytes:
+    def _gc(self, request: CniRequest) -> bytes:
         kept = request.conf.kept
         if kept is not None and not request.conf.disable_gc:
             network = request.conf.name
             self._drop(
-                [o for k, o in self.held.items() if k.network == network and (k.container, k.ifname) not in kept]
+                [a for k, a in self.held.items() if k.network == network and (k.container, k.ifname) not in kept]
             )
         return b""
 
-    def _drop(self, ones: list[Attachment]) -> None:
-        if not ones:
+    def _drop(self, attachments: list[Attachment]) -> None:
+        if not attachments:
             return
-        self._ledger.release(ones, 0.0, 1.0)
-        for one in ones:
-            del self.held[one.key]
-            self._guard.detach(one)
+        self._ledger.release(attachments, 0.0, 1.0)
+        for attachment in attachments:
+            del self.held[attachment.key]
+            self._gate.detach(attachment)
 
     def samples(self) -> list[Metric]:
         """The metrics."""
@@ -168,8 +173,8 @@ class PolicyChain:
         ]
 
 
-def _previous(request: Request) -> spec.Result:
+def _previous(request: CniRequest) -> spec.CniResult:
     if request.conf.prev_result is None:
-        detail = "it is placed behind the plugin that wires pods, which ends its configuration's list of plugins"
+        detail = "put podwire-cni last in the list of plugins, after the plugin that wires pods"
         raise CniError(spec.INVALID_CONFIG, "podwire-cni with policy: true got no prevResult", detail)
     return spec.parse_result(request.conf.prev_result, request.conf.cni_version)

@@ -1,8 +1,8 @@
 """The node's address management: pools in memory over the ledger on disk.
 
-A pod gets one address of each family that the node has a pod CIDR for; several CIDRs of a family are used in the
-order given. Either all addresses of a pod are held and durable, or none. A pod CIDR that the node no longer has
-hands out nothing more, while the pods that hold its addresses keep them.
+A pod gets one address of each family that the node has a pod CIDR for; several CIDRs of a family are used in their
+order. Either all addresses of a pod are held and durable, or none. A pod CIDR that the node no longer has gives no
+new addresses; pods that hold its addresses keep them.
 """
 
 import datetime
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from podwire.cni.ipam.ledger import Attachment, Ledger
 from podwire.cni.ipam.pool import COOLDOWN_S, Address, Network, Pool
-from podwire.cni.protocol import Key
+from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import INVALID_CONFIG, TRY_LATER
 from podwire.errors import CniError
 
@@ -23,7 +23,7 @@ class Leases:
         self._now = now
         self._cooldown_s = cooldown_s
         self._pools: tuple[Pool, ...] = ()
-        self.held: dict[Key, Attachment] = ledger.attachments()
+        self.held: dict[AttachmentKey, Attachment] = ledger.attachments()
         self.early = 0
         """How many addresses were handed out before their cooldown had ended."""
 
@@ -33,11 +33,11 @@ class Leases:
         return self._pools
 
     def serve(self, networks: Iterable[Network]) -> None:
-        """Sets the node's pod CIDRs; called again with the same ones it changes nothing."""
+        """Sets the node's pod CIDRs; without effect when they are the same as before."""
         wanted = tuple(networks)
         if wanted == tuple(pool.network for pool in self._pools):
             return
-        addresses = {ip for one in self.held.values() for ip in one.ips}
+        addresses = {ip for attachment in self.held.values() for ip in attachment.ips}
         released, cursors = self._ledger.released(), self._ledger.cursors()
         self._pools = tuple(Pool(network, self._cooldown_s) for network in wanted)
         for pool in self._pools:
@@ -46,10 +46,10 @@ class Leases:
     def choose(self, wanted: Iterable[Address] = ()) -> tuple[Address, ...]:
         """One address of each family, taken in memory only; ``hold`` or ``put_back`` must follow.
 
-        ``wanted`` are those that are to be taken of their families, even if they were released a moment ago.
+        The addresses ``wanted`` are taken for their families, even when their cooldown has not ended.
 
-        Raises: CniError 11 when a family has none left, the node has no pod CIDR or a wanted address is in use; 7 when
-        a wanted one is not one of the node's. Nothing is taken then.
+        Raises: CniError 11 when a family has no free address, the node has no pod CIDR or a wanted address is in use;
+        7 when a wanted address is outside the node's pod CIDRs. Nothing is taken then.
         """
         if not self._pools:
             raise CniError(TRY_LATER, "the node has no pod CIDR yet")
@@ -89,36 +89,36 @@ class Leases:
         raise CniError(TRY_LATER, f"no free address in {ranges}", f"{sum(p.size for p in pools)} are in use")
 
     def put_back(self, addresses: Iterable[Address]) -> None:
-        """Gives back addresses that were chosen and not held."""
+        """Frees addresses that were chosen and are not held."""
         now = self._now().timestamp()
         for address in addresses:
             for pool in self._pools:
                 if address in pool.network:
                     pool.release(address, now)
 
-    def hold(self, one: Attachment) -> None:
+    def hold(self, attachment: Attachment) -> None:
         """Makes an attachment durable."""
-        self._ledger.hold(one)
-        self.held[one.key] = one
+        self._ledger.hold(attachment)
+        self.held[attachment.key] = attachment
 
-    def adopt(self, one: Attachment) -> None:
-        """Takes over an attachment that the kernel has and the ledger lost."""
-        for ip in one.ips:
+    def adopt(self, attachment: Attachment) -> None:
+        """Writes an attachment to the ledger that was found in the kernel only."""
+        for ip in attachment.ips:
             for pool in self._pools:
                 if ip in pool.network and pool.contains(ip):
                     pool.claim(ip)
-        self.hold(one)
+        self.hold(attachment)
 
-    def release(self, ones: Iterable[Attachment]) -> None:
-        """Gives back attachments, durably, and starts the cooldown of their addresses."""
-        gone = tuple(ones)
-        if not gone:
+    def release(self, attachments: Iterable[Attachment]) -> None:
+        """Deletes attachments from the ledger and starts the cooldown of their addresses."""
+        released = tuple(attachments)
+        if not released:
             return
         now = self._now().timestamp()
-        self._ledger.release(gone, now, now - self._cooldown_s)
-        for one in gone:
-            self.held.pop(one.key, None)
-            self.put_back(one.ips)
+        self._ledger.release(released, now, now - self._cooldown_s)
+        for attachment in released:
+            self.held.pop(attachment.key, None)
+            self.put_back(attachment.ips)
 
     def close(self) -> None:
         """Closes the ledger."""
@@ -126,9 +126,9 @@ class Leases:
 
     def exhausted(self) -> tuple[str, ...]:
         """The pod CIDRs of each family that has no address left; empty when pods can be added."""
-        gone: list[str] = []
+        exhausted: list[str] = []
         for family in sorted({pool.network.version for pool in self._pools}):
             pools = [pool for pool in self._pools if pool.network.version == family]
             if not any(pool.free > 0 for pool in pools):
-                gone.extend(str(pool.network) for pool in pools)
-        return tuple(gone)
+                exhausted.extend(str(pool.network) for pool in pools)
+        return tuple(exhausted)

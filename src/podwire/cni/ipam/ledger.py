@@ -1,9 +1,9 @@
-"""Who holds which address, on disk: one SQLite file per node.
+"""The durable list of attachments and their addresses: one SQLite file per node.
 
-``synchronous=FULL``: what was acknowledged survives a power cut, at 0.15 ms a commit (measured; one commit per
-ADD and one per DEL). The key of an attachment is (network, container, interface), an address is held once. Release
-times are kept for the cooldown. A file that SQLite cannot read is set aside under ``.damaged`` and an empty one
-takes its place; the caller then rebuilds it from the kernel's links and routes.
+``synchronous=FULL``: an acknowledged change survives a power cut, at 0.15 ms a commit (measured; one commit per
+ADD and one per DEL). The key of an attachment is (network, container, interface); at most one attachment holds an
+address. Release times are kept for the cooldown. A file that SQLite cannot read is renamed to ``.damaged`` and an
+empty file takes its place; the caller then rebuilds the list from the kernel's links and routes.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.cni.ipam.pool import Address
-from podwire.cni.protocol import Key
+from podwire.cni.protocol import AttachmentKey
 from podwire.cni.spec import IO_FAILURE, PortMapping
 from podwire.errors import CniError
 
@@ -33,12 +33,9 @@ CREATE TABLE IF NOT EXISTS cursor (family INTEGER NOT NULL PRIMARY KEY, address 
 
 
 class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One pod interface: what is needed to check it, to undo it and to explain it.
+    """A pod's interface: the facts to check, remove and explain it; ``host_link`` is the name of the node's end."""
 
-    ``host_link`` is the name of the node's end, ``index`` the interface index of both ends.
-    """
-
-    key: Key
+    key: AttachmentKey
     addresses: tuple[str, ...]
     host_link: str
     mac: str
@@ -50,7 +47,7 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def ips(self) -> tuple[Address, ...]:
-        """The addresses as values."""
+        """The addresses, parsed."""
         return tuple(ip_address(text) for text in self.addresses)
 
 
@@ -70,68 +67,68 @@ class Ledger:
             self._db = _open(path)
 
     def close(self) -> None:
-        """Ends the use of the file."""
+        """Closes the file."""
         self._db.close()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """One transaction; what SQLite refuses becomes an error of CNI."""
+        """One transaction; an error of SQLite becomes a CniError."""
         try:
             with self._db:
                 yield
         except sqlite3.Error as failure:
             raise CniError(IO_FAILURE, f"cannot write the address ledger {self.path}", str(failure)) from failure
 
-    def attachments(self) -> dict[Key, Attachment]:
-        """Everything that is held."""
+    def attachments(self) -> dict[AttachmentKey, Attachment]:
+        """All attachments."""
         rows = self._db.execute("SELECT body FROM attachment")
         decoded = (msgspec.json.decode(body, type=Attachment) for (body,) in rows)
-        return {one.key: one for one in decoded}
+        return {attachment.key: attachment for attachment in decoded}
 
     def released(self) -> dict[Address, float]:
-        """When each address was last given back, in wall-clock seconds."""
+        """The time of each address's last release, in wall-clock seconds."""
         return {ip_address(text): at for text, at in self._db.execute("SELECT address, at FROM released")}
 
     def cursors(self) -> dict[int, Address]:
-        """The address last handed out, by family."""
+        """The address that was assigned last, by family."""
         return {family: ip_address(text) for family, text in self._db.execute("SELECT family, address FROM cursor")}
 
     def fact(self, name: str) -> bytes:
-        """What was remembered under a name, or nothing."""
+        """The value that :meth:`remember` stored under a name; empty when there is none."""
         row = self._db.execute("SELECT body FROM fact WHERE name = ?", (name,)).fetchone()
         return row[0] if row else b""
 
     def remember(self, name: str, body: bytes) -> None:
-        """Remembers something about the node."""
+        """Stores a value about the node under a name."""
         with self._writing():
             self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, body))
 
-    def hold(self, one: Attachment) -> None:
+    def hold(self, attachment: Attachment) -> None:
         """Writes an attachment and its addresses.
 
-        Raises: CniError 5 when the disk refuses, or the key or an address is held; nothing is written then.
+        Raises: CniError 5 when the disk cannot be written, or the key or an address is held; nothing is written then.
         """
-        names = (one.key.network, one.key.container, one.key.ifname)
+        names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
         with self._writing():
-            self._db.execute("INSERT INTO attachment VALUES (?, ?, ?, ?)", (*names, msgspec.json.encode(one)))
-            for ip in one.ips:
+            self._db.execute("INSERT INTO attachment VALUES (?, ?, ?, ?)", (*names, msgspec.json.encode(attachment)))
+            for ip in attachment.ips:
                 self._db.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (str(ip), *names))
                 self._db.execute("DELETE FROM released WHERE address = ?", (str(ip),))
                 self._db.execute("INSERT OR REPLACE INTO cursor VALUES (?, ?)", (ip.version, str(ip)))
 
-    def release(self, ones: Iterable[Attachment], now: float, forget_before: float) -> None:
-        """Removes attachments and notes when; releases before ``forget_before`` are forgotten.
+    def release(self, attachments: Iterable[Attachment], now: float, forget_before: float) -> None:
+        """Removes attachments and records ``now`` as release time; release times before ``forget_before`` are deleted.
 
-        Raises: CniError 5 when the disk refuses; nothing is written then.
+        Raises: CniError 5 when the disk cannot be written; nothing is changed then.
         """
         with self._writing():
             self._db.execute("DELETE FROM released WHERE at < ?", (forget_before,))
-            for one in ones:
-                names = (one.key.network, one.key.container, one.key.ifname)
+            for attachment in attachments:
+                names = (attachment.key.network, attachment.key.container, attachment.key.ifname)
                 self._db.execute("DELETE FROM attachment WHERE network = ? AND container = ? AND ifname = ?", names)
                 self._db.execute("DELETE FROM lease WHERE network = ? AND container = ? AND ifname = ?", names)
                 self._db.executemany(
-                    "INSERT OR REPLACE INTO released VALUES (?, ?)", [(str(ip), now) for ip in one.ips]
+                    "INSERT OR REPLACE INTO released VALUES (?, ?)", [(str(ip), now) for ip in attachment.ips]
                 )
 
 

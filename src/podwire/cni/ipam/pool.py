@@ -1,11 +1,11 @@
-"""Which address of a pod CIDR comes next: a pure allocator.
+"""Chooses the next address of a pod CIDR (pure).
 
-Addresses are handed out in order from the last one given, wrapping at the end, so an address stays unused for as
-long as the range allows. One that was released less than :data:`COOLDOWN_S` ago is passed over (slow proxies and
-clients still know its last pod), unless nothing else is free: then the longest released one is taken and the
-caller is told, because exhaustion hidden by a cooldown must be visible in a metric. The network's first two
-addresses and IPv4's broadcast are never handed out. Cost: a dictionary entry per held or cooling address; one
-step per allocation, plus one per held address in the way. Sources: the cooldown of amazon-vpc-cni-k8s (30 s,
+Addresses are assigned in order, starting after the last assigned address and wrapping at the end, so an address stays
+unused for as long as the range allows. An address that was released less than :data:`COOLDOWN_S` ago is skipped (slow
+proxies and clients still send to its last pod), unless no other address is free: then the address that was released
+first is taken and the result says so, because an exhausted range must be visible in a metric. The network's first two
+addresses and IPv4's broadcast are never assigned. Cost: a dictionary entry per held or cooling address; one
+step per allocation, plus one step per held address that is skipped. Sources: the cooldown of amazon-vpc-cni-k8s (30 s,
 persisted since its issue 1127), the wrap-around of containernetworking's host-local.
 """
 
@@ -36,39 +36,39 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many addresses can be handed out."""
+        """The number of addresses that can be assigned."""
         return self._last - self._first + 1
 
     @property
     def held(self) -> int:
-        """How many addresses are in use."""
+        """The number of addresses in use."""
         return len(self._held)
 
     @property
     def free(self) -> int:
-        """How many addresses are not in use, cooling ones included."""
+        """The number of addresses not in use; includes addresses in their cooldown."""
         return self.size - self.held
 
     def cooling(self, now: float) -> int:
-        """How many addresses were released too short a time ago."""
+        """The number of addresses in their cooldown at the time ``now``."""
         return sum(1 for at in self._released.values() if now - at < self._cooldown_s)
 
     def contains(self, address: Address) -> bool:
-        """Whether an address is one that this pool may hand out."""
+        """Whether this pool may assign an address."""
         return address in self.network and self._first <= int(address) - self._base <= self._last
 
     def restore(self, held: set[Address], released: dict[Address, float], last: Address | None) -> None:
-        """Takes over what was persisted; addresses of other networks are left out."""
+        """Takes over the persisted state; addresses of other networks are ignored."""
         self._held = {int(a) - self._base for a in held if a in self.network}
         self._released = {int(a) - self._base: at for a, at in released.items() if a in self.network}
         self._cursor = int(last) - self._base if last is not None and last in self.network else self._first - 1
 
     def allocate(self, now: float) -> tuple[Address, bool]:
-        """The next address, and whether its cooldown had to be cut short.
+        """The next address, and whether its cooldown had not ended.
 
         Raises: CniError 11 when every address is in use; nothing is changed then.
         """
-        offset = self._next_rested(now)
+        offset = self._next_cooled(now)
         early = offset is None
         if offset is None:
             offset = min(self._released, key=lambda o: (self._released[o], o), default=None)
@@ -78,9 +78,9 @@ class Pool:
         return self.network[offset], early
 
     def claim(self, address: Address) -> None:
-        """Takes one particular address.
+        """Takes a particular address.
 
-        Raises: CniError 11 when it is in use or not one of this pool's.
+        Raises: CniError 11 when the address is in use or outside this pool.
         """
         if not self.contains(address):
             raise CniError(TRY_LATER, f"{address} is not an address that {self.network} can hand out")
@@ -92,7 +92,7 @@ class Pool:
         self._cursor = cursor
 
     def release(self, address: Address, now: float) -> None:
-        """Gives an address back; again or never held does no harm."""
+        """Frees an address; without effect when it is not held."""
         offset = int(address) - self._base
         if offset in self._held:
             self._held.discard(offset)
@@ -103,16 +103,16 @@ class Pool:
         self._released.pop(offset, None)
         self._cursor = offset
 
-    def _rested(self, offset: int, now: float) -> bool:
+    def _is_cooled(self, offset: int, now: float) -> bool:
         at = self._released.get(offset)
         return at is None or now - at >= self._cooldown_s
 
-    def _next_rested(self, now: float) -> int | None:
+    def _next_cooled(self, now: float) -> int | None:
         if self.free <= 0:
             return None
         offset = self._cursor
         for _ in range(min(self.size, self.held + len(self._released) + 1)):
             offset = offset + 1 if offset < self._last else self._first
-            if offset not in self._held and self._rested(offset, now):
+            if offset not in self._held and self._is_cooled(offset, now):
                 return offset
         return None

@@ -1,13 +1,14 @@
 """Finds the pods that other CNI plugins have wired on this node, and has policies enforced for them.
 
-Guarantees: 1. nothing is told before the pods are known; all that are there are told before :attr:`Discovery.looked` is
-set, so a start that waits for it shuts nobody off; 2. a pod that comes, changes or goes in the API, and a device or
-route that comes or goes on the node, is followed by a look 20 ms later; 3. looks are 0.1 s apart; 4. a pod that has no
-place yet is looked for with the next change of devices, routes, addresses or neighbours, and said after 2 to 4 s;
-5. pods that somebody else told of (the chained plugin) are left alone; 6. bridges are looked at with each look and
-every 2 s, since the kernel does not tell when netfilter is turned off for them.
+Guarantees: 1. nothing is reported before the pods are known; all pods on the node are reported before
+:attr:`Discovery.looked` is set, so a start that waits for :attr:`Discovery.looked` cuts off no pod; 2. a pod that is
+added, changed or deleted in the API, and a device or route that is added or deleted on the node, leads to a scan 20 ms
+later; 3. scans are 0.1 s apart; 4. a pod without a known link is searched again with the next change of devices,
+routes, addresses or neighbours, and reported after 2 to 4 s; 5. pods that another source reported (the chained plugin)
+are left alone; 6. bridges are checked with each scan and every 2 s, since the kernel sends no event when netfilter is
+turned off for a bridge.
 
-A look is a dump of devices and routes, and one of addresses for each port of a bridge.
+A scan is one dump of devices and routes, and one dump of addresses for each port of a bridge.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class Enforcer(Protocol):
     def attach(self, one: AttachedPod) -> None:
         """Reports a pod on this node.
 
-        Raises: KernelError; it is tried again.
+        Raises: KernelError; the enforcement tries again.
         """
         ...
 
@@ -129,11 +130,11 @@ class Discovery:
             self._wake.set()
 
     def _wanted(self) -> Mapping[str, Pod]:
-        """The pods of this node that have addresses, without those that another part reported."""
-        told = {one.pod for link, one in self._enforcer.attached.items() if link not in self._own}
-        here = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
-        found = {key_of(pod.metadata): pod for pod in pods_by_address(here).values()}
-        return {key: pod for key, pod in found.items() if key not in told}
+        """The pods of this node that have addresses, without those that another source reported."""
+        reported = {attached.pod for link, attached in self._enforcer.attached.items() if link not in self._own}
+        local = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
+        pods = {key_of(pod.metadata): pod for pod in pods_by_address(local).values()}
+        return {key: pod for key, pod in pods.items() if key not in reported}
 
     def _look(self) -> None:
         pods = self._wanted()
@@ -161,7 +162,7 @@ class Discovery:
         for link, one in now.items():
             if self._own.get(link) != one:
                 self._own[link] = one
-                with suppress(KernelError):  # said and tried again by the enforcement
+                with suppress(KernelError):  # the enforcement logs the failure and tries again
                     self._enforcer.attach(one)
 
 

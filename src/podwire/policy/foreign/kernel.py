@@ -23,13 +23,13 @@ class KernelLinks:
 
     @contextmanager
     def watch(self, changed: Callable[[Sequence[Event]], None]) -> Iterator[None]:
-        """Calls back from the running loop with whatever changes, within the block."""
+        """Calls ``changed`` in the running event loop with each batch of kernel events, within the block."""
         with Monitor(self._netns, _SUBJECTS) as monitor:
             monitor.attach(changed)
             yield
 
     def read(self) -> tuple[NetworkState, PortAddresses]:
-        """Devices, addresses and routes, and what is behind ports.
+        """Devices, addresses and routes, and the addresses behind bridge ports.
 
         Raises: KernelError.
         """
@@ -40,8 +40,8 @@ class KernelLinks:
 
 
 def _ports(netlink: Netlink) -> PortAddresses:
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    ports: dict[str, dict[str, frozenset[str]]] = {}
     for wire in bridges.read_wires(netlink):
         if wire.bridge:
-            found.setdefault(wire.bridge, {})[wire.name] = bridges.addresses_behind(netlink, wire)
-    return found
+            ports.setdefault(wire.bridge, {})[wire.name] = bridges.addresses_behind(netlink, wire)
+    return ports

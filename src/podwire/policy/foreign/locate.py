@@ -2,9 +2,9 @@
 
 The node's routing table says which device leads to a pod's address: a device of the pod's own, as ``ptp``, plain
 routes and most routing plugins make it, or a bridge, as ``bridge`` and Flannel do. On a bridge the pod's port is the
-veth whose other end has the address. Should two ports have it, the one that had it before is the pod's, and else the
-one that has fewer addresses of other pods: only root of the node makes routes, but whoever has rights in a pod's
-namespace can give it addresses.
+veth whose other end has the address. If two ports have the address, the port that had it before is chosen, else the
+port with fewer addresses of other pods: only root of the node can add routes, but a process with enough rights in a
+pod's namespace can add addresses there.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,7 +38,7 @@ class LinkTable:
         self._lengths = sorted({(version, length) for version, length, _ in found}, reverse=True)
 
     def device(self, address: str) -> str:
-        """The device of the longest prefix; empty when none leads there."""
+        """The device of the longest prefix that contains an address; empty when there is none."""
         value = ip_address(address)
         for version, length in self._lengths:
             if version == value.version:
@@ -64,12 +64,12 @@ def locate(
 
     ``pods`` are addresses by pod, ``ports`` the addresses behind each port by bridge, ``before`` the last known links.
     """
-    ways = LinkTable(state)
+    table = LinkTable(state)
     kinds = {link.name: link for link in state.links}
     everybody = frozenset(address for addresses in pods.values() for address in addresses)
-    found = {}
+    links = {}
     for pod, addresses in pods.items():
-        device = next(filter(None, (ways.device(address) for address in addresses)), "")
+        device = next(filter(None, (table.device(address) for address in addresses)), "")
         link = kinds.get(device)
         if link is None:
             continue
@@ -77,14 +77,14 @@ def locate(
             own = frozenset(addresses)
             port = _port(own, everybody, ports.get(device, {}), before.get(pod, PodLink("")).port)
             if port:
-                found[pod] = PodLink(device, port)
+                links[pod] = PodLink(device, port)
         elif link.kind == "veth" and not link.master and not link.peer:
-            found[pod] = PodLink(device)
-    return found
+            links[pod] = PodLink(device)
+    return links
 
 
 def _port(own: frozenset[str], everybody: frozenset[str], ports: Mapping[str, frozenset[str]], before: str) -> str:
-    having = [name for name, addresses in ports.items() if addresses & own]
-    if before in having:
+    candidates = [name for name, addresses in ports.items() if addresses & own]
+    if before in candidates:
         return before
-    return min(having, key=lambda name: (len(ports[name] & (everybody - own)), name), default="")
+    return min(candidates, key=lambda name: (len(ports[name] & (everybody - own)), name), default="")

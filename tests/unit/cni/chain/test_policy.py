@@ -10,7 +10,7 @@ import pytest
 from podwire.cni import spec
 from podwire.cni.chain.policy import PolicyChain
 from podwire.cni.ipam.ledger import Attachment, Ledger
-from podwire.cni.protocol import Key, Request
+from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.errors import CniError, KernelError
 
 RESULT: dict[str, Any] = {
@@ -30,7 +30,7 @@ class Enforcer:
         self.attached: list[Attachment] = []
         self.failing = False
 
-    def before(self, _request: Request) -> None:
+    def before(self, _request: CniRequest) -> None:
         return None
 
     def attach(self, one: Attachment) -> None:
@@ -69,10 +69,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.ledger.close()
 
 
-def request(command: str, container: str, **conf: Any) -> Request:
+def request(command: str, container: str, **conf: Any) -> CniRequest:
     conf = {"prev_result": RESULT, "policy": True, "cni_version": "1.1.0", "name": "net", **conf}
-    key = Key("net", container, "eth0")
-    return Request(command=command, conf=spec.NetConf(**conf), key=key, netns="/n", namespace="shop", pod="db", uid="u")
+    key = AttachmentKey("net", container, "eth0")
+    return CniRequest(
+        command=command, conf=spec.NetConf(**conf), key=key, netns="/n", namespace="shop", pod="db", uid="u"
+    )
 
 
 def code_of(call: Callable[[], object]) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Attachment, Ledger
-from podwire.cni.protocol import Key
+from podwire.cni.protocol import AttachmentKey
 from podwire.errors import CniError
 
 START = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
@@ -27,7 +27,7 @@ def opened() -> Iterator[Callable[[Path], Ledger]]:
 
 def add(leases: Leases, container: str) -> Attachment:
     one = Attachment(
-        key=Key("podwire", container, "eth0"),
+        key=AttachmentKey("podwire", container, "eth0"),
         addresses=tuple(str(a) for a in leases.choose()),
         host_link=container,
         mac="02:00:00:00:00:01",
@@ -72,7 +72,7 @@ def test_a_restart_continues_where_it_was(tmp_path: Path, opened: Callable[[Path
     ledger.close()
     again = Leases(opened(tmp_path / "ipam.db"), lambda: now + datetime.timedelta(seconds=5))
     again.serve([V4])
-    assert set(again.held) == {Key("podwire", "b", "eth0")}
+    assert set(again.held) == {AttachmentKey("podwire", "b", "eth0")}
     assert [add(again, name).addresses[0] for name in "cde"] == ["10.244.1.4", "10.244.1.5", "10.244.1.6"]
     assert again.early == 0
     assert add(again, "f").addresses == first.addresses
@@ -97,7 +97,9 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, opened: Callable[[Path], Le
 def test_adopting_what_the_kernel_has(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4])
-    leases.adopt(Attachment(key=Key("n", "x", "eth0"), addresses=("10.244.1.2",), host_link="x", mac="", netns=""))
+    leases.adopt(
+        Attachment(key=AttachmentKey("n", "x", "eth0"), addresses=("10.244.1.2",), host_link="x", mac="", netns="")
+    )
     assert add(leases, "a").addresses == ("10.244.1.3",)
 
 
