@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from podwire.embedded.kubelet.execution import CommandContext, ExitCodes, run_command
-from podwire.embedded.kubelet.orders import Answer, ContainerOrder, ShimOrder
+from podwire.embedded.kubelet.orders import ContainerOrder, ShimAnswer, ShimOrder
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 
 RUN = """
@@ -43,7 +43,7 @@ def with_container(folder: Path, body: Callable[[ShimClient, ExitCodes], Awaitab
     async def main() -> None:
         ends = ExitCodes()
 
-        def event(answer: Answer) -> None:
+        def event(answer: ShimAnswer) -> None:
             if not answer.container:
                 ends.note(answer)
 

@@ -31,11 +31,11 @@ from podwire.model.document import convert, not_yaml
 from podwire.observe.log import Level
 
 
-class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class _KubeletSection(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """The settings that every section shares."""
 
 
-class ServingSection(_Section, frozen=True):
+class ServingSection(_KubeletSection, frozen=True):
     """Certificate of the kubelet's own server and the authority of its clients; PEM files, empty means no server."""
 
     certificate: str = ""
@@ -43,7 +43,7 @@ class ServingSection(_Section, frozen=True):
     client_ca: str = msgspec.field(default="", name="clientCA")
 
 
-class CniSection(_Section, frozen=True):
+class PluginSection(_KubeletSection, frozen=True):
     """Where plugins and their configuration are; ``env`` is added to a plugin's environment."""
 
     bin_dir: str
@@ -51,7 +51,7 @@ class CniSection(_Section, frozen=True):
     env: dict[str, str] = {}
 
 
-class KubeletConfig(_Section, frozen=True):
+class KubeletConfig(_KubeletSection, frozen=True):
     """Everything that one node's kubelet has to know."""
 
     node: str
@@ -62,7 +62,7 @@ class KubeletConfig(_Section, frozen=True):
     """Pod directories: records, logs, volumes."""
     netns_dir: str
     """Where pod namespaces are mounted, as ``pod-<sandbox id>``."""
-    cni: CniSection
+    cni: PluginSection
     hidden: tuple[str, ...] = ()
     """Directories whose mounts containers do not take over."""
     addresses: tuple[str, ...] = ()

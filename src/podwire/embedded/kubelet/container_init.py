@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from podwire.embedded.kubelet.mounts import enter_root
-from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, ShimOrder, User
+from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, ProcessUser, ShimOrder
 from podwire.runtime.child import (
     CLONE_NEWNS,
     PR_SET_PDEATHSIG,
@@ -93,7 +93,7 @@ def become_exec(order: ExecOrder) -> None:
         _fail(str(failure))
 
 
-def _become_user(user: User | None) -> None:
+def _become_user(user: ProcessUser | None) -> None:
     if user is not None:
         os.setgroups(user.groups)
         os.setgid(user.gid)

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.images.table import DEFAULT_PATH, ContainerRequest, ImageRule, Program, choose
-from podwire.embedded.kubelet.environment import Objects, PodFields, compile_environment, expand
+from podwire.embedded.kubelet.environment import ConfigLookup, PodFields, compile_environment, expand
 from podwire.embedded.kubelet.lifecycle import ContainerState
-from podwire.embedded.kubelet.orders import ContainerOrder, Mount, User
+from podwire.embedded.kubelet.orders import ContainerOrder, Mount, ProcessUser
 from podwire.embedded.kubelet.volumes import sub_path
-from podwire.embedded.standin.answers import Identity, Port, StandinOrder
+from podwire.embedded.standin.answers import PodIdentity, StandinOrder, StandinPort
 from podwire.errors import ConfigError
 from podwire.model.pod import Container, Pod, Probe
 
@@ -63,7 +63,7 @@ def compile_order(state: ContainerState, attempt: int, inputs: ContainerInputs) 
     Raises: ConfigError when the container's configuration cannot be met; nothing has been made then.
     """
     container, fields = state.spec, inputs.fields
-    objects: Objects = inputs.objects
+    objects: ConfigLookup = inputs.objects
     own = compile_environment(container, fields, inputs.services, objects)
     env = {"PATH": DEFAULT_PATH, "HOSTNAME": inputs.files.get("/etc/hostname", "").strip(), "HOME": "/root"} | own
     if container.tty:
@@ -91,8 +91,8 @@ def _payload(
 ) -> bytes:
     if program.entry == "standin":
         meta = fields.pod.metadata
-        identity = Identity(meta.name, meta.namespace, fields.node, container.name)
-        ports = tuple(Port(number, protocol) for number, protocol in program.ports)
+        identity = PodIdentity(meta.name, meta.namespace, fields.node, container.name)
+        ports = tuple(StandinPort(number, protocol) for number, protocol in program.ports)
         return msgspec.json.encode(StandinOrder(identity, container.image, ports, ends=program.ends))
     if program.entry:
         return msgspec.json.encode({"command": argv[0], "args": argv[1], "env": env})
@@ -118,11 +118,11 @@ def _termination(container: Container, message: Path) -> Mount:
     return Mount(str(message.resolve()), container.termination_message_path or "/dev/termination-log")
 
 
-def _user(container: Container, pod: Pod) -> User | None:
+def _user(container: Container, pod: Pod) -> ProcessUser | None:
     merged = {**(pod.spec.security_context or {}), **(container.security_context or {})}
     if merged.get("runAsUser") is None and merged.get("runAsGroup") is None:
         return None
     groups = [int(g) for g in merged.get("supplementalGroups") or ()]
     if merged.get("fsGroup") is not None:
         groups.append(int(merged["fsGroup"]))
-    return User(int(merged.get("runAsUser") or 0), int(merged.get("runAsGroup") or 0), tuple(groups))
+    return ProcessUser(int(merged.get("runAsUser") or 0), int(merged.get("runAsGroup") or 0), tuple(groups))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import Record
+from podwire.embedded.kubelet.orders import ContainerRecord
 from podwire.runtime.files import write_atomically
 
 _MESSAGE = 4096
@@ -20,14 +20,14 @@ class ContainerRecords:
         """The numbers of the runs that have a record, in order."""
         return sorted(int(path.stem.rpartition(".")[2]) for path in self._directory.glob(f"{container}.*.json"))
 
-    def load(self, container: str, attempt: int) -> Record | None:
+    def load(self, container: str, attempt: int) -> ContainerRecord | None:
         """The record of a run; None when it is missing or damaged."""
         try:
-            return msgspec.json.decode(self._path(container, attempt).read_bytes(), type=Record)
+            return msgspec.json.decode(self._path(container, attempt).read_bytes(), type=ContainerRecord)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def save(self, record: Record) -> None:
+    def save(self, record: ContainerRecord) -> None:
         """Writes the record of a run."""
         write_atomically(self._path(record.name, record.attempt), msgspec.json.encode(record))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podwire.embedded.kubelet.config import KubeletConfig
-from podwire.embedded.kubelet.objects import ApiObjects
+from podwire.embedded.kubelet.objects import ConfigObjects
 from podwire.embedded.kubelet.resolver import Resolver
 from podwire.embedded.kubelet.sandbox import SandboxHost
 from podwire.kube.client import Client
@@ -30,7 +30,7 @@ class NodeContext:
     clock: Clock
     tasks: TaskSet
     events: EventRecorder
-    objects: ApiObjects
+    objects: ConfigObjects
     services: Informer[Service]
     node_resolver: Resolver
     node_hosts: str

@@ -18,8 +18,8 @@ from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.mounts import machine_binds
 from podwire.embedded.kubelet.network import Network
 from podwire.embedded.kubelet.node import NodeKeeper
-from podwire.embedded.kubelet.objects import ApiObjects
-from podwire.embedded.kubelet.pods import Pods
+from podwire.embedded.kubelet.objects import ConfigObjects
+from podwire.embedded.kubelet.pods import PodWorkers
 from podwire.embedded.kubelet.resolver import parse_resolver
 from podwire.embedded.kubelet.sandbox import SHIM_ENTRY, SandboxHost
 from podwire.embedded.kubelet.server import KubeletServer
@@ -102,14 +102,14 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     pod_informer = Informer(client, PODS, field_selector=f"spec.nodeName={config.node}")
     events = EventRecorder(client, "kubelet", host=config.node)
     async with Supervisor(clock, report) as supervisor:
-        objects = ApiObjects(client, supervisor)
+        objects = ConfigObjects(client, supervisor)
         context = NodeContext(
             config=config, host=host, client=client, clock=clock, tasks=tasks, events=events,
             objects=objects, services=services,
             node_resolver=parse_resolver(_text(config.resolv_conf)), node_hosts=_text("/etc/hosts"),
             allocatable=keeper.capacity,
         )  # fmt: skip
-        pods = Pods(pod_informer, context)
+        pods = PodWorkers(pod_informer, context)
         objects.changed = pods.objects_changed
         running = [
             supervisor.start("node", keeper.run),

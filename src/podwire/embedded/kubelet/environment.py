@@ -27,7 +27,7 @@ _SUFFIXES = {
 }  # fmt: skip
 
 
-class Objects(Protocol):
+class ConfigLookup(Protocol):
     """Where configMaps and secrets come from; None when there is no such object."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
@@ -155,7 +155,7 @@ def resource(reference: Mapping[str, Any], facts: PodFields, container: Containe
 
 
 def compile_environment(
-    container: Container, facts: PodFields, services: Mapping[str, str], objects: Objects
+    container: Container, facts: PodFields, services: Mapping[str, str], objects: ConfigLookup
 ) -> dict[str, str]:
     """The container's own variables on top of those of ``services``.
 
@@ -175,7 +175,7 @@ def compile_environment(
     return variables
 
 
-def _from_source(source: Mapping[str, Any], namespace: str, objects: Objects) -> dict[str, str]:
+def _from_source(source: Mapping[str, Any], namespace: str, objects: ConfigLookup) -> dict[str, str]:
     prefix = source.get("prefix", "")
     for key, fetch, kind in (
         ("configMapRef", objects.config_map, "configmap"), ("secretRef", objects.secret, "secret"),
@@ -192,7 +192,7 @@ def _from_source(source: Mapping[str, Any], namespace: str, objects: Objects) ->
 
 
 def _from_reference(
-    reference: Mapping[str, Any], facts: PodFields, container: Container, objects: Objects
+    reference: Mapping[str, Any], facts: PodFields, container: Container, objects: ConfigLookup
 ) -> str | None:
     if found := reference.get("fieldRef"):
         return field(found.get("fieldPath", ""), facts)

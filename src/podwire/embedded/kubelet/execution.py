@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import Answer, ExecOrder
+from podwire.embedded.kubelet.orders import ExecOrder, ShimAnswer
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.shimclient import ShimClient
-from podwire.embedded.kubelet.traffic import Outcome
+from podwire.embedded.kubelet.traffic import RequestOutcome
 from podwire.errors import ClusterError
 
 _OUTPUT = 10 << 10
@@ -24,7 +24,7 @@ class ExitCodes:
         self._codes: dict[int, int] = {}
         self._waiting: dict[int, asyncio.Future[int]] = {}
 
-    def note(self, event: Answer) -> None:
+    def note(self, event: ShimAnswer) -> None:
         """Takes the shim's event."""
         waiting = self._waiting.pop(event.pid, None)
         if waiting is None:
@@ -59,7 +59,7 @@ class CommandContext(msgspec.Struct, frozen=True):
 
 async def run_command(
     client: ShimClient, exit_codes: ExitCodes, context: CommandContext, command: Sequence[str], timeout_s: float
-) -> Outcome:
+) -> RequestOutcome:
     """Runs a command to its end; success is status 0, the message its output."""
     output = os.memfd_create("output")
     nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -69,17 +69,17 @@ async def run_command(
     try:
         answer = await client.exec(order, (nothing, output, output))
         if answer.problem:
-            return Outcome(False, answer.problem)
+            return RequestOutcome(False, answer.problem)
         try:
             async with asyncio.timeout(timeout_s):
                 code = await exit_codes.wait(answer.pid)
         except TimeoutError:
             await client.signal("", signal.SIGKILL, pid=answer.pid)
-            return Outcome(False, f'command "{" ".join(command)}" timed out after {timeout_s:g}s')
+            return RequestOutcome(False, f'command "{" ".join(command)}" timed out after {timeout_s:g}s')
         text = os.pread(output, _OUTPUT, 0).decode(errors="replace")
-        return Outcome(code == 0, text)
+        return RequestOutcome(code == 0, text)
     except ClusterError as failure:
-        return Outcome(False, str(failure))
+        return RequestOutcome(False, str(failure))
     finally:
         os.close(output)
         os.close(nothing)
@@ -97,9 +97,9 @@ class PodTarget:
         """The pod's first address."""
         return next(iter(self._sandbox.record.ips), "127.0.0.1")
 
-    async def execute(self, context: CommandContext, command: tuple[str, ...], timeout_s: float) -> Outcome:
+    async def execute(self, context: CommandContext, command: tuple[str, ...], timeout_s: float) -> RequestOutcome:
         """Runs a command in a container."""
         client = self._sandbox.client
         if client is None:
-            return Outcome(False, "the container is not running")
+            return RequestOutcome(False, "the container is not running")
         return await run_command(client, self._exit_codes, context, command, timeout_s)

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from podwire.embedded.kubelet.spdy import Data, Opened, Reset, Session
+from podwire.embedded.kubelet.spdy import Data, Opened, Reset, SpdySession
 from podwire.errors import KernelError, ProtocolError
 from podwire.http.websocket import WebSocket
 from podwire.kernel import netns
@@ -55,7 +55,7 @@ class _Link:
         """Data for the pod; empty bytes end it."""
 
 
-class Forwarder:
+class PortForwarder:
     """One client that forwards ports of one pod."""
 
     def __init__(self, path: str, connection: WebSocket, tasks: TaskSet) -> None:
@@ -90,7 +90,7 @@ class Forwarder:
 
     async def serve_spdy(self) -> None:
         """Serves the tunnelled SPDY form until the client disconnects."""
-        session = Session()
+        session = SpdySession()
         links: dict[int, _Link] = {}
         errors: dict[tuple[str, str], int] = {}
         try:
@@ -114,7 +114,7 @@ class Forwarder:
         self._connection.send(data)
 
     def _open(
-        self, session: Session, links: dict[int, _Link], errors: dict[tuple[str, str], int], event: Opened
+        self, session: SpdySession, links: dict[int, _Link], errors: dict[tuple[str, str], int], event: Opened
     ) -> None:
         headers = event.headers
         key = (headers.get("port", ""), headers.get("requestid", ""))

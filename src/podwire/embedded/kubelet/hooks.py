@@ -1,7 +1,7 @@
 """The lifecycle hooks of a container: ``postStart`` and ``preStop``."""
 
 from podwire.embedded.kubelet.execution import CommandContext, PodTarget
-from podwire.embedded.kubelet.traffic import Outcome, get_http, open_tcp, port_number
+from podwire.embedded.kubelet.traffic import RequestOutcome, get_http, open_tcp, port_number
 from podwire.model.pod import Container, LifecycleHandler
 from podwire.runtime.clock import Clock
 
@@ -17,7 +17,7 @@ class Hooks:
         self._target = target
         self._clock = clock
 
-    async def run(self, hook: LifecycleHandler, timeout_s: float) -> Outcome:
+    async def run(self, hook: LifecycleHandler, timeout_s: float) -> RequestOutcome:
         """Runs one hook to its end or for ``timeout_s``."""
         ports, address = self._container.ports, self._target.address
         if hook.exec is not None:
@@ -29,4 +29,4 @@ class Hooks:
             return await open_tcp(hook.tcp_socket, address, port, min(timeout_s, _TCP_S))
         if hook.sleep is not None:
             await self._clock.sleep(min(timeout_s, float(hook.sleep.seconds)))
-        return Outcome(True)
+        return RequestOutcome(True)

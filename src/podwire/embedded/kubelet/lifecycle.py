@@ -13,7 +13,7 @@ Source: kubernetes pkg/kubelet/kuberuntime (computePodActions), KEP-753 (sidecar
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import Record
+from podwire.embedded.kubelet.orders import ContainerRecord
 from podwire.model.pod import Container, Pod
 
 FIRST_BACKOFF_S = 10.0
@@ -27,8 +27,8 @@ class ContainerState(msgspec.Struct):
     spec: Container
     sidecar: bool = False
     ephemeral: bool = False
-    record: Record | None = None
-    previous: Record | None = None
+    record: ContainerRecord | None = None
+    previous: ContainerRecord | None = None
     attempts: int = 0
     """Runs so far, over all sandboxes; the next run's number."""
     backoff_s: float = 0.0

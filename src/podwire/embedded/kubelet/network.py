@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.kubelet.config import CniSection
+from podwire.embedded.kubelet.config import PluginSection
 from podwire.errors import CniError
 from podwire.runtime.child import run
 
@@ -25,7 +25,7 @@ _SUFFIXES = (".conflist", ".conf", ".json")
 _INTERFACE = "eth0"
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class CniSandbox(msgspec.Struct, frozen=True):
     """One sandbox that a plugin is called for."""
 
     sandbox: str
@@ -90,7 +90,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def request(
-    network: NetworkList, plugin: Mapping[str, Any], attachment: Attachment | None, previous: Any
+    network: NetworkList, plugin: Mapping[str, Any], attachment: CniSandbox | None, previous: Any
 ) -> dict[str, Any]:
     """What one plugin is given on standard input."""
     body = {key: value for key, value in plugin.items() if key not in ("cniVersions", "name", "cniVersion")}
@@ -118,12 +118,12 @@ def addresses(result: Any) -> tuple[str, ...]:
 class Network:
     """One node's CNI configuration, read again at each call."""
 
-    def __init__(self, section: CniSection) -> None:
+    def __init__(self, section: PluginSection) -> None:
         self._section = section
         self.problem: str | None = "not asked yet"
         """What STATUS said last; None is well."""
 
-    async def add(self, attachment: Attachment) -> dict[str, Any]:
+    async def add(self, attachment: CniSandbox) -> dict[str, Any]:
         """Attaches a sandbox; the final result.
 
         Raises: CniError; the caller then has to call :meth:`delete`.
@@ -137,7 +137,7 @@ class Network:
             raise CniError(999, "the network configuration gave the pod no address")
         return dict(result)
 
-    async def delete(self, attachment: Attachment, result: Any) -> None:
+    async def delete(self, attachment: CniSandbox, result: Any) -> None:
         """Detaches a sandbox; harmless when repeated.
 
         Raises: CniError.
@@ -146,7 +146,7 @@ class Network:
         for plugin in reversed(network.plugins):
             await self._call("DEL", network, plugin, attachment, request(network, plugin, attachment, result))
 
-    async def check(self, attachment: Attachment, result: Any) -> None:
+    async def check(self, attachment: CniSandbox, result: Any) -> None:
         """Checks that a sandbox is as ADD left it.
 
         Raises: CniError when it is not.
@@ -182,7 +182,7 @@ class Network:
             await self._call("GC", network, plugin, None, body)
 
     async def _call(
-        self, command: str, network: NetworkList, plugin: Mapping[str, Any], attachment: Attachment | None, body: Any
+        self, command: str, network: NetworkList, plugin: Mapping[str, Any], attachment: CniSandbox | None, body: Any
     ) -> bytes:
         binary = shutil.which(str(plugin["type"]), path=self._section.bin_dir)
         if binary is None:

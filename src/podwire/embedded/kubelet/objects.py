@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from podwire.embedded.kubelet.volumes import TokenRequest, Tokens, config_map_data, secret_data, token_requests
+from podwire.embedded.kubelet.volumes import TokenRequest, VolumeTokens, config_map_data, secret_data, token_requests
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
 from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json, Resource
@@ -47,7 +47,7 @@ def _kinds(value: Any) -> Iterable[str]:
             yield from _kinds(inner)
 
 
-class ApiObjects:
+class ConfigObjects:
     """ConfigMaps and Secrets as the kubelet's containers see them."""
 
     def __init__(self, client: Client, supervisor: Supervisor) -> None:
@@ -103,7 +103,7 @@ class PodTokens:
         self._clock = clock
         self._held: dict[TokenRequest, tuple[str, float]] = {}
 
-    async def for_volumes(self, pod: Pod, volumes: Iterable[Mapping[str, Any]]) -> tuple[Tokens, float]:
+    async def for_volumes(self, pod: Pod, volumes: Iterable[Mapping[str, Any]]) -> tuple[VolumeTokens, float]:
         """The tokens that volumes project, and when (monotonic) the first has to be renewed; 0 without any.
 
         Raises: ApiError, ApiUnreachable.
@@ -114,7 +114,7 @@ class PodTokens:
             if held is None or held[1] <= self._clock.monotonic():
                 self._held[wish] = await self._request(pod, wish)
         tokens = {wish: self._held[wish][0] for wish in wanted}
-        return Tokens(tokens, self._client.config.ca), min((self._held[wish][1] for wish in wanted), default=0.0)
+        return VolumeTokens(tokens, self._client.config.ca), min((self._held[wish][1] for wish in wanted), default=0.0)
 
     async def _request(self, pod: Pod, wish: TokenRequest) -> tuple[str, float]:
         meta = pod.metadata

@@ -21,7 +21,7 @@ class Mount(msgspec.Struct, frozen=True):
     read_only: bool = False
 
 
-class User(msgspec.Struct, frozen=True):
+class ProcessUser(msgspec.Struct, frozen=True):
     """The user and groups that a program runs as."""
 
     uid: int = 0
@@ -50,7 +50,7 @@ class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...] = ()
     files: dict[str, str] = {}
     """Small files of the container's own, path to text, such as /etc/hosts."""
-    user: User | None = None
+    user: ProcessUser | None = None
     stdin: bool = False
     stdin_once: bool = False
     """Whether standard input ends with the first client that was attached to it."""
@@ -64,11 +64,11 @@ class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     env: dict[str, str] = {}
     cwd: str = "/"
-    user: User | None = None
+    user: ProcessUser | None = None
     tty: bool = False
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ShimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request; ``pid`` and ``signal`` belong to ``signal``, a container's name to several."""
 
     number: int
@@ -80,7 +80,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     exec: ExecOrder | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ShimAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to one request, or with number 0 an event: process ``pid`` ended with ``code``."""
 
     number: int = 0
@@ -103,7 +103,7 @@ class ShimOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Mount points of the machine, besides /proc, /sys and /dev, that containers see."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ContainerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One container's run; written when it starts and again when it ends. Times are RFC 3339."""
 
     name: str

@@ -18,7 +18,7 @@ from podwire.model.pod import Pod
 from podwire.observe.log import Log
 
 
-class Pods:
+class PodWorkers:
     """The workers of one node."""
 
     def __init__(self, informer: Informer[Pod], node: NodeContext) -> None:

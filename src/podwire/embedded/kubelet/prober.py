@@ -10,14 +10,14 @@ from collections.abc import Callable
 import msgspec
 
 from podwire.embedded.kubelet.execution import CommandContext, PodTarget
-from podwire.embedded.kubelet.probing import Kind, ProbeState
-from podwire.embedded.kubelet.traffic import Outcome, check_grpc, get_http, open_tcp, port_number
+from podwire.embedded.kubelet.probing import ProbeKind, ProbeState
+from podwire.embedded.kubelet.traffic import RequestOutcome, check_grpc, get_http, open_tcp, port_number
 from podwire.model.pod import Container, Probe
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
 
 
-class Verdicts(msgspec.Struct):
+class ProbeResults(msgspec.Struct):
     """What the probes say of a container's run."""
 
     started: bool = False
@@ -26,7 +26,7 @@ class Verdicts(msgspec.Struct):
     """Why the container has to be stopped; empty while it is well."""
 
 
-Changed = Callable[[Kind, ProbeState, Outcome], None]
+Changed = Callable[[ProbeKind, ProbeState, RequestOutcome], None]
 
 
 class Prober:
@@ -41,7 +41,7 @@ class Prober:
         self._clock = clock
         self._changed = changed
         self._tasks = TaskSet(lambda name, failure: None)
-        self.verdicts = Verdicts()
+        self.verdicts = ProbeResults()
         self.first_readiness = asyncio.Event()
         """Set after the first answer of the readiness probe, or when there is none to wait for."""
 
@@ -54,19 +54,19 @@ class Prober:
         if probe is None or probe.initial_delay_seconds or container.startup_probe is not None:
             self.first_readiness.set()
         if container.startup_probe is not None and not ready:
-            self._start(Kind.STARTUP, container.startup_probe)
+            self._start(ProbeKind.STARTUP, container.startup_probe)
         else:
             self._begin_rest(ready=ready)
 
     def _begin_rest(self, *, ready: bool = False) -> None:
         if self._container.liveness_probe is not None:
-            self._start(Kind.LIVENESS, self._container.liveness_probe)
+            self._start(ProbeKind.LIVENESS, self._container.liveness_probe)
         if self._container.readiness_probe is not None:
-            self._start(Kind.READINESS, self._container.readiness_probe, good=ready)
+            self._start(ProbeKind.READINESS, self._container.readiness_probe, good=ready)
         else:
             self.verdicts.ready = True
 
-    def _start(self, kind: Kind, probe: Probe, *, good: bool = False) -> None:
+    def _start(self, kind: ProbeKind, probe: Probe, *, good: bool = False) -> None:
         state = ProbeState.begin(kind, probe)
         state.good = state.good or good
         self._tasks.start(f"{kind.value} probe", self._run(state))
@@ -77,25 +77,25 @@ class Prober:
             outcome = await self.ask(state.probe)
             before, counted = state.good, state.failures
             delay_s = state.record(outcome.success)
-            if state.kind is Kind.READINESS:
+            if state.kind is ProbeKind.READINESS:
                 self.first_readiness.set()
             if state.good != before or state.failures != counted or state.failed:
                 self._apply(state, outcome)
-            if state.failed or (state.kind is Kind.STARTUP and state.good):
+            if state.failed or (state.kind is ProbeKind.STARTUP and state.good):
                 return
             await self._clock.sleep(delay_s)
 
-    def _apply(self, state: ProbeState, outcome: Outcome) -> None:
-        if state.kind is Kind.READINESS:
+    def _apply(self, state: ProbeState, outcome: RequestOutcome) -> None:
+        if state.kind is ProbeKind.READINESS:
             self.verdicts.ready = state.good
         elif state.failed:
             self.verdicts.kill = f"Container {self._container.name} failed {state.kind.value.lower()} probe"
-        elif state.kind is Kind.STARTUP and state.good:
+        elif state.kind is ProbeKind.STARTUP and state.good:
             self.verdicts.started = True
             self._begin_rest()
         self._changed(state.kind, state, outcome)
 
-    async def ask(self, probe: Probe) -> Outcome:
+    async def ask(self, probe: Probe) -> RequestOutcome:
         """One probe."""
         timeout_s = float(max(1, probe.timeout_seconds))
         ports = self._container.ports
@@ -108,7 +108,7 @@ class Prober:
             return await check_grpc(probe.grpc, address, timeout_s)
         if probe.exec is not None:
             return await self._target.execute(self._context, probe.exec.command, timeout_s)
-        return Outcome(True)
+        return RequestOutcome(True)
 
     async def end(self) -> None:
         """Stops probing."""

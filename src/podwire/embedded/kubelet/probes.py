@@ -6,9 +6,9 @@ from podwire.embedded.kubelet.hooks import Hooks
 from podwire.embedded.kubelet.lifecycle import ContainerState
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.prober import Prober
-from podwire.embedded.kubelet.probing import Kind, ProbeState
+from podwire.embedded.kubelet.probing import ProbeKind, ProbeState
 from podwire.embedded.kubelet.stopping import Stopper
-from podwire.embedded.kubelet.traffic import Outcome
+from podwire.embedded.kubelet.traffic import RequestOutcome
 from podwire.model.pod import LifecycleHandler
 
 _FIRST_PROBE_S = 0.05
@@ -30,7 +30,7 @@ class Probes:
         """
         spec, state = container.spec, self._state
 
-        def changed(kind: Kind, verdict: ProbeState, outcome: Outcome) -> None:
+        def changed(kind: ProbeKind, verdict: ProbeState, outcome: RequestOutcome) -> None:
             self._on_result(container, prober, kind, outcome)
 
         prober = Prober(spec, state.command_context(spec.name), state.target, state.node.clock, changed)
@@ -75,7 +75,7 @@ class Probes:
             self._stopper.stop_unhealthy(container, "FailedPostStartHook")
         state.wakeup.wake()
 
-    def _on_result(self, container: ContainerState, prober: Prober, kind: Kind, outcome: Outcome) -> None:
+    def _on_result(self, container: ContainerState, prober: Prober, kind: ProbeKind, outcome: RequestOutcome) -> None:
         state, spec = self._state, container.spec
         if not outcome.success:
             state.event("Warning", "Unhealthy", f"{kind.value} probe failed: {outcome.message}", spec)

@@ -18,7 +18,7 @@ from podwire.model.pod import Probe
 _EARLY_S = 0.1
 
 
-class Kind(Enum):
+class ProbeKind(Enum):
     """What a probe decides."""
 
     STARTUP = "Startup"
@@ -29,7 +29,7 @@ class Kind(Enum):
 class ProbeState(msgspec.Struct):
     """One probe of one container's run."""
 
-    kind: Kind
+    kind: ProbeKind
     probe: Probe
     good: bool
     successes: int = 0
@@ -38,9 +38,9 @@ class ProbeState(msgspec.Struct):
     ever: bool = False
 
     @classmethod
-    def begin(cls, kind: Kind, probe: Probe) -> "ProbeState":
+    def begin(cls, kind: ProbeKind, probe: Probe) -> "ProbeState":
         """The state before the first result."""
-        return cls(kind, probe, good=kind is Kind.LIVENESS)
+        return cls(kind, probe, good=kind is ProbeKind.LIVENESS)
 
     def first_delay_s(self) -> float:
         """Seconds from the container's start to the first probe."""
@@ -56,7 +56,7 @@ class ProbeState(msgspec.Struct):
                 self.good = True
             return min(period, _EARLY_S) if not self.good else period
         self.successes = 0
-        if not self.ever and self.kind is not Kind.LIVENESS and self.early_s < period:
+        if not self.ever and self.kind is not ProbeKind.LIVENESS and self.early_s < period:
             delay, self.early_s = self.early_s, self.early_s * 2
             return delay
         self.failures += 1
@@ -68,4 +68,4 @@ class ProbeState(msgspec.Struct):
     def failed(self) -> bool:
         """Whether the container has to be stopped: liveness lost, or never started up."""
         over = self.failures >= max(1, self.probe.failure_threshold)
-        return over and self.kind is not Kind.READINESS and not self.good
+        return over and self.kind is not ProbeKind.READINESS and not self.good

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from podwire.embedded.kubelet.descriptors import read_fd, write_fd
-from podwire.embedded.kubelet.orders import Answer, ExecOrder
+from podwire.embedded.kubelet.orders import ExecOrder, ShimAnswer
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.errors import ClusterError
 from podwire.http.websocket import WebSocket
@@ -156,7 +156,7 @@ class RemoteSession:
             streams.close()
             connection.close()
 
-    def _kill(self, answer: Answer) -> Callable[[], Awaitable[None]]:
+    def _kill(self, answer: ShimAnswer) -> Callable[[], Awaitable[None]]:
         async def kill() -> None:
             if self._state.sandbox.client is not None:
                 await self._state.sandbox.client.signal("", signal.SIGKILL, pid=answer.pid)

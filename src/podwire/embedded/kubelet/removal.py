@@ -8,7 +8,7 @@ that an address is not forgotten.
 import shutil
 
 from podwire.embedded.kubelet.podstate import PodState
-from podwire.embedded.kubelet.reporter import Reporter
+from podwire.embedded.kubelet.reporter import StatusReporter
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.errors import ApiError, ApiUnreachable, NotFound, ProtocolError
 from podwire.kube.resources import PODS
@@ -19,7 +19,7 @@ from podwire.runtime.backoff import Backoff
 class Remover:
     """The end of one pod."""
 
-    def __init__(self, state: PodState, stopper: Stopper, reporter: Reporter) -> None:
+    def __init__(self, state: PodState, stopper: Stopper, reporter: StatusReporter) -> None:
         self._state = state
         self._stopper = stopper
         self._reporter = reporter

@@ -23,7 +23,7 @@ from podwire.runtime.backoff import Backoff
 _REPORT_EVERY_S = 0.3
 
 
-class Reporter:
+class StatusReporter:
     """The reports of one pod."""
 
     def __init__(self, state: PodState) -> None:

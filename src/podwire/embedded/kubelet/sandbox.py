@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.kubelet.network import Attachment, Network, addresses
-from podwire.embedded.kubelet.orders import Answer, PodRecord, ShimOrder
+from podwire.embedded.kubelet.network import CniSandbox, Network, addresses
+from podwire.embedded.kubelet.orders import PodRecord, ShimAnswer, ShimOrder
 from podwire.embedded.kubelet.resolver import pod_hostname
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 from podwire.errors import CniError, KernelError, PodwireError
@@ -76,7 +76,7 @@ class Sandbox:
     """The sandbox of one pod; ``client`` is there while its shim is."""
 
     def __init__(
-        self, host: SandboxHost, record: PodRecord, event: Callable[[Answer], None], lost: Callable[[], None]
+        self, host: SandboxHost, record: PodRecord, event: Callable[[ShimAnswer], None], lost: Callable[[], None]
     ) -> None:
         """``event`` gets what the shim reports; ``lost`` is called when the pod's shim process has ended by itself."""
         self._host = host
@@ -107,9 +107,9 @@ class Sandbox:
         self.record = msgspec.structs.replace(self.record, **changes)
         write_atomically(self.directory / "pod.json", msgspec.json.encode(self.record))
 
-    def _attachment(self) -> Attachment:
+    def _attachment(self) -> CniSandbox:
         record = self.record
-        return Attachment(record.sandbox, record.netns, record.namespace, record.name, record.uid, record.port_mappings)
+        return CniSandbox(record.sandbox, record.netns, record.namespace, record.name, record.uid, record.port_mappings)
 
     async def create(self, pod: Pod) -> None:
         """Makes everything.

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from podwire.embedded.kubelet.podstate import PodState
-from podwire.embedded.kubelet.reporter import Reporter
+from podwire.embedded.kubelet.reporter import StatusReporter
 from podwire.embedded.kubelet.sandbox import explain
 from podwire.errors import ClusterError, CniError, KernelError
 from podwire.runtime.backoff import Backoff
@@ -18,7 +18,7 @@ _NETWORK_S = 0.1
 class SandboxStarter:
     """Makes the sandbox of one pod."""
 
-    def __init__(self, state: PodState, reporter: Reporter) -> None:
+    def __init__(self, state: PodState, reporter: StatusReporter) -> None:
         self._state = state
         self._reporter = reporter
         self._backoff = Backoff(0.5, 30.0)

@@ -13,7 +13,7 @@ import msgspec
 from podwire.embedded.kubelet import forward, logs, remote
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.lifecycle import ContainerState
-from podwire.embedded.kubelet.pods import Pods
+from podwire.embedded.kubelet.pods import PodWorkers
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.http.answer import Result, Stream, Streaming
 from podwire.http.message import METRICS_TEXT, TEXT, Request, Response, text_response
@@ -27,7 +27,7 @@ from podwire.runtime.tasks import TaskSet
 class KubeletServer:
     """Routes requests to the node's pods."""
 
-    def __init__(self, pods: Pods, tasks: TaskSet, clock: Clock) -> None:
+    def __init__(self, pods: PodWorkers, tasks: TaskSet, clock: Clock) -> None:
         self._pods = pods
         self._tasks = tasks
         self._clock = clock
@@ -156,7 +156,7 @@ class KubeletServer:
         ports = tuple(int(p) for value in values for p in value.split(",") if p.isdigit())
 
         def serve(connection: WebSocket, protocol: str) -> None:
-            forwarder = forward.Forwarder(path, connection, self._tasks)
+            forwarder = forward.PortForwarder(path, connection, self._tasks)
             spdy = protocol == forward.TUNNEL
             self._start("forward", forwarder.serve_spdy() if spdy else forwarder.serve_channels(ports))
 

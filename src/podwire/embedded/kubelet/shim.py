@@ -28,7 +28,7 @@ import msgspec
 
 from podwire.embedded.kubelet.container_init import Started, become_container, become_exec
 from podwire.embedded.kubelet.containerlog import LogWriter
-from podwire.embedded.kubelet.orders import LENGTH, Answer, ContainerOrder, Record, Request, ShimOrder
+from podwire.embedded.kubelet.orders import LENGTH, ContainerOrder, ContainerRecord, ShimAnswer, ShimOrder, ShimRequest
 from podwire.runtime.child import CLONE_NEWUTS, PR_SET_CHILD_SUBREAPER, prctl, unshare
 from podwire.runtime.clock import Clock, SystemClock, rfc3339
 from podwire.runtime.files import write_atomically
@@ -110,7 +110,7 @@ class Shim:
             self._selector.unregister(kubelet)
             kubelet.close()
 
-    def _send(self, kubelet: socket.socket, answer: Answer) -> None:
+    def _send(self, kubelet: socket.socket, answer: ShimAnswer) -> None:
         if kubelet not in self._kubelets:
             return
         data = msgspec.msgpack.encode(answer)
@@ -119,7 +119,7 @@ class Shim:
         except OSError:
             self._drop(kubelet)
 
-    def _tell(self, event: Answer) -> None:
+    def _tell(self, event: ShimAnswer) -> None:
         for kubelet in tuple(self._kubelets):
             self._send(kubelet, event)
 
@@ -137,9 +137,9 @@ class Shim:
         for fd in fds:
             os.close(fd)
         if problem or request.verb not in ("start", "exec"):
-            self._send(kubelet, Answer(number=request.number, problem=problem))
+            self._send(kubelet, ShimAnswer(number=request.number, problem=problem))
 
-    def _run(self, kubelet: socket.socket, request: Request, fds: list[int]) -> None:
+    def _run(self, kubelet: socket.socket, request: ShimRequest, fds: list[int]) -> None:
         if request.start is not None:
             self._start(request.start, (kubelet, request.number))
         elif request.exec is not None:
@@ -165,13 +165,13 @@ class Shim:
         child.log = LogWriter(order.log)
         child.input = ours[0]
         self._watch_outputs(child, ours)
-        self._record(order, Record(
+        self._record(order, ContainerRecord(
             name=order.name, attempt=order.attempt, id=order.id, log=order.log, pid=pid,
             started_at=rfc3339(self._clock.now()),
         ))  # fmt: skip
         self._watch_start(child, start_in)
 
-    def _exec(self, request: Request, fds: list[int], asked: tuple[socket.socket, int]) -> None:
+    def _exec(self, request: ShimRequest, fds: list[int], asked: tuple[socket.socket, int]) -> None:
         order = request.exec
         assert order is not None
         holder = self._container(order.container)
@@ -196,7 +196,7 @@ class Shim:
         finally:
             leave(code)
 
-    def _signal(self, request: Request) -> None:
+    def _signal(self, request: ShimRequest) -> None:
         """To one process (``pid``), or to a container's first process."""
         child = self._children.get(request.pid) if request.pid else self._container(request.container)
         if child is None:
@@ -255,7 +255,7 @@ class Shim:
         child.start_pipe = -1
         if child.asked is not None:
             kubelet, number = child.asked
-            self._send(kubelet, Answer(number=number, pid=child.pid, problem=child.problem))
+            self._send(kubelet, ShimAnswer(number=number, pid=child.pid, problem=child.problem))
 
     def _watch_outputs(self, child: _Child, ours: tuple[int, ...]) -> None:
         streams = ("stdout",) if child.order is not None and child.order.tty else ("stdout", "stderr")
@@ -322,7 +322,7 @@ class Shim:
             self._started(child)
         order = child.order
         if order is None:
-            self._tell(Answer(pid=child.pid, code=code))
+            self._tell(ShimAnswer(pid=child.pid, code=code))
             return
         _kill_group(child.pid)
         for fd, stream in tuple(child.outputs.items()):
@@ -336,21 +336,21 @@ class Shim:
         if child.input >= 0:
             os.close(child.input)
         self._finish(order, code, child.problem)
-        self._tell(Answer(pid=child.pid, code=code, container=order.name, attempt=order.attempt))
+        self._tell(ShimAnswer(pid=child.pid, code=code, container=order.name, attempt=order.attempt))
 
     def _finish(self, order: ContainerOrder, code: int, problem: str) -> None:
-        before = msgspec.json.decode(Path(order.record).read_bytes(), type=Record)
+        before = msgspec.json.decode(Path(order.record).read_bytes(), type=ContainerRecord)
         reason = "StartError" if problem else "Completed" if code == 0 else "Error"
         self._record(order, msgspec.structs.replace(
             before, finished_at=rfc3339(self._clock.now()), code=code if code >= 0 else 128 - code,
             signal=max(0, -code), reason=reason, message=problem,
         ))  # fmt: skip
 
-    def _record(self, order: ContainerOrder, record: Record) -> None:
+    def _record(self, order: ContainerOrder, record: ContainerRecord) -> None:
         write_atomically(Path(order.record), msgspec.json.encode(record))
 
 
-def _receive(kubelet: socket.socket) -> tuple[Request, list[int]]:
+def _receive(kubelet: socket.socket) -> tuple[ShimRequest, list[int]]:
     head, fds, _, _ = socket.recv_fds(kubelet, LENGTH.size, 3)
     if len(head) < LENGTH.size:
         raise EOFError
@@ -361,7 +361,7 @@ def _receive(kubelet: socket.socket) -> tuple[Request, list[int]]:
         if not piece:
             raise EOFError
         data += piece
-    return msgspec.msgpack.decode(data, type=Request), fds
+    return msgspec.msgpack.decode(data, type=ShimRequest), fds
 
 
 def _open_stdio(order: ContainerOrder) -> tuple[tuple[int, int, int], tuple[int, ...]]:

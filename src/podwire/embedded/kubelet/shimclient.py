@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import LENGTH, Answer, ContainerOrder, ExecOrder, Request
+from podwire.embedded.kubelet.orders import LENGTH, ContainerOrder, ExecOrder, ShimAnswer, ShimRequest
 from podwire.errors import ClusterError
 
 _CHUNK = 1 << 16
@@ -52,12 +52,12 @@ def _directory(path: Path) -> _Directory:
 class ShimClient:
     """A connection to one shim."""
 
-    def __init__(self, connected: socket.socket, event: Callable[[Answer], None], lost: Callable[[], None]) -> None:
+    def __init__(self, connected: socket.socket, event: Callable[[ShimAnswer], None], lost: Callable[[], None]) -> None:
         self._socket = connected
         self._event = event
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[ShimAnswer]] = {}
         self._number = 0
         self._buffer = b""
         self._sending = asyncio.Lock()
@@ -65,7 +65,7 @@ class ShimClient:
         self._loop.add_reader(connected, self._read)
 
     @classmethod
-    def connect(cls, path: Path, event: Callable[[Answer], None], lost: Callable[[], None]) -> "ShimClient":
+    def connect(cls, path: Path, event: Callable[[ShimAnswer], None], lost: Callable[[], None]) -> "ShimClient":
         """Connects to the shim that listens at ``path``.
 
         Raises: OSError when none does.
@@ -80,39 +80,39 @@ class ShimClient:
         made.setblocking(False)
         return cls(made, event, lost)
 
-    async def start(self, order: ContainerOrder) -> Answer:
+    async def start(self, order: ContainerOrder) -> ShimAnswer:
         """Starts a container; the answer has its pid, and the problem when it did not start.
 
         Raises: ClusterError when the pod's shim process has ended.
         """
-        return await self._ask(Request(number=self._next(), verb="start", start=order, container=order.name))
+        return await self._ask(ShimRequest(number=self._next(), verb="start", start=order, container=order.name))
 
-    async def exec(self, order: ExecOrder, fds: Sequence[int]) -> Answer:
+    async def exec(self, order: ExecOrder, fds: Sequence[int]) -> ShimAnswer:
         """Runs a program with three descriptors as its standard ones; its end comes as an event with its pid.
 
         Raises: ClusterError.
         """
-        return await self._ask(Request(number=self._next(), verb="exec", exec=order), fds)
+        return await self._ask(ShimRequest(number=self._next(), verb="exec", exec=order), fds)
 
     async def signal(self, container: str, number: int, *, pid: int = 0) -> None:
         """Sends a signal to a container's first process, or to the exec'd process ``pid``.
 
         Raises: ClusterError.
         """
-        await self._ask(Request(number=self._next(), verb="signal", container=container, signal=number, pid=pid))
+        await self._ask(ShimRequest(number=self._next(), verb="signal", container=container, signal=number, pid=pid))
 
-    async def attach(self, container: str, fds: Sequence[int]) -> Answer:
+    async def attach(self, container: str, fds: Sequence[int]) -> ShimAnswer:
         """Copies a container's output to ``fds[0]`` and errors to ``fds[1]``, and feeds its input from ``fds[2]``.
 
         Raises: ClusterError.
         """
-        return await self._ask(Request(number=self._next(), verb="attach", container=container), fds)
+        return await self._ask(ShimRequest(number=self._next(), verb="attach", container=container), fds)
 
     async def end(self) -> None:
         """Tells the shim to end; its remaining children get SIGKILL."""
         if self.open:
             try:
-                await self._ask(Request(number=self._next(), verb="close"))
+                await self._ask(ShimRequest(number=self._next(), verb="close"))
             except ClusterError:
                 pass
         self.close()
@@ -129,10 +129,10 @@ class ShimClient:
         self._number += 1
         return self._number
 
-    async def _ask(self, request: Request, fds: Sequence[int] = ()) -> Answer:
+    async def _ask(self, request: ShimRequest, fds: Sequence[int] = ()) -> ShimAnswer:
         if not self.open:
             raise ClusterError("the pod's shim process has ended")
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        answer: asyncio.Future[ShimAnswer] = self._loop.create_future()
         self._waiting[request.number] = answer
         data = msgspec.msgpack.encode(request)
         data = LENGTH.pack(len(data)) + data
@@ -165,11 +165,11 @@ class ShimClient:
             (length,) = LENGTH.unpack_from(self._buffer)
             if len(self._buffer) < LENGTH.size + length:
                 return
-            answer = msgspec.msgpack.decode(self._buffer[LENGTH.size : LENGTH.size + length], type=Answer)
+            answer = msgspec.msgpack.decode(self._buffer[LENGTH.size : LENGTH.size + length], type=ShimAnswer)
             self._buffer = self._buffer[LENGTH.size + length :]
             self._take(answer)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: ShimAnswer) -> None:
         if answer.number == 0:
             self._event(answer)
             return

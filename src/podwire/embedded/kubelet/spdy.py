@@ -70,7 +70,7 @@ class Reset(NamedTuple):
 Event = Opened | Data | Reset
 
 
-class Session:
+class SpdySession:
     """One connection."""
 
     def __init__(self) -> None:

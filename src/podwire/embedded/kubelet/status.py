@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from podwire.embedded.kubelet.lifecycle import ContainerState, initialized, should_restart
-from podwire.embedded.kubelet.orders import Record
+from podwire.embedded.kubelet.orders import ContainerRecord
 from podwire.model.pod import Pod
 
 Json = dict[str, Any]
@@ -161,7 +161,7 @@ def _reasoned(waiting: tuple[str, str]) -> Json:
     return {"reason": waiting[0], "message": waiting[1]} if waiting[1] else {"reason": waiting[0]}
 
 
-def terminated(record: Record) -> Json:
+def terminated(record: ContainerRecord) -> Json:
     """The ``terminated`` state of a run that is over."""
     found: Json = {
         "exitCode": record.code,

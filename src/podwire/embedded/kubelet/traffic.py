@@ -1,7 +1,8 @@
 """The traffic of probes and hooks: HTTP, TCP, gRPC from the node to the pod, and commands inside it.
 
-Each function returns an :class:`Outcome` within its time limit and never raises for what the other side does. HTTP
-counts as success from 200 to 399; redirects are not followed. TLS certificates are not verified, as in Kubernetes.
+Each function returns a :class:`RequestOutcome` within its time limit. A failure of the other side is an outcome, never
+an exception. An HTTP status from 200 to 399 is a success. Redirects are not followed and TLS certificates are not
+verified, as in Kubernetes.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from podwire.model.pod import ContainerPort, GRPCAction, HTTPGetAction, TCPSocke
 _HEAD = 16 << 10
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RequestOutcome(msgspec.Struct, frozen=True):
     """Whether it went well, and what to say when not."""
 
     success: bool
@@ -37,7 +38,7 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-async def get_http(action: HTTPGetAction, address: str, port: int, timeout_s: float) -> Outcome:
+async def get_http(action: HTTPGetAction, address: str, port: int, timeout_s: float) -> RequestOutcome:
     """One GET."""
     host = action.host or address
     path = action.path if action.path.startswith("/") else f"/{action.path}"
@@ -54,12 +55,12 @@ async def get_http(action: HTTPGetAction, address: str, port: int, timeout_s: fl
             finally:
                 connection.abort()
     except TimeoutError:
-        return Outcome(False, f'Get "{url}": context deadline exceeded (no answer in {timeout_s:g} s)')
+        return RequestOutcome(False, f'Get "{url}": context deadline exceeded (no answer in {timeout_s:g} s)')
     except (OSError, Disconnected) as failure:
-        return Outcome(False, f'Get "{url}": {_explain(failure, host, port)}')
+        return RequestOutcome(False, f'Get "{url}": {_explain(failure, host, port)}')
     if 200 <= connection.status < 400:
-        return Outcome(True)
-    return Outcome(False, f"HTTP probe failed with statuscode: {connection.status}")
+        return RequestOutcome(True)
+    return RequestOutcome(False, f"HTTP probe failed with statuscode: {connection.status}")
 
 
 def _tls(scheme: str) -> ssl.SSLContext | None:
@@ -77,21 +78,21 @@ def _explain(failure: Exception, host: str, port: int) -> str:
     return str(failure)
 
 
-async def open_tcp(action: TCPSocketAction, address: str, port: int, timeout_s: float) -> Outcome:
+async def open_tcp(action: TCPSocketAction, address: str, port: int, timeout_s: float) -> RequestOutcome:
     """One connection."""
     host = action.host or address
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return Outcome(False, f"dial tcp {_shown(host)}:{port}: i/o timeout")
+        return RequestOutcome(False, f"dial tcp {_shown(host)}:{port}: i/o timeout")
     except OSError as failure:
-        return Outcome(False, _explain(failure, host, port))
+        return RequestOutcome(False, _explain(failure, host, port))
     writer.transport.abort()
-    return Outcome(True)
+    return RequestOutcome(True)
 
 
-async def check_grpc(action: GRPCAction, address: str, timeout_s: float) -> Outcome:
+async def check_grpc(action: GRPCAction, address: str, timeout_s: float) -> RequestOutcome:
     """One call of the health service."""
     answer = HealthAnswer()
     try:
@@ -110,7 +111,7 @@ async def check_grpc(action: GRPCAction, address: str, timeout_s: float) -> Outc
             finally:
                 writer.transport.abort()
     except TimeoutError:
-        return Outcome(False, f"timeout: health rpc did not complete within {timeout_s:g}s")
+        return RequestOutcome(False, f"timeout: health rpc did not complete within {timeout_s:g}s")
     except OSError as failure:
-        return Outcome(False, f'timeout: failed to connect service "{_shown(address)}:{action.port}": {failure}')
-    return Outcome(answer.serving, "" if answer.serving else 'service unhealthy (responded with "NOT_SERVING")')
+        return RequestOutcome(False, f'timeout: failed to connect service "{_shown(address)}:{action.port}": {failure}')
+    return RequestOutcome(answer.serving, "" if answer.serving else 'service unhealthy (responded with "NOT_SERVING")')

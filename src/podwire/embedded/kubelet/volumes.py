@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.kubelet.environment import Objects, PodFields, field, resource
+from podwire.embedded.kubelet.environment import ConfigLookup, PodFields, field, resource
 from podwire.errors import ConfigError
 
 _DATA = "..data"
@@ -39,7 +39,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
     life_s: int = 3600
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class VolumeTokens(msgspec.Struct, frozen=True):
     """Service account tokens at hand, and the cluster's certificate authority."""
 
     by_wish: Mapping[TokenRequest, str] = {}
@@ -51,7 +51,7 @@ class Content(msgspec.Struct, frozen=True):
 
     facts: Any
     objects: Any
-    tokens: Tokens = Tokens()
+    tokens: VolumeTokens = VolumeTokens()
 
 
 def token_requests(volume: Mapping[str, Any]) -> tuple[TokenRequest, ...]:
@@ -106,7 +106,7 @@ def _projection(source: Mapping[str, Any], content: Content, mode: int) -> Files
 
 
 def _config_map(found: Mapping[str, Any], content: Content, mode: int) -> Files:
-    objects: Objects = content.objects
+    objects: ConfigLookup = content.objects
     facts: PodFields = content.facts
     name = str(found.get("name", ""))
     if name == "kube-root-ca.crt" and content.tokens.ca:
@@ -117,7 +117,7 @@ def _config_map(found: Mapping[str, Any], content: Content, mode: int) -> Files:
 
 
 def _secret(found: Mapping[str, Any], content: Content, mode: int) -> Files:
-    objects: Objects = content.objects
+    objects: ConfigLookup = content.objects
     facts: PodFields = content.facts
     name = str(found.get("name", ""))
     return _select(found, objects.secret(facts.pod.metadata.namespace, name), f'secret "{name}"', mode)

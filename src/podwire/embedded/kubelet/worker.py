@@ -13,11 +13,11 @@ from podwire.embedded.kubelet.containers import Containers
 from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.inputs import InputProvider
 from podwire.embedded.kubelet.lifecycle import plan
-from podwire.embedded.kubelet.orders import Answer, PodRecord
+from podwire.embedded.kubelet.orders import PodRecord, ShimAnswer
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.probes import Probes
 from podwire.embedded.kubelet.removal import Remover
-from podwire.embedded.kubelet.reporter import Reporter
+from podwire.embedded.kubelet.reporter import StatusReporter
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.sandboxstart import SandboxStarter
 from podwire.embedded.kubelet.stopping import Stopper
@@ -36,7 +36,7 @@ class PodWorker:
         self.state = PodState(pod, node, sandbox)
         self._stopper = Stopper(self.state)
         self._inputs = InputProvider(self.state)
-        self._reporter = Reporter(self.state)
+        self._reporter = StatusReporter(self.state)
         self._probes = Probes(self.state, self._stopper)
         self._containers = Containers(self.state, self._probes, self._inputs)
         self._starter = SandboxStarter(self.state, self._reporter)
@@ -62,7 +62,7 @@ class PodWorker:
         self._containers.retry()
         self.state.wakeup.wake()
 
-    def _on_event(self, answer: Answer) -> None:
+    def _on_event(self, answer: ShimAnswer) -> None:
         if not answer.container:
             self.state.exit_codes.note(answer)
             return

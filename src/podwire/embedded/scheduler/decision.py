@@ -9,27 +9,27 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from podwire.embedded.scheduler.filters import Refusal, constraints_of, refusal
+from podwire.embedded.scheduler.filters import NodeRefusal, constraints_of, refusal
 from podwire.embedded.scheduler.matching import domains, in_domain, node_term_matches, untolerated
 from podwire.embedded.scheduler.usage import NodeUsage, PodDemand, SchedulerState
 from podwire.model.pod import PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SchedulingDecision:
     """The node chosen, or why there is none."""
 
     node: str = ""
     message: str = ""
 
 
-def choose(pod: PodDemand, state: SchedulerState) -> Decision:
+def choose(pod: PodDemand, state: SchedulerState) -> SchedulingDecision:
     """The best node that can take the pod."""
     if not state.nodes:
-        return Decision(message="no nodes available to schedule pods")
+        return SchedulingDecision(message="no nodes available to schedule pods")
     constraints = constraints_of(pod, state)
     able: list[NodeUsage] = []
-    refusals: list[Refusal] = []
+    refusals: list[NodeRefusal] = []
     for node in state.nodes.values():
         refused = refusal(constraints, node)
         if refused is None:
@@ -37,13 +37,13 @@ def choose(pod: PodDemand, state: SchedulerState) -> Decision:
         else:
             refusals.append(refused)
     if not able:
-        return Decision(message=explain(refusals))
+        return SchedulingDecision(message=explain(refusals))
     if len(able) == 1:
-        return Decision(node=able[0].name)
-    return Decision(node=_best(pod, able, state))
+        return SchedulingDecision(node=able[0].name)
+    return SchedulingDecision(node=_best(pod, able, state))
 
 
-def explain(refusals: Sequence[Refusal]) -> str:
+def explain(refusals: Sequence[NodeRefusal]) -> str:
     """Kubernetes' sentence about nodes that cannot take a pod."""
     total = len(refusals)
     reasons = Counter(reason for one in refusals for reason in one.reasons)

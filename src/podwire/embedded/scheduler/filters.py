@@ -24,7 +24,7 @@ HARD = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NodeRefusal:
     """Why a node cannot take a pod; ``movable`` when it could if other pods were gone."""
 
     reasons: tuple[str, ...]
@@ -32,7 +32,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SpreadCounts:
     """One hard spread constraint: how many matching pods each domain has."""
 
     constraint: TopologySpreadConstraint
@@ -50,7 +50,7 @@ class PodConstraints:
     first_of_group: bool
     anti: tuple[tuple[PodAffinityTerm, set[str]], ...]
     repelled: frozenset[tuple[str, str]]
-    spreads: tuple[Spread, ...]
+    spreads: tuple[SpreadCounts, ...]
 
 
 def constraints_of(pod: PodDemand, state: SchedulerState) -> PodConstraints:
@@ -75,26 +75,26 @@ def constraints_of(pod: PodDemand, state: SchedulerState) -> PodConstraints:
     )
 
 
-def refusal(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+def refusal(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:
     """Why the node cannot take the pod, or None when it can."""
     return _by_rules(constraints, node) or _by_resources(constraints, node) or _by_neighbours(constraints, node)
 
 
-def _by_rules(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+def _by_rules(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:
     pod, spec = constraints.demand.pod, node.node.spec
     if spec.unschedulable and untolerated(pod.spec.tolerations, (UNSCHEDULABLE,), HARD):
-        return Refusal(("node(s) were unschedulable",))
+        return NodeRefusal(("node(s) were unschedulable",))
     taint = untolerated(pod.spec.tolerations, spec.taints, HARD) if spec.taints else None
     if taint is not None:
-        return Refusal((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",))
+        return NodeRefusal((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",))
     if not node_wanted(pod, node.node):
-        return Refusal(("node(s) didn't match Pod's node affinity/selector",))
+        return NodeRefusal(("node(s) didn't match Pod's node affinity/selector",))
     return None
 
 
-def _by_resources(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+def _by_resources(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:
     if constraints.demand.host_ports and _port_taken(constraints.demand, node):
-        return Refusal(("node(s) didn't have free ports for the requested pod ports",), movable=True)
+        return NodeRefusal(("node(s) didn't have free ports for the requested pod ports",), movable=True)
     lacking: list[str] = []
     limit = node.allocatable.get("pods")
     if limit is not None and (len(node.pods) + 1) * 1000 > limit:
@@ -102,7 +102,7 @@ def _by_resources(constraints: PodConstraints, node: NodeUsage) -> Refusal | Non
     for name, amount in constraints.demand.requests.items():
         if amount and node.used[name] + amount > node.allocatable.get(name, 0):
             lacking.append(f"Insufficient {name}")
-    return Refusal(tuple(lacking), movable=True) if lacking else None
+    return NodeRefusal(tuple(lacking), movable=True) if lacking else None
 
 
 def _port_taken(pod: PodDemand, node: NodeUsage) -> bool:
@@ -115,22 +115,22 @@ def _port_taken(pod: PodDemand, node: NodeUsage) -> bool:
     return False
 
 
-def _by_neighbours(constraints: PodConstraints, node: NodeUsage) -> Refusal | None:
+def _by_neighbours(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:
     for spread in constraints.spreads:
         value = node.labels.get(spread.constraint.topology_key)
         if value is None:
-            return Refusal(("node(s) didn't match pod topology spread constraints (missing required label)",))
+            return NodeRefusal(("node(s) didn't match pod topology spread constraints (missing required label)",))
         if spread.counts.get(value, 0) + spread.counts_itself - spread.least > spread.constraint.max_skew:
-            return Refusal(("node(s) didn't match pod topology spread constraints",), movable=True)
+            return NodeRefusal(("node(s) didn't match pod topology spread constraints",), movable=True)
     for term, found in constraints.affine:
         has_key = term.topology_key in node.labels
         if not has_key or not (constraints.first_of_group or in_domain(node, term.topology_key, found)):
-            return Refusal(("node(s) didn't match pod affinity rules",))
+            return NodeRefusal(("node(s) didn't match pod affinity rules",))
     for term, found in constraints.anti:
         if in_domain(node, term.topology_key, found):
-            return Refusal(("node(s) didn't match pod anti-affinity rules",), movable=True)
+            return NodeRefusal(("node(s) didn't match pod anti-affinity rules",), movable=True)
     if any(node.labels.get(key) == value for key, value in constraints.repelled):
-        return Refusal(("node(s) didn't satisfy existing pods anti-affinity rules",), movable=True)
+        return NodeRefusal(("node(s) didn't satisfy existing pods anti-affinity rules",), movable=True)
     return None
 
 
@@ -149,7 +149,7 @@ def _repelled(pod: PodDemand, state: SchedulerState) -> frozenset[tuple[str, str
     return frozenset(found)
 
 
-def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: SchedulerState) -> Spread:
+def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: SchedulerState) -> SpreadCounts:
     selector = constraint.label_selector
     counts: Counter[str] = Counter()
     for node in state.nodes.values():
@@ -157,7 +157,7 @@ def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: Schedul
         if value is None or not node_wanted(pod.pod, node.node):
             continue
         counts[value] += sum(_counts(selector, pod, other) for other in node.pods.values())
-    return Spread(
+    return SpreadCounts(
         constraint,
         dict(counts),
         min(counts.values(), default=0),

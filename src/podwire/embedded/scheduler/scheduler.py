@@ -11,7 +11,7 @@ and every 30 s without any change; 5. the same refusal is written to a pod once.
 
 import asyncio
 
-from podwire.embedded.scheduler.decision import Decision, choose
+from podwire.embedded.scheduler.decision import SchedulingDecision, choose
 from podwire.embedded.scheduler.usage import PodDemand, SchedulerState, pod_demand
 from podwire.errors import Conflict, NotFound
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
@@ -176,7 +176,7 @@ class Scheduler:
             self._state.drop_pod(meta.uid)
             self._unpark()
 
-    async def _refuse(self, pod: Pod, decision: Decision) -> None:
+    async def _refuse(self, pod: Pod, decision: SchedulingDecision) -> None:
         meta = pod.metadata
         if self._said.get(meta.uid) == decision.message:
             return

@@ -9,14 +9,14 @@ from urllib.parse import parse_qsl
 import msgspec
 
 
-class Port(msgspec.Struct, frozen=True):
+class StandinPort(msgspec.Struct, frozen=True):
     """A port to listen on; protocol TCP or UDP."""
 
     number: int
     protocol: str = "TCP"
 
 
-class Identity(msgspec.Struct, frozen=True):
+class PodIdentity(msgspec.Struct, frozen=True):
     """The identity of the pod that answers."""
 
     pod: str
@@ -28,13 +28,13 @@ class Identity(msgspec.Struct, frozen=True):
 class StandinOrder(msgspec.Struct, frozen=True):
     """The order to start a stand-in: identity, image (for the log), ports; with ``ends`` it exits at once with 0."""
 
-    identity: Identity
+    identity: PodIdentity
     image: str
-    ports: tuple[Port, ...]
+    ports: tuple[StandinPort, ...]
     ends: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StandinAnswer(msgspec.Struct, frozen=True):
     """One answer as it goes over the wire in JSON."""
 
     pod: str
@@ -54,20 +54,20 @@ class HttpAnswer(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
 
 
-def compose_answer(identity: Identity, port: Port, client: str) -> Answer:
+def compose_answer(identity: PodIdentity, port: StandinPort, client: str) -> StandinAnswer:
     """The answer to any question on ``port`` from ``client``; a mapped IPv4 address is shown as IPv4."""
-    return Answer(
+    return StandinAnswer(
         identity.pod, identity.namespace, identity.node, identity.container,
         port.number, port.protocol, client.removeprefix("::ffff:"),
     )  # fmt: skip
 
 
-def line(answer: Answer) -> bytes:
+def line(answer: StandinAnswer) -> bytes:
     """The one-line form of raw TCP and UDP."""
     return msgspec.json.encode(answer) + b"\n"
 
 
-def answer_http(path: str, answer: Answer) -> HttpAnswer:
+def answer_http(path: str, answer: StandinAnswer) -> HttpAnswer:
     """The answer to a GET of ``path``: ``/status/<code>``, ``/sleep?ms=``, anything else 200."""
     parts = [part for part in path.partition("?")[0].split("/") if part]
     query = dict(parse_qsl(path.partition("?")[2]))

@@ -22,9 +22,9 @@ import msgspec
 
 from podwire.embedded.standin.answers import (
     HttpAnswer,
-    Identity,
-    Port,
+    PodIdentity,
     StandinOrder,
+    StandinPort,
     answer_http,
     called_urls,
     compose_answer,
@@ -45,11 +45,11 @@ _MAX_LINE = 1 << 20
 _LIMITS = Limits(body_bytes=64 << 20, idle_s=math.inf, arrival_s=math.inf)
 
 
-class _Server:
+class _StandinState:
     """The state that all connections of one stand-in share."""
 
     def __init__(self, order: StandinOrder, clock: Clock) -> None:
-        self.identity: Identity = order.identity
+        self.identity: PodIdentity = order.identity
         self.clock = clock
         self.tasks = TaskSet(lambda name, failure: log(f"{name}: {failure}"))
 
@@ -59,10 +59,10 @@ def log(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-class _Connection(asyncio.Protocol):
+class _StandinConnection(asyncio.Protocol):
     """One TCP connection; decides with its first bytes what it is."""
 
-    def __init__(self, server: _Server, port: Port, web: HttpServer) -> None:
+    def __init__(self, server: _StandinState, port: StandinPort, web: HttpServer) -> None:
         self._server = server
         self._port = port
         self._web = web
@@ -117,7 +117,7 @@ class _Connection(asyncio.Protocol):
 class _Web:
     """The HTTP side of one port."""
 
-    def __init__(self, server: _Server, port: Port) -> None:
+    def __init__(self, server: _StandinState, port: StandinPort) -> None:
         self._server = server
         self._port = port
 
@@ -163,10 +163,10 @@ async def _call(url: str, clock: Clock) -> dict[str, Any]:
     return report
 
 
-class _Datagrams(asyncio.DatagramProtocol):
+class _UdpPort(asyncio.DatagramProtocol):
     """One UDP port."""
 
-    def __init__(self, server: _Server, port: Port) -> None:
+    def __init__(self, server: _StandinState, port: StandinPort) -> None:
         self._server = server
         self._port = port
         self._transport: asyncio.DatagramTransport | None = None
@@ -179,7 +179,7 @@ class _Datagrams(asyncio.DatagramProtocol):
             self._transport.sendto(line(compose_answer(self._server.identity, self._port, str(addr[0]))), addr)
 
 
-def _bind(port: Port) -> socket.socket:
+def _bind(port: StandinPort) -> socket.socket:
     kind = socket.SOCK_STREAM if port.protocol == "TCP" else socket.SOCK_DGRAM
     try:
         made = socket.socket(socket.AF_INET6, kind)
@@ -202,16 +202,16 @@ def _bind(port: Port) -> socket.socket:
 async def _serve(order: StandinOrder, started: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    server = _Server(order, clock)
+    server = _StandinState(order, clock)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     for port in order.ports:
         bound = _bind(port)
         if port.protocol == "TCP":
             web = HttpServer(_Web(server, port).answer, server.tasks, clock, _LIMITS)
-            await loop.create_server(partial(_Connection, server, port, web), sock=bound, backlog=1024)
+            await loop.create_server(partial(_StandinConnection, server, port, web), sock=bound, backlog=1024)
         else:
-            await loop.create_datagram_endpoint(partial(_Datagrams, server, port), sock=bound)
+            await loop.create_datagram_endpoint(partial(_UdpPort, server, port), sock=bound)
     ports = ", ".join(f"{port.number}/{port.protocol}" for port in order.ports) or "no port"
     log(f"stand-in for {order.image} listening on {ports}")
     started()

@@ -29,7 +29,7 @@ _SPANS = tuple(datetime.timedelta(hours=hours) for hours in (1, 24, 24 * 32, 24 
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CronJobPlan:
     """The time to start a Job for (None: none now), Jobs to delete, seconds until the next time."""
 
     start: datetime.datetime | None
@@ -37,11 +37,11 @@ class Plan:
     again_s: float | None
 
 
-def plan(item: CronJob, schedule: Schedule, jobs: Sequence[Job], now: datetime.datetime) -> Plan:
+def plan(item: CronJob, schedule: Schedule, jobs: Sequence[Job], now: datetime.datetime) -> CronJobPlan:
     """The plan for a CronJob and the Jobs that it owns; ``now`` is in the CronJob's time zone."""
     delete = list(_history(item, jobs))
     if item.spec.suspend:
-        return Plan(None, tuple(delete), None)
+        return CronJobPlan(None, tuple(delete), None)
     due, next_time = _due(item, schedule, now)
     again_s = (next_time - now).total_seconds() if next_time is not None else None
     active = [job for job in jobs if finished(job) is None]
@@ -50,7 +50,7 @@ def plan(item: CronJob, schedule: Schedule, jobs: Sequence[Job], now: datetime.d
             due = None
         elif item.spec.concurrency_policy == "Replace":
             delete += active
-    return Plan(due, tuple(delete), again_s)
+    return CronJobPlan(due, tuple(delete), again_s)
 
 
 def _due(

@@ -14,7 +14,7 @@ import msgspec
 
 from podwire.embedded.scheduler.matching import node_wanted, untolerated
 from podwire.embedded.workloads.podstate import active, available_in_s, victims
-from podwire.embedded.workloads.podwriter import Pods, PodWriter
+from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions
 from podwire.embedded.workloads.rollout import resolve
@@ -41,7 +41,7 @@ _NETWORK = ("node.kubernetes.io/network-unavailable", "NoSchedule")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DaemonSetPlan:
     """Nodes that get a pod, pods to delete, the status, and when to look again (None: on change)."""
 
     create: tuple[str, ...]
@@ -51,7 +51,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class DaemonSetInputs:
     """The inputs of a plan."""
 
     nodes: Mapping[str, Node]
@@ -68,7 +68,7 @@ class _NodePods:
     old: list[Pod]
 
 
-def plan(daemon: DaemonSet, cluster: Cluster) -> Plan:
+def plan(daemon: DaemonSet, cluster: DaemonSetInputs) -> DaemonSetPlan:
     """The plan for a DaemonSet; while it is being deleted, the plan creates and deletes no pods."""
     pods_by_node = _group_by_node(daemon, cluster)
     probe = probe_pod(daemon)
@@ -89,7 +89,7 @@ def plan(daemon: DaemonSet, cluster: Cluster) -> Plan:
         create, delete = [], []
     waits = [available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) for pod in cluster.pods]
     status = _status(daemon, cluster, pods_by_node, running)
-    return Plan(tuple(create), tuple(delete), status, min((wait for wait in waits if wait), default=None))
+    return DaemonSetPlan(tuple(create), tuple(delete), status, min((wait for wait in waits if wait), default=None))
 
 
 def probe_pod(daemon: DaemonSet) -> Pod:
@@ -158,7 +158,7 @@ def _node_of(pod: Pod) -> str:
     return ""
 
 
-def _group_by_node(daemon: DaemonSet, cluster: Cluster) -> dict[str, _NodePods]:
+def _group_by_node(daemon: DaemonSet, cluster: DaemonSetInputs) -> dict[str, _NodePods]:
     pods_by_node: dict[str, _NodePods] = {}
     for pod in sorted(cluster.pods, key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name)):
         if active(pod):
@@ -168,12 +168,12 @@ def _group_by_node(daemon: DaemonSet, cluster: Cluster) -> dict[str, _NodePods]:
     return pods_by_node
 
 
-def _available(daemon: DaemonSet, cluster: Cluster, pods: Sequence[Pod]) -> bool:
+def _available(daemon: DaemonSet, cluster: DaemonSetInputs, pods: Sequence[Pod]) -> bool:
     return any(available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) == 0.0 for pod in pods)
 
 
 def _roll(
-    daemon: DaemonSet, cluster: Cluster, pods_by_node: dict[str, _NodePods], wanted: int
+    daemon: DaemonSet, cluster: DaemonSetInputs, pods_by_node: dict[str, _NodePods], wanted: int
 ) -> tuple[list[str], list[Pod]]:
     """Nodes that get a surge pod, and old pods to replace."""
     update = daemon.spec.update_strategy.rolling_update
@@ -204,7 +204,7 @@ def _roll(
 
 
 def _status(
-    daemon: DaemonSet, cluster: Cluster, pods_by_node: dict[str, _NodePods], running: set[str]
+    daemon: DaemonSet, cluster: DaemonSetInputs, pods_by_node: dict[str, _NodePods], running: set[str]
 ) -> DaemonSetStatus:
     there = {name: (*node_pods.new, *node_pods.old) for name, node_pods in pods_by_node.items()}
     here = [pods for name, pods in there.items() if name in running]
@@ -264,14 +264,14 @@ class DaemonSetController:
         if revision is None or not self._writer.own.seen(uid):
             self._loop.queue.add_after(key, 0.02 if revision is None else 1.0)
             return
-        pods = Pods(
+        pods = OwnerPods(
             tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)),
             tuple(self._orphans.of(daemon.metadata.namespace).values()),
         )
         mine = await self._writer.claim(owner, _matches(daemon), pods)
         going = tuple(p for p in self._pods.of(uid).values() if self._writer.own.is_deleted(p.metadata.uid))
         digest = revision.metadata.labels.get(HASH, "")
-        state = Cluster(self._nodes.objects, mine, digest, self._environment.clock.now())
+        state = DaemonSetInputs(self._nodes.objects, mine, digest, self._environment.clock.now())
         chosen = plan(daemon, state)
         # A node whose pod is being deleted gets a new pod after that pod is gone.
         leaving = {_node_of(pod) for pod in going}

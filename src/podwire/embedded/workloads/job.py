@@ -1,7 +1,7 @@
 """Jobs: the loop around ``jobplan``, and the deletion of Jobs past their time to live."""
 
 from podwire.embedded.workloads import jobplan
-from podwire.embedded.workloads.podwriter import Pods, PodWriter
+from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
 from podwire.embedded.workloads.replicaset import owner_keys
 from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.errors import NotFound
@@ -82,7 +82,9 @@ class JobController:
             return
         if left_s is not None:
             self._loop.queue.add_after(key, left_s)
-        pods = Pods(tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)))
+        pods = OwnerPods(
+            tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid))
+        )
         owner = PodOwner("batch/v1", "Job", job.metadata)
         chosen = jobplan.plan(job, pods.owned, now)
         failure = await self._writer.create_many(owner, [pod_body(job, index) for index in chosen.start])

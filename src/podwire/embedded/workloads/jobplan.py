@@ -24,7 +24,7 @@ NO_INDEX = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobPlan:
     """Indexes of pods to start (``NO_INDEX`` for a Job without), pods to delete, the status, when to look again.
 
     ``ended`` is the final condition when the Job ends now.
@@ -45,21 +45,21 @@ class _Tally:
     failed: tuple[Pod, ...]
 
 
-def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> Plan:
+def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> JobPlan:
     """The plan for a Job and all pods that it owns."""
     tally = _count(pods)
     over = finished(job)
     if over is not None:
-        return Plan((), tally.alive, _status(job, tally, (), now))
+        return JobPlan((), tally.alive, _status(job, tally, (), now))
     verdict = _verdict(job, tally, now)
     if verdict is not None:
-        return Plan((), tally.alive, _ended(job, tally, verdict, now), ended=verdict)
+        return JobPlan((), tally.alive, _ended(job, tally, verdict, now), ended=verdict)
     if job.spec.suspend:
-        return Plan((), tally.alive, _status(job, tally, (), now, suspended=True))
+        return JobPlan((), tally.alive, _status(job, tally, (), now, suspended=True))
     indexes, surplus = _balance(job, tally)
     wait_s = _backoff_s(tally, now) if indexes else 0.0
     start = () if wait_s > 0 else indexes
-    return Plan(start, surplus, _status(job, tally, start, now), _again_s(job, wait_s, now))
+    return JobPlan(start, surplus, _status(job, tally, start, now), _again_s(job, wait_s, now))
 
 
 def finished(job: Job) -> Condition | None:

@@ -28,7 +28,7 @@ class Revision:
 
 
 @dataclass(slots=True)
-class Plan:
+class StatefulSetPlan:
     """Ordinals to create with their revisions, pods to delete, the status, when to look again."""
 
     create: list[tuple[int, str]] = field(default_factory=list)
@@ -43,10 +43,10 @@ def ordinal_of(name: str, pod: str) -> int | None:
     return int(number) if prefix == name and number.isdigit() else None
 
 
-def plan(item: StatefulSet, pods: Iterable[Pod], revision: Revision, now: datetime.datetime) -> Plan:
+def plan(item: StatefulSet, pods: Iterable[Pod], revision: Revision, now: datetime.datetime) -> StatefulSetPlan:
     """The plan for a StatefulSet and all pods that it owns."""
     state = _State(item, pods, revision, now)
-    chosen = Plan(status=state.status())
+    chosen = StatefulSetPlan(status=state.status())
     waits = [available_in_s(pod, item.spec.min_ready_seconds, now) for pod in state.every]
     chosen.again_s = min((wait for wait in waits if wait), default=None)
     if item.metadata.deletion_timestamp is not None or state.fill(chosen) or state.condemn(chosen):
@@ -76,7 +76,7 @@ class _State:
             ((n, pod) for n, pod in self.by_ordinal.items() if n not in self._range), reverse=True
         )
 
-    def fill(self, chosen: Plan) -> bool:
+    def fill(self, chosen: StatefulSetPlan) -> bool:
         """Creates what is missing and replaces what ended; whether something must come first."""
         for ordinal, pod in self._kept:
             if pod is None:
@@ -89,7 +89,7 @@ class _State:
                 return True
         return bool(chosen.create or chosen.delete)
 
-    def condemn(self, chosen: Plan) -> bool:
+    def condemn(self, chosen: StatefulSetPlan) -> bool:
         """Deletes pods beyond the wanted number, highest first; whether something must come first."""
         for _, pod in self._condemned:
             if not _going(pod):
@@ -98,7 +98,7 @@ class _State:
                 return True
         return bool(self._condemned) and self._ordered
 
-    def roll(self, chosen: Plan) -> None:
+    def roll(self, chosen: StatefulSetPlan) -> None:
         """Replaces the highest pod of another revision, once every higher one is available."""
         lowest = self._start + self._item.spec.update_strategy.rolling_update.partition
         for ordinal, pod in reversed(self._kept):

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class OwnerPods:
     """Pods owned by an object, and pods of its namespace that nobody owns."""
 
     owned: tuple[Pod, ...]
@@ -82,7 +82,7 @@ class PodWriter:
         """Tells pods to go, all at once; the first failure."""
         return expected(await in_parallel(self.delete(owner, pod) for pod in pods))
 
-    async def claim(self, owner: PodOwner, matches: Callable[[Pod], bool], pods: Pods) -> tuple[Pod, ...]:
+    async def claim(self, owner: PodOwner, matches: Callable[[Pod], bool], pods: OwnerPods) -> tuple[Pod, ...]:
         """The owner's pods: those it owns and that match, and orphans, which it adopts; others are released.
 
         Raises: the API's errors.

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.workloads.podstate import active, available_in_s, victims
-from podwire.embedded.workloads.podwriter import Pods, PodWriter
+from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
 from podwire.embedded.workloads.template import PodOwner, pod_of
 from podwire.errors import NotFound
 from podwire.kube.controller import Environment
@@ -50,7 +50,7 @@ class Replicated:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplicaSetPlan:
     """What to do: pods to create, pods to delete, the status, and when to look again (None: on change)."""
 
     create: int
@@ -59,7 +59,7 @@ class Plan:
     again_s: float | None
 
 
-def plan(wanted: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> Plan:
+def plan(wanted: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> ReplicaSetPlan:
     """The plan for an object and all pods that it owns; while the object is being deleted, the plan changes no pods."""
     alive = tuple(pod for pod in pods if active(pod))
     surplus = len(alive) - wanted.replicas
@@ -75,7 +75,7 @@ def plan(wanted: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> P
         observed_generation=wanted.owner.meta.generation,
         conditions=wanted.status.conditions,
     )
-    return Plan(
+    return ReplicaSetPlan(
         create=0 if going else max(0, -surplus),
         delete=victims(alive, surplus) if surplus > 0 and not going else (),
         status=status,
@@ -145,7 +145,7 @@ class ReplicaController:
         if not self._writer.own.seen(uid):
             self._loop.queue.add_after(key, 1.0)
             return
-        pods = Pods(
+        pods = OwnerPods(
             tuple(pod for pod in self._pods.of(uid).values() if not self._writer.own.is_deleted(pod.metadata.uid)),
             tuple(self._orphans.of(wanted.owner.meta.namespace).values()),
         )

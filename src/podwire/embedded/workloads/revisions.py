@@ -23,7 +23,7 @@ _NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RevisionHistory:
     """The revisions of one owner, oldest first, and which of them is the template's."""
 
     revisions: tuple[ControllerRevision, ...]
@@ -35,11 +35,11 @@ class History:
         return max((item.revision for item in self.revisions), default=0) + 1
 
 
-def history(revisions: Iterable[ControllerRevision], template: Template) -> History:
+def history(revisions: Iterable[ControllerRevision], template: Template) -> RevisionHistory:
     """The history of an owner whose template is ``template``."""
     ordered = tuple(sorted(revisions, key=lambda item: (item.revision, item.metadata.name)))
     wanted = data_of(template)
-    return History(ordered, next((item for item in reversed(ordered) if item.data == wanted), None))
+    return RevisionHistory(ordered, next((item for item in reversed(ordered) if item.data == wanted), None))
 
 
 def data_of(template: Template) -> Json:

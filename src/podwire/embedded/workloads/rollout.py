@@ -42,7 +42,7 @@ class Sets:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RolloutLimits:
     """How far a rollout may go from the wanted number, as numbers of pods."""
 
     surge: int
@@ -72,14 +72,14 @@ def resolve(value: int | str | None, default: str, replicas: int, *, up: bool) -
     return max(0, math.ceil(share) if up else math.floor(share))
 
 
-def limits(spec: DeploymentSpec) -> Limits:
+def limits(spec: DeploymentSpec) -> RolloutLimits:
     """The limits of a Deployment; never both zero, or a rollout could not move."""
     if spec.strategy.type == "Recreate":
-        return Limits(0, 0)
+        return RolloutLimits(0, 0)
     update = spec.strategy.rolling_update
     surge = resolve(update.max_surge, "25%", spec.replicas, up=True)
     unavailable = min(resolve(update.max_unavailable, "25%", spec.replicas, up=False), spec.replicas)
-    return Limits(surge, unavailable if surge or unavailable else 1)
+    return RolloutLimits(surge, unavailable if surge or unavailable else 1)
 
 
 def maximum(spec: DeploymentSpec) -> int:

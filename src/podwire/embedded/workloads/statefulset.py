@@ -7,8 +7,8 @@ a directory of the node, so it is marked Bound at once. Cost: per pod one write,
 import copy
 from collections.abc import Callable, Sequence
 
-from podwire.embedded.workloads.ordinals import Plan, Revision, ordinal_of, plan
-from podwire.embedded.workloads.podwriter import Pods, PodWriter, expected
+from podwire.embedded.workloads.ordinals import Revision, StatefulSetPlan, ordinal_of, plan
+from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter, expected
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions, template_of
 from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
@@ -115,7 +115,7 @@ class StatefulSetController:
             hashes.update: item.spec.template,
         }
         owned = tuple(self._pods.of(uid).values())
-        pods = Pods(owned, tuple(self._orphans.of(item.metadata.namespace).values()))
+        pods = OwnerPods(owned, tuple(self._orphans.of(item.metadata.namespace).values()))
         mine = await self._writer.claim(owner, _matches(item), pods)
         if any(self._writer.own.is_deleted(p.metadata.uid) and not p.metadata.deletion_timestamp for p in mine):
             # The informer does not show the last deletion yet; its event brings the key back.
@@ -133,7 +133,7 @@ class StatefulSetController:
             self._loop.queue.add_after(key, chosen.again_s)
 
     async def _act(
-        self, item: StatefulSet, owner: PodOwner, chosen: Plan, templates: dict[str, Template]
+        self, item: StatefulSet, owner: PodOwner, chosen: StatefulSetPlan, templates: dict[str, Template]
     ) -> BaseException | None:
         names = [f"{item.metadata.name}-{ordinal}" for ordinal, _ in chosen.create]
         failure = expected(await in_parallel(self._claim(item, name) for name in names))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from podwire.embedded.kubelet.lifecycle import Actions, ContainerState, back_off, is_sidecar, plan
-from podwire.embedded.kubelet.orders import Record
+from podwire.embedded.kubelet.orders import ContainerRecord
 from podwire.model.pod import Container, Pod
 
 
@@ -23,7 +23,7 @@ def states(given: Pod, **words: str) -> dict[str, ContainerState]:
     for container in given.spec.init_containers + given.spec.containers:
         word = words.get(container.name, "new")
         state = ContainerState(container, sidecar=is_sidecar(container))
-        record = Record(name=container.name, attempt=0, id="i", log="l", started_at="t")
+        record = ContainerRecord(name=container.name, attempt=0, id="i", log="l", started_at="t")
         if word in ("runs", "started"):
             state.record, state.started = record, word == "started"
         elif word != "new":
@@ -93,7 +93,7 @@ def test_ephemeral_containers_start_at_once_and_run_once() -> None:
     held = states(given, i="runs")
     held["d"] = ContainerState(debug, ephemeral=True)
     assert plan(given, held, 0.0) == Actions(("d",))
-    held["d"].record = Record(name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1)
+    held["d"].record = ContainerRecord(name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1)
     assert plan(given, held, 0.0) == Actions()
     held |= states(given, i="done", a="done", b="done")
     assert plan(given, held, 0.0) == Actions(phase="Succeeded")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from podwire.embedded.kubelet.network import Attachment, NetworkList, addresses, load, parse_list, request
+from podwire.embedded.kubelet.network import CniSandbox, NetworkList, addresses, load, parse_list, request
 from podwire.errors import CniError
 
-PODS = Attachment("sb1", "/run/x", "shop", "web", "u1", ({"hostPort": 80, "containerPort": 8080},), {"a": "b"})
+PODS = CniSandbox("sb1", "/run/x", "shop", "web", "u1", ({"hostPort": 80, "containerPort": 8080},), {"a": "b"})
 
 
 def test_arguments_are_those_of_a_kubelet() -> None:

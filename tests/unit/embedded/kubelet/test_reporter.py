@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from tests.fakes.clock import FakeClock
 
-from podwire.embedded.kubelet.reporter import Reporter
+from podwire.embedded.kubelet.reporter import StatusReporter
 from podwire.errors import ApiUnreachable
 from podwire.model.pod import Pod
 
@@ -56,7 +56,7 @@ class FakeState:
 def test_second_report_waits_for_the_first_and_is_current() -> None:
     async def body() -> None:
         state = FakeState()
-        reporter = Reporter(state)  # type: ignore[arg-type]
+        reporter = StatusReporter(state)  # type: ignore[arg-type]
         async with asyncio.TaskGroup() as group:
             group.create_task(reporter.report(urgent=True))
             await asyncio.sleep(0)
@@ -78,7 +78,7 @@ def test_what_others_wrote_meanwhile_stays() -> None:
     async def body() -> None:
         state = FakeState()
         async with asyncio.TaskGroup() as group:
-            group.create_task(Reporter(state).report(urgent=True))  # type: ignore[arg-type]
+            group.create_task(StatusReporter(state).report(urgent=True))  # type: ignore[arg-type]
             await asyncio.sleep(0)
             gate = {"type": "example.org/gate", "status": "True"}
             later = {"metadata": {"resourceVersion": "8"}, "status": {"conditions": [gate]}}
@@ -93,7 +93,7 @@ def test_what_nobody_waits_for_is_told_later() -> None:
     async def body() -> None:
         state = FakeState()
         state.client.gate.set()
-        reporter = Reporter(state)  # type: ignore[arg-type]
+        reporter = StatusReporter(state)  # type: ignore[arg-type]
         await reporter.report(urgent=False)
         state.note = "two"
         await reporter.report(urgent=False)
@@ -112,7 +112,7 @@ def test_a_report_that_failed_is_made_again() -> None:
     async def body() -> None:
         state = FakeState()
         state.client.gate.set()
-        reporter = Reporter(state)  # type: ignore[arg-type]
+        reporter = StatusReporter(state)  # type: ignore[arg-type]
         state.client.away = True
         await reporter.report(urgent=True)
         assert state.client.stored == [] and len(state.wakes) == 1

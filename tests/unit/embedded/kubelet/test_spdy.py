@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from podwire.embedded.kubelet.spdy import DICTIONARY, Data, Opened, Reset, Session
+from podwire.embedded.kubelet.spdy import DICTIONARY, Data, Opened, Reset, SpdySession
 from podwire.errors import ProtocolError
 
 
@@ -30,7 +30,7 @@ def test_the_dictionary_is_that_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("step", [1, 13, 1000])
 def test_streams_open_with_headers_and_carry_data(step: int) -> None:
-    client, session = Client(), Session()
+    client, session = Client(), SpdySession()
     data = client.open(1, {"streamtype": "error", "port": "80", "requestid": "0"})
     data += client.open(3, {"streamtype": "data", "port": "80", "requestid": "0"})
     data += struct.pack("!IBBH", 3, 0, 0, 5) + b"hello" + struct.pack("!II", 3, 1 << 24)
@@ -44,14 +44,14 @@ def test_streams_open_with_headers_and_carry_data(step: int) -> None:
 
 
 def test_pings_are_answered_and_resets_reported() -> None:
-    session = Session()
+    session = SpdySession()
     ping = struct.pack("!HHII", 0x8003, 6, 4, 7)
     assert session.feed(ping + struct.pack("!HHIII", 0x8003, 3, 8, 5, 1)) == [Reset(5)]
     assert session.reply == ping
 
 
 def test_answers() -> None:
-    session = Session()
+    session = SpdySession()
     accepted = session.accept(1)
     assert accepted[:4] == struct.pack("!HH", 0x8003, 2)
     assert zlib.decompressobj(zdict=DICTIONARY).decompress(accepted[12:]) == b"\0\0\0\0"
@@ -63,4 +63,4 @@ def test_answers() -> None:
 def test_headers_that_do_not_decode() -> None:
     body = struct.pack("!IIH", 1, 0, 0) + b"garbage"
     with pytest.raises(ProtocolError):
-        Session().feed(struct.pack("!HHI", 0x8003, 1, len(body)) + body)
+        SpdySession().feed(struct.pack("!HHI", 0x8003, 1, len(body)) + body)

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
-from podwire.embedded.kubelet.orders import Record
+from podwire.embedded.kubelet.orders import ContainerRecord
 from podwire.embedded.kubelet.status import PodVerdict, is_news, qos_class, render_status, same_status
 from podwire.model.pod import Pod
 
 NOW = "2026-01-01T00:00:00Z"
 UP = PodVerdict(("192.0.2.1",), ("10.0.0.5",), NOW, up=True)
-RUN = Record(name="c", attempt=0, id="abc", log="/l", started_at=NOW)
+RUN = ContainerRecord(name="c", attempt=0, id="abc", log="/l", started_at=NOW)
 
 
-def over(code: int, attempt: int = 0) -> Record:
+def over(code: int, attempt: int = 0) -> ContainerRecord:
     reason = "Error" if code else "Completed"
     return msgspec.structs.replace(RUN, finished_at=NOW, code=code, reason=reason, attempt=attempt)
 

@@ -13,8 +13,8 @@ from podwire.embedded.kubelet.volumes import (
     Content,
     File,
     TokenRequest,
-    Tokens,
     VolumeRoots,
+    VolumeTokens,
     compile_files,
     config_map_data,
     prepare,
@@ -45,7 +45,7 @@ TOKEN_VOLUME = {"name": "kube-api-access-abcde", "projected": {"sources": [
 CONTENT = Content(
     PodFields(POD, "node-1"),
     Held(),
-    Tokens({TokenRequest(life_s=3607): "tok", TokenRequest("vault", 600): "tok2"}, b"PEM"),
+    VolumeTokens({TokenRequest(life_s=3607): "tok", TokenRequest("vault", 600): "tok2"}, b"PEM"),
 )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from podwire.embedded.scheduler.decision import Decision, choose, explain
-from podwire.embedded.scheduler.filters import Refusal, constraints_of, refusal
+from podwire.embedded.scheduler.decision import SchedulingDecision, choose, explain
+from podwire.embedded.scheduler.filters import NodeRefusal, constraints_of, refusal
 from podwire.embedded.scheduler.matching import node_wanted, tolerates, untolerated
 from podwire.embedded.scheduler.usage import SchedulerState, pod_demand
 from podwire.model.meta import ObjectMeta
@@ -59,7 +59,7 @@ def put(state: SchedulerState, one: Pod, where: str) -> None:
     state.put_pod(pod_demand(one), where)
 
 
-def decide(one: Pod, state: SchedulerState) -> Decision:
+def decide(one: Pod, state: SchedulerState) -> SchedulingDecision:
     return choose(pod_demand(one), state)
 
 
@@ -281,7 +281,7 @@ def test_a_node_that_comes_back_still_has_its_pods() -> None:
 
 
 def test_explain_sorts_reasons() -> None:
-    assert explain([Refusal(("b",)), Refusal(("a",), movable=True), Refusal(("b",))]).startswith(
+    assert explain([NodeRefusal(("b",)), NodeRefusal(("a",), movable=True), NodeRefusal(("b",))]).startswith(
         "0/3 nodes are available: 1 a, 2 b."
     )
 

@@ -5,15 +5,15 @@ import pytest
 
 from podwire.embedded.standin.answers import (
     HttpAnswer,
-    Identity,
-    Port,
+    PodIdentity,
+    StandinPort,
     answer_http,
     called_urls,
     compose_answer,
     line,
 )
 
-SAID = compose_answer(Identity("web-1", "shop", "node-2", "web"), Port(80), "::ffff:10.244.1.5")
+SAID = compose_answer(PodIdentity("web-1", "shop", "node-2", "web"), StandinPort(80), "::ffff:10.244.1.5")
 
 
 def test_an_answer_names_pod_and_client() -> None:

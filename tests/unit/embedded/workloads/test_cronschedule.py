@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.present import present
 
-from podwire.embedded.workloads.cronjob import Plan, job_body, plan
+from podwire.embedded.workloads.cronjob import CronJobPlan, job_body, plan
 from podwire.embedded.workloads.cronschedule import parse_schedule
 from podwire.errors import ConfigError
 from podwire.model.workload import CronJob, Job
@@ -103,7 +103,7 @@ def job(name: str, kind: str | None = None, start: str = "2026-01-01T11:00:00Z")
     return msgspec.convert({"metadata": {"name": name}, "status": {"conditions": conditions, "startTime": start}}, Job)
 
 
-def chosen(item: CronJob, jobs: Sequence[Job] = ()) -> Plan:
+def chosen(item: CronJob, jobs: Sequence[Job] = ()) -> CronJobPlan:
     return plan(item, parse_schedule(item.spec.schedule), jobs, NOW)
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.unit.embedded.workloads.sample_pods import NOW, make_pod
 
-from podwire.embedded.workloads.daemonset import Cluster, Plan, for_node, plan, pod_body
+from podwire.embedded.workloads.daemonset import DaemonSetInputs, DaemonSetPlan, for_node, plan, pod_body
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, Taint
 from podwire.model.pod import Pod
@@ -33,8 +33,8 @@ def daemon(spec: JsonObject | None = None, strategy: JsonObject | None = None) -
     return msgspec.convert(body, DaemonSet)
 
 
-def run(item: DaemonSet, nodes: Iterable[Node], pods: Iterable[Pod] = (), digest: str = "h2") -> Plan:
-    return plan(item, Cluster({n.metadata.name: n for n in nodes}, tuple(pods), digest, NOW))
+def run(item: DaemonSet, nodes: Iterable[Node], pods: Iterable[Pod] = (), digest: str = "h2") -> DaemonSetPlan:
+    return plan(item, DaemonSetInputs({n.metadata.name: n for n in nodes}, tuple(pods), digest, NOW))
 
 
 def member(name: str, where: str, digest: str = "h2", **more: Any) -> Pod:

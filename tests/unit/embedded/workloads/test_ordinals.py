@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.embedded.workloads.sample_pods import NOW, make_pod
 
-from podwire.embedded.workloads.ordinals import Plan, Revision, ordinal_of, plan
+from podwire.embedded.workloads.ordinals import Revision, StatefulSetPlan, ordinal_of, plan
 from podwire.embedded.workloads.statefulset import claim_body, pod_body
 from podwire.model.pod import Pod
 from podwire.model.workload import StatefulSet, StatefulSetStatus
@@ -49,7 +49,7 @@ def pods(text: str, digest: str = NEW) -> list[Pod]:
     return found
 
 
-def did(chosen: Plan) -> tuple[list[int], list[str]]:
+def did(chosen: StatefulSetPlan) -> tuple[list[int], list[str]]:
     return [n for n, _ in chosen.create], [p.metadata.name for p in chosen.delete]
 
 
