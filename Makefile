@@ -2,13 +2,15 @@
 PY := .venv/bin/python
 PODWIRE := .venv/bin/podwire
 NODES ?= 3
+# kubectl and Helm of `make setup`, after those of the machine.
+export PATH := $(PATH):$(CURDIR)/.venv/bin
 
 .PHONY: help setup fmt lint test unit kernel uml e2e bench up down cni
 
 help: ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
 
-setup: ## install what is missing: packages, virtual environment, CNI program
+setup: ## install what is missing: packages, virtual environment, kubectl, Helm
 	@scripts/setup
 
 fmt: setup ## format the sources

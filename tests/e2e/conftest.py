@@ -6,6 +6,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,15 @@ from tests.e2e.driver import Cluster, podwire
 
 _ROOT = Path(__file__).parents[2]
 _UP_S = 180
+# kubectl and Helm of `make setup`, after those of the machine.
+os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of two nodes, which is removed after the session."""
     if shutil.which("kubectl") is None:
-        pytest.fail("kubectl is not installed")
+        pytest.fail("kubectl is not installed; `make setup` installs it")
     home = tmp_path_factory.mktemp("home")
     if given := os.environ.get("PODWIRE_E2E_KUBECONFIG"):
         own = home / "config"

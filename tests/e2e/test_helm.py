@@ -1,0 +1,142 @@
+"""Helm installs, upgrades, rolls back and uninstalls a chart."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.driver import Cluster, eventually
+
+CHART = {
+    "Chart.yaml": "apiVersion: v2\nname: greeting\nversion: 0.1.0\nappVersion: '1'\n",
+    "values.yaml": "replicas: 1\ngreeting: hello\nport: 80\n",
+    "templates/web.yaml": """
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {{ .Release.Name }}-web
+  labels: {app: {{ .Release.Name }}}
+spec:
+  replicas: {{ .Values.replicas }}
+  selector: {matchLabels: {app: {{ .Release.Name }}}}
+  template:
+    metadata:
+      labels: {app: {{ .Release.Name }}}
+      annotations: {checksum: {{ .Values.greeting | sha256sum }}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: web
+          image: nginx:1.27
+          ports: [{name: http, containerPort: {{ .Values.port }}}]
+          envFrom: [{configMapRef: {name: {{ .Release.Name }}-words}}]
+          readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: {{ .Release.Name }}-web}
+spec:
+  selector: {app: {{ .Release.Name }}}
+  ports: [{name: http, port: {{ .Values.port }}, targetPort: http}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: {{ .Release.Name }}-words}
+data: {GREETING: {{ .Values.greeting | quote }}}
+""",
+    "templates/hooks.yaml": """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ .Release.Name }}-before
+  annotations:
+    helm.sh/hook: pre-install,pre-upgrade
+    helm.sh/hook-delete-policy: before-hook-creation
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: busybox:1.36, command: [sh, -c, "exit 0"]}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {{ .Release.Name }}-check
+  annotations: {helm.sh/hook: test, helm.sh/hook-delete-policy: before-hook-creation}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: curlimages/curl
+      command: [curl, -sf, "http://{{ .Release.Name }}-web:{{ .Values.port }}/"]
+""",
+}
+
+
+class Helm:
+    """Helm in one namespace, with its files in a folder of the test."""
+
+    def __init__(self, cluster: Cluster, namespace: str, home: Path) -> None:
+        self._cluster, self._namespace = cluster, namespace
+        self._folders = {f"HELM_{what}_HOME": str(home / what.lower()) for what in ("CACHE", "CONFIG", "DATA")}
+
+    def __call__(self, *words: str) -> str:
+        """The output of Helm; fails the test when the exit status is not 0."""
+        done = self._cluster.run(["helm", "-n", self._namespace, *words], **self._folders)
+        assert done.returncode == 0, f"helm {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def refused(self, *words: str) -> str:
+        """The standard error of a Helm that fails."""
+        done = self._cluster.run(["helm", "-n", self._namespace, *words], **self._folders)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+
+@pytest.fixture
+def helm(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Helm]:
+    if shutil.which("helm") is None:
+        pytest.fail("helm is not installed; `make setup` installs it")
+    yield Helm(cluster, namespace, tmp_path)
+
+
+@pytest.fixture
+def chart(tmp_path: Path) -> str:
+    folder = tmp_path / "greeting"
+    for name, text in CHART.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def words_of(cluster: Cluster, namespace: str) -> dict[str, Any]:
+    """The greeting, the wanted and the available replicas of the release."""
+    deployment = cluster.get("deployment", "hi-web", "-n", namespace)
+    return {
+        "greeting": cluster.get("configmap", "hi-words", "-n", namespace)["data"]["GREETING"],
+        "wanted": deployment["spec"]["replicas"],
+        "available": deployment["status"].get("availableReplicas", 0),
+    }
+
+
+def test_a_release_from_install_to_uninstall(cluster: Cluster, namespace: str, helm: Helm, chart: str) -> None:
+    helm("install", "hi", chart, "--wait", "--timeout", "90s")
+    assert words_of(cluster, namespace) == {"greeting": "hello", "wanted": 1, "available": 1}
+    helm("test", "hi", "--timeout", "90s")
+    helm("upgrade", "hi", chart, "--set", "replicas=2,greeting=hullo", "--wait", "--timeout", "90s")
+    assert words_of(cluster, namespace) == {"greeting": "hullo", "wanted": 2, "available": 2}
+    revisions = [(one["revision"], one["status"]) for one in json.loads(helm("history", "hi", "-o", "json"))]
+    assert revisions == [(1, "superseded"), (2, "deployed")]
+    helm("rollback", "hi", "1", "--wait", "--timeout", "90s")
+    assert words_of(cluster, namespace) == {"greeting": "hello", "wanted": 1, "available": 1}
+    helm("uninstall", "hi", "--wait", "--timeout", "90s")
+    left = "deployments,services,configmaps,pods"
+    eventually(lambda: "hi-web" not in cluster.kubectl("get", left, "-n", namespace, "-o", "name"))
+    assert json.loads(helm("list", "-o", "json")) == []
+
+
+def test_what_the_api_refuses_ends_the_install(helm: Helm, chart: str) -> None:
+    said = helm.refused("install", "hi", chart, "--set", "port=70000", "--timeout", "60s")
+    assert "spec.ports[0].port" in said or "containerPort" in said
