@@ -80,7 +80,9 @@ class Helm:
 
     def __init__(self, cluster: Cluster, namespace: str, home: Path) -> None:
         self._cluster, self._namespace = cluster, namespace
-        self._folders = {f"HELM_{what}_HOME": str(home / what.lower()) for what in ("CACHE", "CONFIG", "DATA")}
+        self._folders: dict[str, Any] = {
+            f"HELM_{what}_HOME": str(home / what.lower()) for what in ("CACHE", "CONFIG", "DATA")
+        }
 
     def __call__(self, *words: str) -> str:
         """The output of Helm; fails the test when the exit status is not 0."""
