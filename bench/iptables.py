@@ -73,13 +73,16 @@ def measure(kind: Kind, count: int) -> dict[str, float]:
 
             def change(number: int, generation: int) -> Callable[[], object]:
                 (port,) = ports(number, generation)
-                return lambda: plane.update({port.service: (port,)})
+                return lambda: plane.update(services, {port.service: (port,)})
 
             turns = range(1, CHANGES + 1)
             found["one endpoint changes"] = statistics.median(spent_ms(change(7, turn)) for turn in turns)
             found["a Service comes"] = statistics.median(spent_ms(change(count + turn, 0)) for turn in turns)
-            gone = [f"bench/service-{count + turn}" for turn in turns]
-            found["a Service goes"] = statistics.median(spent_ms(lambda n=n: plane.update({n: ()})) for n in gone)
+
+            def remove(turn: int) -> Callable[[], object]:
+                return lambda: plane.update(services, {f"bench/service-{count + turn}": ()})
+
+            found["a Service goes"] = statistics.median(spent_ms(remove(turn)) for turn in turns)
         return found
     finally:
         netns.delete(place)

@@ -129,10 +129,10 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
             size, generation = (endpoints, 100 + round_) if name[0] == "r" else (endpoints + 1 - round_ % 2, 0)
             touched.add(f"bench/service-{number}")
             with Stopwatch() as watch:
-                plane.update({f"bench/service-{number}": resolved(number, size, generation)})
+                plane.update(services, {f"bench/service-{number}": resolved(number, size, generation)})
             walls.append(watch.wall)
         found[name] = statistics.median(walls)
-        plane.update({key: services[key] for key in touched})
+        plane.update(services, {key: services[key] for key in touched})
     memory.settle()
     found["memory"] = max(0.0, resident_mb(os.getpid())[0] - before)
     for name in ("a Service comes", "a Service goes"):
@@ -140,7 +140,7 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
         for number in range(count + 1, count + 51):
             with Stopwatch() as watch:
                 ports = resolved(number, endpoints) if name == "a Service comes" else ()
-                plane.update({f"bench/service-{number}": ports})
+                plane.update(services, {f"bench/service-{number}": ports})
             walls.append(watch.wall)
         found[name] = statistics.median(walls)
     plane.load(services)

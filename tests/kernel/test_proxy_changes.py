@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from tests.cases.service_table import NODE, parse_case
 from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns
 from podwire.proxy.modes import open_dataplane
@@ -29,7 +31,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = opened(request.param)
+    made = ServiceOwner(opened(request.param))
     yield made
     made.remove()
     made.close()
@@ -76,6 +78,21 @@ def test_a_service_may_change_in_every_way(world: World, plane: Any) -> None:
     plane.update({"default/web": empty})
     assert world.connect("outside", "10.96.0.10", 80)[0] == "refused"
     assert at("10.96.0.77")
+
+
+def test_no_data_plane_keeps_the_resolved_services(plane: Any) -> None:
+    services = {"default/web": web()}
+
+    def references() -> int:
+        return sys.getrefcount(services["default/web"])
+
+    before = references()
+    plane.plane.load(services)
+    assert references() == before
+    plane.plane.update(services, services)
+    assert references() == before
+    plane.plane.heal(services)
+    assert references() == before
 
 
 def test_an_established_connection_outlives_its_endpoint_s_removal(world: World, plane: Any) -> None:

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import LATE_S, World, by_name, inside, path, until
+from tests.kernel.service_owner import ServiceOwner
 from tests.kernel.test_proxy_metrics import FOUR, Bench
 
 from podwire.errors import KernelError
@@ -92,7 +93,7 @@ def _renamed(name: str, address: str) -> Service:
 
 
 def test_services_go_on_while_changes_are_refused(world: World) -> None:
-    with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as plane:
+    with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane:
         both = by_name("ClusterIP").resolved()
         plane.load(both)
         stop, results = threading.Event(), list[str]()
@@ -121,7 +122,7 @@ def test_services_go_on_while_changes_are_refused(world: World) -> None:
 
 
 def test_a_set_that_somebody_made_too_small_is_replaced(world: World) -> None:
-    with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as plane:
+    with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane:
         case = by_name("NodePort with policy Cluster").resolved()
         plane.load(case)
         text = held().replace("map endpoints {\n", "map endpoints {\n\t\tsize 2\n", 1)
@@ -139,7 +140,7 @@ def test_a_set_that_somebody_made_too_small_is_replaced(world: World) -> None:
 
 def test_a_refusal_is_told_though_not_all_of_it_fits(world: World) -> None:
     """When the kernel sends more errors than the socket holds (ENOBUFS), the first error is reported."""
-    with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as plane, Nft(path("node")) as nft:
+    with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane, Nft(path("node")) as nft:
         plane.load(by_name("ClusterIP").resolved())
         before = held()
         nft._socket._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

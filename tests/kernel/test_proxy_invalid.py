@@ -13,6 +13,7 @@ from tests.cases.service_table import ADDRESSES
 from tests.kernel.checksums import checksum
 from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import World, by_name, inside, path
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns
 from podwire.proxy.dataplane import INVALID_DROPPED, Counting
@@ -35,7 +36,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = opened(request.param)
+    made = ServiceOwner(opened(request.param))
     yield made
     made.remove()
     made.close()

@@ -26,6 +26,7 @@ from tests.kernel.service_namespaces import (
     proxy_follows_and_heals,
     until,
 )
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import Kind, Programs, choose, find, nft_tables
@@ -36,7 +37,7 @@ from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.runner import ServiceProxy, Sources
-from podwire.proxy.servicemap import NodeFacts
+from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.switch import Switch
 from podwire.runtime.clock import SystemClock
 from podwire.state.iptables import Ruleset
@@ -60,14 +61,14 @@ def programs(kind: Kind) -> Programs:
 
 
 @pytest.fixture(params=["nft", "legacy"])
-def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesDataPlane]:
-    made = IptablesDataPlane(NODE, path("node"), programs(request.param))
+def plane(world: World, request: pytest.FixtureRequest) -> Iterator[ServiceOwner]:
+    made = ServiceOwner(IptablesDataPlane(NODE, path("node"), programs(request.param)))
     yield made
     made.remove()
     made.close()
 
 
-def in_kernel(plane: IptablesDataPlane) -> list[str]:
+def in_kernel(plane: ServiceOwner | IptablesDataPlane) -> list[str]:
     """The chains and rules of podwire in the kernel, and its rules in foreign chains."""
     return [str(sorted_out(ruleset)) for ruleset in held(path("node"))]
 
@@ -78,11 +79,11 @@ def sorted_out(ruleset: Ruleset) -> Ruleset:
     )
 
 
-def wanted(plane: IptablesDataPlane) -> list[str]:
+def wanted(plane: ServiceOwner | IptablesDataPlane) -> list[str]:
     return [str(sorted_out(ruleset)) for ruleset in plane.desired()]
 
 
-def test_the_kernel_holds_what_is_desired_after_every_change(plane: IptablesDataPlane) -> None:
+def test_the_kernel_holds_what_is_desired_after_every_change(plane: ServiceOwner) -> None:
     plane.load({})
     assert in_kernel(plane) == wanted(plane)
     keys: set[str] = set()
@@ -94,7 +95,7 @@ def test_the_kernel_holds_what_is_desired_after_every_change(plane: IptablesData
     assert not plane.disturbed()
 
 
-def test_a_change_writes_the_chains_of_its_service_alone(plane: IptablesDataPlane) -> None:
+def test_a_change_writes_the_chains_of_its_service_alone(plane: ServiceOwner) -> None:
     resolved = by_name("internalTrafficPolicy Local").resolved()
     plane.load(resolved)
     web = resolved["default/web"][0]
@@ -107,25 +108,25 @@ def test_a_change_writes_the_chains_of_its_service_alone(plane: IptablesDataPlan
     assert four.count("\n-X KUBE-SEP-") == 1
 
 
-def test_a_restart_writes_nothing(plane: IptablesDataPlane) -> None:
+def test_a_restart_writes_nothing(plane: ServiceOwner) -> None:
     for case in CASES:
         plane.load(case.resolved())
         with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
             assert not any(again.load(case.resolved())), case.name
 
 
-def test_a_restart_into_another_world(plane: IptablesDataPlane) -> None:
+def test_a_restart_into_another_world(plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
         again.load(by_name("ClusterIP").resolved())
         assert in_kernel(plane) == wanted(again)
 
 
-def iptables(plane: IptablesDataPlane, *words: str) -> str:
+def iptables(plane: ServiceOwner | IptablesDataPlane, *words: str) -> str:
     return inside("node", f"iptables-{plane.programs.kind}", *words)
 
 
-def test_rules_of_others_stay(plane: IptablesDataPlane) -> None:
+def test_rules_of_others_stay(plane: ServiceOwner) -> None:
     for words in (
         ("-t", "filter", "-N", "KUBE-FIREWALL"),
         ("-t", "filter", "-A", "INPUT", "-j", "KUBE-FIREWALL"),
@@ -142,7 +143,7 @@ def test_rules_of_others_stay(plane: IptablesDataPlane) -> None:
     iptables(plane, "-t", "nat", "-F")
 
 
-def test_what_is_left_of_the_mode_is_cleared(plane: IptablesDataPlane) -> None:
+def test_what_is_left_of_the_mode_is_cleared(plane: ServiceOwner) -> None:
     assert not clear(path("node"))
     plane.load(by_name("ClusterIP").resolved())
     assert clear(path("node"))
@@ -166,7 +167,7 @@ def test_tables_that_came_with_the_mode_go_with_it() -> None:
         netns.delete(place)
 
 
-def test_rules_without_our_mark_are_not_cleared(plane: IptablesDataPlane) -> None:
+def test_rules_without_our_mark_are_not_cleared(plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     iptables(plane, "-t", "nat", "-X", "PODWIRE-PROXY")
     inside("node", f"ip6tables-{plane.programs.kind}", "-t", "nat", "-X", "PODWIRE-PROXY")
@@ -184,7 +185,7 @@ def test_the_kind_that_is_in_use_is_chosen(world: World) -> None:
     assert choose(path("outside")).kind == "nft"
 
 
-def test_restart_keeps_the_iptables_kind_that_holds_rules(plane: IptablesDataPlane) -> None:
+def test_restart_keeps_the_iptables_kind_that_holds_rules(plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     for kind in ("nft", "legacy"):
         inside("node", f"iptables-{kind}", "-t", "mangle", "-A", "FORWARD", "-j", "ACCEPT")
@@ -194,23 +195,23 @@ def test_restart_keeps_the_iptables_kind_that_holds_rules(plane: IptablesDataPla
         inside("node", f"iptables-{kind}", "-t", "mangle", "-F")
 
 
-def test_changes_under_traffic_lose_nothing(world: World, plane: IptablesDataPlane) -> None:
+def test_changes_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -> None:
     changes_under_traffic(world, plane, least=10)
 
 
-def test_a_refused_change_is_answered_by_a_full_load(plane: IptablesDataPlane) -> None:
+def test_a_refused_change_is_answered_by_a_full_load(plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     iptables(plane, "-t", "nat", "-F", "KUBE-SERVICES")
     plane.update({"default/web": ()})
     assert in_kernel(plane) == wanted(plane)
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: IptablesDataPlane) -> None:
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
 
 
 def test_changes_of_others_are_noticed_and_own_ones_are_not(world: World) -> None:
-    with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
         plane.load(by_name("ClusterIP").resolved())
         assert not plane.disturbed()
         plane.update(by_name("session affinity").resolved())
@@ -234,8 +235,8 @@ class Interrupted(IptablesDataPlane):
 
     flushes = 0
 
-    def _load_families(self) -> list[str]:
-        written = super()._load_families()
+    def _load_families(self, services: ServiceMap) -> list[str]:
+        written = super()._load_families(services)
         if self.flushes:
             iptables(self, "-t", "nat", "-F")
             self.flushes -= 1
@@ -330,7 +331,7 @@ def loose_ends(ruleset: Ruleset) -> set[str]:
     return own ^ {target for target in targets if target.startswith(("KUBE-SVC-", "KUBE-SEP-"))}
 
 
-def test_what_is_desired_is_whole_also_during_a_change(plane: IptablesDataPlane, restless_threads: None) -> None:
+def test_what_is_desired_is_whole_also_during_a_change(plane: ServiceOwner, restless_threads: None) -> None:
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     plane.load({})
     found: list[set[str]] = []
@@ -353,7 +354,7 @@ def test_what_is_desired_is_whole_also_during_a_change(plane: IptablesDataPlane,
     assert not found
 
 
-def test_many_services_change_at_once(world: World, plane: IptablesDataPlane) -> None:
+def test_many_services_change_at_once(world: World, plane: ServiceOwner) -> None:
     """When many rules of a shared chain go, the whole chain is written."""
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     many = {
@@ -376,7 +377,7 @@ def everywhere() -> NodeFacts:
 
 
 @pytest.mark.parametrize("policy", ["NodePort with policy Cluster", "externalTrafficPolicy Local"])
-def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: IptablesDataPlane, policy: str) -> None:
+def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: ServiceOwner, policy: str) -> None:
     case = by_name(policy)
     plane.load(case.resolved(), everywhere())
     assert not any(plane.load(case.resolved()))
@@ -392,7 +393,7 @@ def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: Ipta
     assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
 
 
-def test_loopback_is_guarded_while_it_is_routed(world: World, plane: IptablesDataPlane) -> None:
+def test_loopback_is_guarded_while_it_is_routed(world: World, plane: ServiceOwner) -> None:
     """Hosts on the network cannot reach servers that listen only on loopback (CVE-2020-8558)."""
     with netns.inside(path("node")), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("127.0.0.1", 0))
@@ -416,7 +417,7 @@ def test_loopback_is_guarded_while_it_is_routed(world: World, plane: IptablesDat
         assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
 
 
-def test_what_a_crash_left_is_shut_and_taken_away(world: World, plane: IptablesDataPlane) -> None:
+def test_what_a_crash_left_is_shut_and_taken_away(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("NodePort with policy Cluster").resolved(), everywhere())
     with Counters(path("node")) as counters:
         assert {INVALID_DROPPED, LOCALHOST_ACCEPTED} <= counters.packets().keys()
@@ -426,7 +427,7 @@ def test_what_a_crash_left_is_shut_and_taken_away(world: World, plane: IptablesD
     assert not clear(path("node"))
 
 
-def test_a_start_without_loopback_shuts_what_an_earlier_one_opened(world: World, plane: IptablesDataPlane) -> None:
+def test_a_start_without_loopback_shuts_what_an_earlier_one_opened(world: World, plane: ServiceOwner) -> None:
     case = by_name("NodePort with policy Cluster").resolved()
     plane.load(case, everywhere())
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:

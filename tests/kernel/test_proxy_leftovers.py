@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns, sysctl
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
@@ -70,14 +71,14 @@ def world() -> Iterator[None]:
 
 
 @pytest.fixture
-def plane(world: None) -> Iterator[NftablesDataPlane]:
-    made = NftablesDataPlane(NodeFacts(name="n1"), NODE)
+def plane(world: None) -> Iterator[ServiceOwner]:
+    made = ServiceOwner(NftablesDataPlane(NodeFacts(name="n1"), NODE))
     yield made
     made.remove()
     made.close()
 
 
-def test_cleanup_takes_every_mode_and_kube_proxy_and_nothing_else(plane: NftablesDataPlane) -> None:
+def test_cleanup_takes_every_mode_and_kube_proxy_and_nothing_else(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
     for table in ("ip kube-proxy", "ip6 kube-proxy", "inet kube-proxy", "ip foreign"):
         nft("add", "table", *table.split())
@@ -89,7 +90,7 @@ def test_cleanup_takes_every_mode_and_kube_proxy_and_nothing_else(plane: Nftable
         nft("delete", "table", *table.split())
 
 
-def test_the_tables_of_kube_proxy_alone(plane: NftablesDataPlane) -> None:
+def test_the_tables_of_kube_proxy_alone(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
     nft("add", "table", "ip6", "kube-proxy")
     assert clear_kube_proxy(NODE)
@@ -118,7 +119,7 @@ def serve(number: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("left", [1, 0])
-def test_connection_to_a_removed_endpoint_is_reset_on_request(plane: NftablesDataPlane, left: int) -> None:
+def test_connection_to_a_removed_endpoint_is_reset_on_request(plane: ServiceOwner, left: int) -> None:
     plane.load({"default/web": (WEB,)})
     with serve(1) as one, serve(2) as two, netns.inside(NODE):
         client = socket.create_connection(("10.96.0.10", 80), 20)
@@ -145,7 +146,7 @@ def test_connection_to_a_removed_endpoint_is_reset_on_request(plane: NftablesDat
                     time.sleep(0.02)
 
 
-def test_the_command(plane: NftablesDataPlane) -> None:
+def test_the_command(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
 
     def cleanup() -> str:

@@ -24,6 +24,7 @@ from tests.kernel.service_namespaces import (
     path,
     proxy_follows_and_heals,
 )
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
@@ -74,8 +75,8 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def plane(world: World) -> Iterator[NftablesDataPlane]:
-    made = NftablesDataPlane(NODE, path("node"))
+def plane(world: World) -> Iterator[ServiceOwner]:
+    made = ServiceOwner(NftablesDataPlane(NODE, path("node")))
     yield made
     made.remove()
     made.close()
@@ -86,21 +87,21 @@ def held(family: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_nft_lists_what_is_desired(plane: NftablesDataPlane, case: Case) -> None:
+def test_nft_lists_what_is_desired(plane: ServiceOwner, case: Case) -> None:
     plane.load(case.resolved())
     assert TABLE in inside("node", "nft", "-j", "list", "ruleset")
     for table in plane.desired():
         assert str(parse_table(held(table.family))) == str(table.canonical())
 
 
-def test_a_restart_writes_nothing(world: World, plane: NftablesDataPlane) -> None:
+def test_a_restart_writes_nothing(world: World, plane: ServiceOwner) -> None:
     for case in CASES:
         plane.load(case.resolved())
         with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as again:
             assert not any(again.load(case.resolved())), case.name
 
 
-def test_a_restart_into_another_world(world: World, plane: NftablesDataPlane) -> None:
+def test_a_restart_into_another_world(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as again:
         again.load(by_name("ClusterIP").resolved())
@@ -108,7 +109,7 @@ def test_a_restart_into_another_world(world: World, plane: NftablesDataPlane) ->
             assert str(parse_table(held(table.family))) == str(table.canonical())
 
 
-def test_tables_of_an_older_version_are_adopted_without_gap(world: World, plane: NftablesDataPlane) -> None:
+def test_tables_of_an_older_version_are_adopted_without_gap(world: World, plane: ServiceOwner) -> None:
     case = by_name("session affinity")
     old = Path(__file__).parents[1] / "golden/nft/services-0.1.nft"
     inside("node", "nft", "-f", str(old))
@@ -124,7 +125,7 @@ def test_tables_of_an_older_version_are_adopted_without_gap(world: World, plane:
     assert not failures_of(world, case)
 
 
-def test_clients_beyond_the_memory_are_served(world: World, plane: NftablesDataPlane) -> None:
+def test_clients_beyond_the_memory_are_served(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("session affinity").resolved())
     small = held("ip").replace("size 1048576", "size 2")
     inside("node", "nft", "delete", "table", "ip", TABLE)
@@ -143,7 +144,7 @@ def test_clients_beyond_the_memory_are_served(world: World, plane: NftablesDataP
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_endpoint_gets_its_share(world: World, plane: NftablesDataPlane, count: int) -> None:
+def test_every_endpoint_gets_its_share(world: World, plane: ServiceOwner, count: int) -> None:
     """This holds also when the capacity is twice the number of endpoints, as after one of them went."""
     (web,) = by_name("ClusterIP").resolved()["default/web"]
     web = msgspec.structs.replace(web, cluster_ip=f"10.96.1.{count}")
@@ -164,7 +165,7 @@ def test_every_endpoint_gets_its_share(world: World, plane: NftablesDataPlane, c
     assert all(abs(seen - expected) < 6 * expected**0.5 for seen in found.values()), found
 
 
-def test_foreign_tables_stay(world: World, plane: NftablesDataPlane) -> None:
+def test_foreign_tables_stay(world: World, plane: ServiceOwner) -> None:
     inside("node", "nft", "add", "table", "ip", "foreign")
     plane.load(by_name("ClusterIP").resolved())
     plane.remove()
@@ -172,11 +173,11 @@ def test_foreign_tables_stay(world: World, plane: NftablesDataPlane) -> None:
     inside("node", "nft", "delete", "table", "ip", "foreign")
 
 
-def test_changes_under_traffic_lose_nothing(world: World, plane: NftablesDataPlane) -> None:
+def test_changes_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -> None:
     changes_under_traffic(world, plane, least=50)
 
 
-def test_a_refused_commit_is_answered_by_a_full_load(world: World, plane: NftablesDataPlane) -> None:
+def test_a_refused_commit_is_answered_by_a_full_load(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     inside("node", "nft", "flush", "map", "ip", TABLE, "services")
     plane.update({"default/web": ()})
@@ -184,9 +185,9 @@ def test_a_refused_commit_is_answered_by_a_full_load(world: World, plane: Nftabl
         assert str(parse_table(held(table.family))) == str(table.canonical())
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: NftablesDataPlane) -> None:
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
 
 
-def test_the_proxy_follows_its_sources_and_heals(world: World, plane: NftablesDataPlane) -> None:
-    proxy_follows_and_heals(world, plane)
+def test_the_proxy_follows_its_sources_and_heals(world: World, plane: ServiceOwner) -> None:
+    proxy_follows_and_heals(world, plane.plane)

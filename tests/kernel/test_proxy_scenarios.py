@@ -12,6 +12,7 @@ import pytest
 from tests.cases.service_table import Case, Packet, read_cases
 from tests.kernel.kernel_dataplanes import every_plane, opened
 from tests.kernel.service_namespaces import LATE_S, World, failures_of, inside, path
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns
 from podwire.proxy.servicemap import NodeFacts
@@ -35,7 +36,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module", params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = opened(request.param)
+    made = ServiceOwner(opened(request.param))
     yield made
     made.remove()
     made.close()

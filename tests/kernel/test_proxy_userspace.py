@@ -19,6 +19,7 @@ from tests.kernel.service_namespaces import (
     path,
     proxy_follows_and_heals,
 )
+from tests.kernel.service_owner import ServiceOwner
 
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.layout import TABLE
@@ -36,21 +37,21 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def plane(world: World) -> Iterator[UserspaceDataPlane]:
-    made = UserspaceDataPlane(NODE, path("node"))
+def plane(world: World) -> Iterator[ServiceOwner]:
+    made = ServiceOwner(UserspaceDataPlane(NODE, path("node")))
     yield made
     made.remove()
     made.close()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_packet_table(world: World, plane: UserspaceDataPlane, case: Case) -> None:
+def test_packet_table(world: World, plane: ServiceOwner, case: Case) -> None:
     plane.load(case.resolved())
     assert not failures_of(world, case.by(plane.name))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_restart_writes_nothing(world: World, plane: UserspaceDataPlane, case: Case) -> None:
+def test_a_restart_writes_nothing(world: World, plane: ServiceOwner, case: Case) -> None:
     plane.load(case.resolved())
     with contextlib.closing(UserspaceDataPlane(NODE, path("node"))) as again:
         assert not any(again.load(case.resolved()))
@@ -58,26 +59,26 @@ def test_a_restart_writes_nothing(world: World, plane: UserspaceDataPlane, case:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_nft_lists_what_is_desired(plane: UserspaceDataPlane, case: Case) -> None:
+def test_nft_lists_what_is_desired(plane: ServiceOwner, case: Case) -> None:
     plane.load(case.resolved())
     for table in plane.desired():
         listed = inside("node", "nft", "list", "table", table.family, TABLE)
         assert str(parse_table(listed)) == str(table.canonical())
 
 
-def test_changes_under_traffic_lose_nothing(world: World, plane: UserspaceDataPlane) -> None:
+def test_changes_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -> None:
     changes_under_traffic(world, plane, least=50)
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: UserspaceDataPlane) -> None:
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
 
 
-def test_the_proxy_follows_its_sources_and_heals(world: World, plane: UserspaceDataPlane) -> None:
-    proxy_follows_and_heals(world, plane)
+def test_the_proxy_follows_its_sources_and_heals(world: World, plane: ServiceOwner) -> None:
+    proxy_follows_and_heals(world, plane.plane)
 
 
-def test_an_answer_of_the_relay_is_no_change_of_rules(world: World, plane: UserspaceDataPlane) -> None:
+def test_an_answer_of_the_relay_is_no_change_of_rules(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     plane.disturbed()
     peer = plane._link._peer
@@ -89,7 +90,7 @@ def test_an_answer_of_the_relay_is_no_change_of_rules(world: World, plane: Users
     peer.recv(1 << 16)
 
 
-def test_foreign_tables_stay(world: World, plane: UserspaceDataPlane) -> None:
+def test_foreign_tables_stay(world: World, plane: ServiceOwner) -> None:
     inside("node", "nft", "add", "table", "ip", "foreign")
     plane.load(by_name("ClusterIP").resolved())
     plane.remove()
@@ -97,7 +98,7 @@ def test_foreign_tables_stay(world: World, plane: UserspaceDataPlane) -> None:
     inside("node", "nft", "delete", "table", "ip", "foreign")
 
 
-def test_a_changed_endpoint_is_no_transaction(world: World, plane: UserspaceDataPlane) -> None:
+def test_a_changed_endpoint_is_no_transaction(world: World, plane: ServiceOwner) -> None:
     resolved = by_name("ClusterIP").resolved()
     plane.load(resolved)
     (port,) = resolved["default/web"]
@@ -108,7 +109,7 @@ def test_a_changed_endpoint_is_no_transaction(world: World, plane: UserspaceData
     assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(4)} == {"one"}
 
 
-def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: UserspaceDataPlane) -> None:
+def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ports and protocols are independent").resolved())
     state = plane.relay()
     assert state is not None
@@ -119,7 +120,7 @@ def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: Usersp
             assert world.connect(source, "192.168.99.1", port, protocol)[0] == "refused", (source, key)
 
 
-def test_endpoint_with_its_service_address_makes_no_loop(world: World, plane: UserspaceDataPlane) -> None:
+def test_endpoint_with_its_service_address_makes_no_loop(world: World, plane: ServiceOwner) -> None:
     resolved = by_name("ClusterIP").resolved()
     (port,) = resolved["default/web"]
     own = msgspec.structs.replace(port, cluster_endpoints=(ResolvedEndpoint("10.96.0.10", 80),))
@@ -130,7 +131,7 @@ def test_endpoint_with_its_service_address_makes_no_loop(world: World, plane: Us
     assert state.connections == 0
 
 
-def test_sctp_is_refused(plane: UserspaceDataPlane) -> None:
+def test_sctp_is_refused(plane: ServiceOwner) -> None:
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     plane.load({"default/web": (msgspec.structs.replace(port, protocol="sctp"),)})
     state = plane.relay()

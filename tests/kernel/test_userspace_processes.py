@@ -112,7 +112,7 @@ def test_when_both_are_killed_another_relay_is_started(plane: UserspaceDataPlane
     while not plane.disturbed():
         assert time.monotonic() < deadline, "it is not noticed"
         time.sleep(0.01)
-    assert any(plane.heal())
+    assert any(plane.heal(resolved))
     with client() as connection:
         assert connection.recv(100).decode().split()[0] == "one"
 
@@ -136,7 +136,7 @@ def test_a_worker_finds_its_way_through_pools_that_are_gone(plane: UserspaceData
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         for _ in range(3):
             plane.load(ports(server.endpoint))
-            plane.update({"default/web": ()})
+            plane.update({}, {"default/web": ()})
             time.sleep(2.2)
         plane.load(ports(server.endpoint))
         with client() as connection:

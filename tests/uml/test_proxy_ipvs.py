@@ -21,6 +21,7 @@ from tests.kernel.service_namespaces import (
     inside,
     path,
 )
+from tests.kernel.service_owner import ServiceOwner
 from tests.uml.ipvs_connections import (
     _PATIENCE_S,
     PODS,
@@ -38,7 +39,7 @@ from podwire.kernel.network import read_paths
 from podwire.proxy import leftovers
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.dataplanes.ipvs import tracing
-from podwire.proxy.dataplanes.ipvs.dataplane import IpvsDataPlane, clear, held
+from podwire.proxy.dataplanes.ipvs.dataplane import clear, held
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
@@ -55,8 +56,8 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def plane(world: World) -> Iterator[IpvsDataPlane]:
-    made: IpvsDataPlane = opened("ipvs")
+def plane(world: World) -> Iterator[ServiceOwner]:
+    made = ServiceOwner(opened("ipvs"))
     yield made
     made.remove()
     made.close()
@@ -65,7 +66,7 @@ def plane(world: World) -> Iterator[IpvsDataPlane]:
 # What is written
 
 
-def test_the_kernel_holds_what_is_desired_after_every_change(plane: IpvsDataPlane) -> None:
+def test_the_kernel_holds_what_is_desired_after_every_change(plane: ServiceOwner) -> None:
     plane.load({})
     keys: set[str] = set()
     for case in CASES:
@@ -80,7 +81,7 @@ def test_the_kernel_holds_what_is_desired_after_every_change(plane: IpvsDataPlan
         assert differences(again) == []
 
 
-def test_held_and_planned_state_trace_the_same(plane: IpvsDataPlane) -> None:
+def test_held_and_planned_state_trace_the_same(plane: ServiceOwner) -> None:
     case = by_name("externalTrafficPolicy Local")
     plane.load(case.resolved())
     machine = Machine(addresses=frozenset(NODE.addresses))
@@ -96,7 +97,7 @@ def test_held_and_planned_state_trace_the_same(plane: IpvsDataPlane) -> None:
         assert {str(each) for each in kept_there.outcomes(sent)} == {str(each) for each in planned.outcomes(sent)}
 
 
-def test_ipvsadm_and_ip_show_what_was_written(plane: IpvsDataPlane) -> None:
+def test_ipvsadm_and_ip_show_what_was_written(plane: ServiceOwner) -> None:
     plane.load({"default/web": web("one", "two")})
     assert ipvsadm("-S", "-n").splitlines() == [
         "-A -t 10.96.0.10:80 -s rr -b flag-3",
@@ -109,7 +110,7 @@ def test_ipvsadm_and_ip_show_what_was_written(plane: IpvsDataPlane) -> None:
     assert "10.180.0.2,tcp:8080,10.180.0.2" in inside("node", "ipset", "list", "KUBE-LOOP-BACK")
 
 
-def test_one_endpoint_costs_a_message_or_two(plane: IpvsDataPlane) -> None:
+def test_one_endpoint_costs_a_message_or_two(plane: ServiceOwner) -> None:
     plane.load({"default/web": web("one")})
     assert plane.update({"default/web": web("one", "two")}) == (
         "add KUBE-LOOP-BACK 10.180.0.2,tcp:8080,10.180.0.2",
@@ -122,7 +123,7 @@ def test_one_endpoint_costs_a_message_or_two(plane: IpvsDataPlane) -> None:
     )
 
 
-def test_a_restart_into_another_world(plane: IpvsDataPlane) -> None:
+def test_a_restart_into_another_world(plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with another() as again:
         again.load(by_name("ClusterIP").resolved())
@@ -130,7 +131,7 @@ def test_a_restart_into_another_world(plane: IpvsDataPlane) -> None:
         assert "203.0.113" not in inside("node", "ipset", "save") + ipvsadm("-S", "-n")
 
 
-def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: IpvsDataPlane) -> None:
+def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -> None:
     changes_under_traffic(world, plane, least=3)
     resolved = by_name("ClusterIP").resolved()
     plane.load(resolved)
@@ -152,7 +153,7 @@ def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: Ip
     assert results and set(results) <= {"one", "two"}
 
 
-def test_settings_of_the_namespace(plane: IpvsDataPlane) -> None:
+def test_settings_of_the_namespace(plane: ServiceOwner) -> None:
     told = IpvsSettings(strict_arp=True, tcp_timeout=1000, udp_timeout=50)
     plane.load({}, replace(NODE, ipvs=told))
     names = ("net.ipv4.vs.conntrack", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.conf.all.arp_ignore",
@@ -167,7 +168,7 @@ def test_settings_of_the_namespace(plane: IpvsDataPlane) -> None:
 # What is not ours
 
 
-def test_host_ports_are_not_reached_through_service_addresses(world: World, plane: IpvsDataPlane) -> None:
+def test_host_ports_are_not_reached_through_service_addresses(world: World, plane: ServiceOwner) -> None:
     """Scenario 92."""
     plane.load({"default/web": web("one")})
     with netns.inside(path("node")):
@@ -194,7 +195,7 @@ def echoed(source: str, address: str) -> bool:
 FOREIGN = ("-A -t 198.51.100.7:80 -s wrr", "-a -t 198.51.100.7:80 -r 10.180.0.1:8080 -g -w 7", "-A -f 99 -s rr")
 
 
-def test_virtual_servers_of_others_stay(world: World, plane: IpvsDataPlane) -> None:
+def test_virtual_servers_of_others_stay(world: World, plane: ServiceOwner) -> None:
     for line in FOREIGN:
         ipvsadm(*line.split())
     before = ipvsadm("-S", "-n")
@@ -211,7 +212,7 @@ def test_virtual_servers_of_others_stay(world: World, plane: IpvsDataPlane) -> N
         ipvsadm("-C")
 
 
-def test_foreign_virtual_server_at_our_address_is_a_conflict(world: World, plane: IpvsDataPlane) -> None:
+def test_foreign_virtual_server_at_our_address_is_a_conflict(world: World, plane: ServiceOwner) -> None:
     ipvsadm("-A", "-t", "10.96.0.10:80", "-s", "lc")
     plane.load({"default/web": web("one")})
     assert plane.conflicts() == ("default/web",)
@@ -233,7 +234,7 @@ address add 10.96.0.77/32 dev kube-ipvs0
 """
 
 
-def test_what_kube_proxy_left_is_taken_over(world: World, plane: IpvsDataPlane) -> None:
+def test_what_kube_proxy_left_is_taken_over(world: World, plane: ServiceOwner) -> None:
     for line in KUBE_PROXY.splitlines():
         inside("node", "ip", *line.split())
     inside("node", "ipset", "create", "KUBE-NODE-PORT-TCP", "bitmap:port", "range", "0-65535")
@@ -252,7 +253,7 @@ def test_what_kube_proxy_left_is_taken_over(world: World, plane: IpvsDataPlane) 
     ipvsadm("-C")
 
 
-def test_everything_of_ours_can_be_taken_away(plane: IpvsDataPlane) -> None:
+def test_everything_of_ours_can_be_taken_away(plane: ServiceOwner) -> None:
     assert not clear(path("node"))
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     assert clear(path("node"))
@@ -279,7 +280,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_what_somebody_changed_is_put_right(world: World, plane: IpvsDataPlane, what: str) -> None:
+def test_what_somebody_changed_is_put_right(world: World, plane: ServiceOwner, what: str) -> None:
     plane.load(by_name("ClusterIP").resolved())
     for line in BREAKS[what]:
         inside("node", *line.split())
@@ -290,7 +291,7 @@ def test_what_somebody_changed_is_put_right(world: World, plane: IpvsDataPlane, 
     assert world.connect("outside", "10.96.0.10", 80)[0] in PODS
 
 
-def test_changed_addresses_are_noticed_and_own_changes_are_not(world: World, plane: IpvsDataPlane) -> None:
+def test_changed_addresses_are_noticed_and_own_changes_are_not(world: World, plane: ServiceOwner) -> None:
     facts = replace(NODE, node_port_ranges=("192.168.99.0/24", "::/0"))
     services = by_name("NodePort with policy Cluster").resolved()
     plane.load(services, facts)
@@ -395,7 +396,7 @@ def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
         ServiceModes(path("node")).clear("ipvs")
 
 
-def test_nothing_is_left_open(plane: IpvsDataPlane) -> None:
+def test_nothing_is_left_open(plane: ServiceOwner) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -13,6 +13,7 @@ from tests.kernel.service_namespaces import (
     inside,
     path,
 )
+from tests.kernel.service_owner import ServiceOwner
 from tests.uml.ipvs_connections import PODS, OpenConnections, another, differences, eventually, ipvsadm, kept, shares
 
 from podwire.errors import Unsupported
@@ -30,14 +31,14 @@ def world() -> Iterator[World]:
 
 
 @pytest.fixture
-def plane(world: World) -> Iterator[IpvsDataPlane]:
-    made: IpvsDataPlane = opened("ipvs")
+def plane(world: World) -> Iterator[ServiceOwner]:
+    made = ServiceOwner(opened("ipvs"))
     yield made
     made.remove()
     made.close()
 
 
-def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: IpvsDataPlane) -> None:
+def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: ServiceOwner) -> None:
     """Scenario 90: an endpoint has weight 0 while a connection is open and is removed soon after; so is a Service."""
     other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept("far"))
     plane.load({"default/web": kept("one"), "default/other": other})
@@ -64,7 +65,7 @@ def served() -> set[str]:
     return set(ipvsadm("-S", "-n").split())
 
 
-def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: IpvsDataPlane) -> None:
+def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: ServiceOwner) -> None:
     """Scenario 91."""
     plane.load({"default/web": kept("one", "two")})
     with OpenConnections("one", "two") as connections:
@@ -75,7 +76,7 @@ def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: I
         assert {connections.connect() for _ in range(4)} == {"one", "two"}
 
 
-def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: IpvsDataPlane) -> None:
+def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: ServiceOwner) -> None:
     """A terminating endpoint that still serves keeps them."""
     (both,) = kept("one", "two")
     (rest,) = kept("two")
@@ -94,7 +95,7 @@ def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, pl
 
 
 @pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq", "sh", "mh"])
-def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
+def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: ServiceOwner, scheduler: str) -> None:
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
     plane.load({"default/web": kept("one", "two", "far")}, facts)
     with OpenConnections("one", "two", "far") as connections:
@@ -106,7 +107,7 @@ def test_no_connection_is_refused_while_an_endpoint_leaves(world: World, plane: 
 
 
 @pytest.mark.parametrize("scheduler", ["rr", "wrr", "lc", "wlc", "sed", "nq"])
-def test_connections_are_spread_evenly(world: World, plane: IpvsDataPlane, scheduler: str) -> None:
+def test_connections_are_spread_evenly(world: World, plane: ServiceOwner, scheduler: str) -> None:
     plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler=scheduler)))
     assert f"-A -t 10.96.0.10:80 -s {scheduler} " in ipvsadm("-S", "-n")
     with OpenConnections(*PODS) as connections:
@@ -115,7 +116,7 @@ def test_connections_are_spread_evenly(world: World, plane: IpvsDataPlane, sched
 
 @pytest.mark.parametrize(("scheduler", "counts"), [("rr", False), ("wrr", False), ("lc", True), ("wlc", True),
                                                    ("sed", True), ("nq", True)])  # fmt: skip
-def test_some_look_at_open_connections(world: World, plane: IpvsDataPlane, scheduler: str, counts: bool) -> None:
+def test_some_look_at_open_connections(world: World, plane: ServiceOwner, scheduler: str, counts: bool) -> None:
     """With four connections at each of two pods and none at the third, schedulers that count them choose the third."""
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
     plane.load({"default/web": kept("one", "two")}, facts)
@@ -125,7 +126,7 @@ def test_some_look_at_open_connections(world: World, plane: IpvsDataPlane, sched
         assert (shares(connections, 2)["far"] == 2) == counts
 
 
-def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: IpvsDataPlane) -> None:
+def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: ServiceOwner) -> None:
     other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept(*PODS))
     both = {"default/web": kept(*PODS), "default/other": other}
     plane.load(both, replace(NODE, ipvs=IpvsSettings(scheduler="sh")))
@@ -139,7 +140,7 @@ def test_sh_chooses_by_the_client_and_dh_by_the_address(world: World, plane: Ipv
         assert {connections.connect(source) for source in ("outside", "far", "node") for _ in range(3)} == {first}
 
 
-def test_mh_chooses_by_the_client_and_its_port(world: World, plane: IpvsDataPlane) -> None:
+def test_mh_chooses_by_the_client_and_its_port(world: World, plane: ServiceOwner) -> None:
     plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
     assert "-s mh -b mh-fallback,mh-port" in ipvsadm("-S", "-n")
     ports = range(21000, 21016)
@@ -158,7 +159,7 @@ def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
         IpvsDataPlane(replace(NODE, ipvs=IpvsSettings(scheduler="nonesuch")), path("node"))
 
 
-def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: IpvsDataPlane) -> None:
+def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: ServiceOwner) -> None:
     plane.load({"default/web": kept("one")})
     with OpenConnections("one") as connections:
         connections.connect()
@@ -167,5 +168,5 @@ def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: Ip
         assert connections.talk()
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: IpvsDataPlane) -> None:
+def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)

@@ -34,13 +34,6 @@ class DataPlane(Protocol):
         """The name of the data plane in the registry."""
         ...
 
-    def heal(self) -> Written:
-        """Restores what another program changed; returns what had to be written.
-
-        Raises: KernelError.
-        """
-        ...
-
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked."""
         ...

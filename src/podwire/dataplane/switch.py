@@ -85,13 +85,6 @@ class Switch(Generic[Facts, Plane]):
         with self._lock:
             return self._plane.disturbed()
 
-    def heal(self) -> Written:
-        """Restores what another program changed; returns what had to be written.
-
-        Raises: KernelError.
-        """
-        return self._plane.heal()
-
     def desired(self) -> tuple[StateValue, ...]:
         """What the kernel should hold."""
         return self._plane.desired()

@@ -115,6 +115,13 @@ class PolicyDataPlane(DataPlane, Protocol):
         """
         ...
 
+    def heal(self) -> Written:
+        """Restores what another program changed; returns what had to be written.
+
+        Raises: KernelError.
+        """
+        ...
+
     def hit(self, prefix: str) -> RuleHit | None:
         """The rule behind a log prefix; None: the rule was removed long ago, or the prefix is not ours."""
         ...

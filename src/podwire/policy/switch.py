@@ -70,6 +70,13 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         self._facts = facts or self._facts
         return self._plane.update(compiler, devices, delta, facts)
 
+    def heal(self) -> Written:
+        """Restores what another program changed; returns what had to be written.
+
+        Raises: KernelError.
+        """
+        return self._plane.heal()
+
     def hit(self, prefix: str) -> RuleHit | None:
         """What a packet met that was logged with a prefix."""
         return self._plane.hit(prefix)

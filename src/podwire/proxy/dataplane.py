@@ -8,6 +8,9 @@ Every data plane guarantees: 1. a load with nothing changed writes nothing, so a
 traffic; 2. rules are replaced in one step, never removed first; 3. the cost of an update grows with its Services alone;
 4. a change that the kernel refuses leaves the last good state in force and is raised; 5. ``close`` leaves everything in
 force, ``remove`` and ``clear`` remove what is marked as ours and nothing else.
+
+The proxy runner owns the resolved Services and hands them to each call. A data plane keeps what it compiles from them,
+and no second collection of them.
 """
 
 from collections.abc import Mapping
@@ -44,10 +47,17 @@ class ServiceDataPlane(DataPlane, Protocol):
         """
         ...
 
-    def update(self, changed: ServiceMap) -> Written:
-        """Applies changed Services; an empty tuple removes one.
+    def update(self, services: ServiceMap, changed: ServiceMap) -> Written:
+        """Applies changed Services; an empty tuple removes one. ``services`` has all Services, the changed ones too.
 
         Raises: KernelError; the next call loads everything again.
+        """
+        ...
+
+    def heal(self, services: ServiceMap) -> Written:
+        """Restores what another program changed; returns what had to be written. ``services`` has all Services.
+
+        Raises: KernelError.
         """
         ...
 

@@ -19,6 +19,7 @@ Guarantees:
 """
 
 import asyncio
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -235,11 +236,12 @@ class ServiceProxy:
             if wrote and self._gap and self.loaded.is_set():
                 self._tell_of_others()
             return wrote
+        services = ChainMap(changed, self._resolved)
         if changed and self._plane.instant:
-            self._plane.update(changed)
+            self._plane.update(services, changed)
         elif changed:
-            await asyncio.to_thread(self._plane.update, changed)
-        if self._gap and any(await asyncio.to_thread(self._plane.heal)):
+            await asyncio.to_thread(self._plane.update, services, changed)
+        if self._gap and any(await asyncio.to_thread(self._plane.heal, services)):
             self._tell_of_others()
             return True
         return bool(changed)

@@ -52,12 +52,19 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         self._loaded()
         return written
 
-    def update(self, changed: ServiceMap) -> Written:
-        """Applies changed Services; an empty tuple removes one.
+    def update(self, services: ServiceMap, changed: ServiceMap) -> Written:
+        """Applies changed Services; an empty tuple removes one. ``services`` has all Services, the changed ones too.
 
         Raises: KernelError.
         """
-        return self._plane.update(changed)
+        return self._plane.update(services, changed)
+
+    def heal(self, services: ServiceMap) -> Written:
+        """Restores what another program changed; returns what had to be written. ``services`` has all Services.
+
+        Raises: KernelError.
+        """
+        return self._plane.heal(services)
 
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""

@@ -8,7 +8,6 @@ import pytest
 from tests.fakes.clock import FakeClock
 
 from podwire.dataplane.follower import Follower
-from podwire.dataplane.plane import Written
 from podwire.errors import KernelError
 from podwire.state.value import StateValue
 
@@ -28,9 +27,6 @@ class Plane:
 
     def disturbed(self) -> bool:
         return bool(os.read(self.read, 64))
-
-    def heal(self) -> Written:
-        return ()
 
     def desired(self) -> tuple[StateValue, ...]:
         return ()

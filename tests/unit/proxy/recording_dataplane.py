@@ -27,11 +27,11 @@ class Notebook:
         self._note(f"load {' '.join(services)}")
         return tuple(services)
 
-    def update(self, changed: ServiceMap) -> tuple[str, ...]:
+    def update(self, services: ServiceMap, changed: ServiceMap) -> tuple[str, ...]:
         self._note(f"update {' '.join(changed)}")
         return tuple(changed)
 
-    def heal(self) -> tuple[str, ...]:
+    def heal(self, services: ServiceMap) -> tuple[str, ...]:
         self._note("heal")
         return ()
 

@@ -42,8 +42,8 @@ def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None
     services: dict[str, Any] = {"default/web": ()}
     switch.load(services)
     assert taken(written) == ["notebook: open for n1", "notebook: load default/web", "clear"]
-    switch.update(services)
-    switch.heal()
+    switch.update(services, services)
+    switch.heal(services)
     assert taken(written) == ["notebook: update default/web", "notebook: heal"]
     assert (switch.name, switch.disturbed(), switch.conflicts()) == ("notebook", True, ("notebook",))
     assert switch.desired() == (Table(family="ip", name="notebook"),)

@@ -69,11 +69,11 @@ class Memory:
         self._note("load", services)
         return ("restored" if self.lacks else "",)
 
-    def update(self, changed: ServiceMap) -> Written:
+    def update(self, services: ServiceMap, changed: ServiceMap) -> Written:
         self._note("update", changed)
         return ()
 
-    def heal(self) -> Written:
+    def heal(self, services: ServiceMap) -> Written:
         self._note("heal", {})
         return () if self.whole else ("healed",)
 

@@ -21,7 +21,9 @@ class CompiledServices(Generic[Made]):
     def __init__(self, make: Callable[[Ports, frozenset[Frontend]], Made], nothing: Made) -> None:
         self._make = make
         self._nothing = nothing
-        self._services: dict[str, tuple[Ports, Made]] = {}
+        self._services: dict[str, Made] = {}
+        self._waiting: dict[str, Ports] = {}
+        """Ports of the Services that wait for a frontend, which are compiled again when they get it."""
         self.claims: FrontendClaims[Frontend] = FrontendClaims()
 
     def change(self, changed: Mapping[str, Ports]) -> Iterator[tuple[Made, Made]]:
@@ -30,12 +32,14 @@ class CompiledServices(Generic[Made]):
         todo = dict(changed)
         while todo:
             for service, ports in todo.items():
-                _, made = self._services.pop(service, ((), self._nothing))
-                before.setdefault(service, made)
-                owned = self.claims.claim(service, frozenset(f for port in ports for f in frontends(port)))
+                before.setdefault(service, self._services.pop(service, self._nothing))
+                self._waiting.pop(service, None)
+                wanted = frozenset(way for port in ports for way in frontends(port))
+                owned = self.claims.claim(service, wanted)
                 if ports:
-                    self._services[service] = ports, self._make(ports, owned)
-            todo = {service: self._services.get(service, ((), None))[0] for service in self.claims.released()}
+                    self._services[service] = self._make(ports, owned)
+                if owned != wanted:
+                    self._waiting[service] = ports
+            todo = {service: self._waiting[service] for service in self.claims.released() if service in self._waiting}
         for service, old in before.items():
-            _, new = self._services.get(service, ((), self._nothing))
-            yield old, new
+            yield old, self._services.get(service, self._nothing)

@@ -29,7 +29,7 @@ from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, IptablesLayout
 from podwire.proxy.dataplanes.iptables.restore import repair_in_parts
 from podwire.proxy.nodeports import localhost_node_ports
-from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state.chain_marks import KUBE_PROXY_MARK, PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
@@ -62,7 +62,6 @@ class IptablesDataPlane:
         self._facts = facts
         self._watch = watch(self.programs, PROXY_IPTABLES.tables, netns_path)
         self._rules = {family: _FamilyRules(family, self.programs, netns_path) for family in FAMILIES}
-        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._missing: set[str] = set()
         self._counters = Counters(netns_path)
         self._counted = False
@@ -121,13 +120,12 @@ class IptablesDataPlane:
         Raises: KernelError; a table that was not refused may be changed.
         """
         self._facts = facts or self._facts
-        self._services = {key: ports for key, ports in services.items() if ports}
         self._lost = True
         self._make_counters()
         written: list[str] = []
 
         def write() -> int:
-            written.extend(self._load_families())
+            written.extend(self._load_families(services))
             return sum(map(count_tables, written))
 
         make_tables(self.programs, PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
@@ -145,13 +143,13 @@ class IptablesDataPlane:
         except KernelError:
             self._counted = False
 
-    def _load_families(self) -> list[str]:
+    def _load_families(self, services: ServiceMap) -> list[str]:
         written: list[str] = []
         for family, rules in self._rules.items():
             if family in self._missing:
                 continue
             contents = Contents(IptablesLayout(family, self._facts, liberal=self._liberal(), counted=self._counted))
-            contents.change(ports_of_family(self._services, family))
+            contents.change(ports_of_family(services, family))
             try:
                 saved = xtables.read(rules.tool)
                 if not contents.layout.loopback:
@@ -183,19 +181,18 @@ class IptablesDataPlane:
     def _has_ip6(self) -> bool:
         return Path("/proc/sys/net/ipv6").exists()
 
-    def update(self, changed: ServiceMap) -> tuple[str, ...]:
+    def update(self, services: ServiceMap, changed: ServiceMap) -> tuple[str, ...]:
         """Applies changed Services (an empty tuple removes one); returns what was written, a text for each family.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
-        take_over(self._services, changed)
         if self._lost:
-            return self.load(self._services)
+            return self.load(services)
         try:
             return tuple(self._update(rules, family, changed) for family, rules in self._rules.items())
         except KernelError:
             self._refused += 1
-            return self.load(self._services)
+            return self.load(services)
 
     def _update(self, rules: _FamilyRules, family: str, changed: ServiceMap) -> str:
         if rules.contents is None:
@@ -206,12 +203,12 @@ class IptablesDataPlane:
         rules.last = count_rules(text)
         return text
 
-    def heal(self) -> tuple[str, ...]:
+    def heal(self, services: ServiceMap) -> tuple[str, ...]:
         """Reads the kernel and writes what differs; returns what had to be written.
 
         Raises: KernelError.
         """
-        return self.load(self._services)
+        return self.load(services)
 
     @property
     def missing(self) -> frozenset[str]:

@@ -32,7 +32,7 @@ from podwire.proxy.dataplanes.ipvs.names import DEVICE
 from podwire.proxy.dataplanes.ipvs.programming import Programming, check_scheduler, device_state
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
-from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state import ipvs_changes
 from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.iptables import Ruleset
@@ -56,7 +56,6 @@ class IpvsDataPlane:
         check_scheduler(self._scheduler)
         self._kernel = Programming(netns_path, programs)
         self._facts = facts
-        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._rules: dict[str, tuple[Ruleset, ...]] = {}
         """As last written, by family."""
@@ -129,9 +128,8 @@ class IpvsDataPlane:
         with self._lock:
             began = time.monotonic()
             self._facts = facts or self._facts
-            self._services = {key: ports for key, ports in services.items() if ports}
             self._lost = True
-            self._plan()
+            self._plan(services)
             written = self._write()
             self._lost = False
             self._monitor.read()
@@ -139,7 +137,7 @@ class IpvsDataPlane:
             self._read_after = time.monotonic() + max(_READ_EVERY_S, _SHARE * took)
             return tuple(written)
 
-    def _plan(self) -> None:
+    def _plan(self, services: ServiceMap) -> None:
         facts = self._facts
         if facts.ipvs.scheduler != self._scheduler:
             check_scheduler(facts.ipvs.scheduler)
@@ -150,7 +148,7 @@ class IpvsDataPlane:
         self._contents = {}
         for family in self._kernel.families:
             contents = Contents(IpvsLayout(family, facts, node_ports), self._own)
-            contents.change(ports_of_family(self._services, family))
+            contents.change(ports_of_family(services, family))
             self._contents[family] = contents
 
     def _write(self) -> list[str]:
@@ -185,21 +183,20 @@ class IpvsDataPlane:
         by_family = list(every)
         return {k: servers[k] for k in keys for servers in by_family if k in servers and k not in self._foreign}
 
-    def update(self, changed: ServiceMap) -> tuple[str, ...]:
+    def update(self, services: ServiceMap, changed: ServiceMap) -> tuple[str, ...]:
         """Applies changed Services (an empty tuple removes one); returns what was written, a text for each change.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
         with self._lock:
-            take_over(self._services, changed)
             if self._lost:
-                return self.load(self._services)
+                return self.load(services)
             try:
                 deltas = {f: c.change(ports_of_family(changed, f)) for f, c in self._contents.items()}
                 return tuple(text for family, delta in deltas.items() for text in self._update(family, delta))
             except KernelError:
                 self._refused += 1
-                return self.load(self._services)
+                return self.load(services)
 
     def _update(self, family: str, delta: IpvsDelta) -> list[str]:
         kernel = self._kernel
@@ -271,12 +268,12 @@ class IpvsDataPlane:
         text = endpoint_text(*destination.endpoint)
         return not any(text in contents.serving(key) for contents in self._contents.values())
 
-    def heal(self) -> tuple[str, ...]:
+    def heal(self, services: ServiceMap) -> tuple[str, ...]:
         """Reads the kernel and writes what differs; returns what had to be written.
 
         Raises: KernelError.
         """
-        return self.load(self._services)
+        return self.load(services)
 
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service, or by a foreign virtual server."""

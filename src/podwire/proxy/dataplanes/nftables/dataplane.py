@@ -18,7 +18,7 @@ from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, NftablesLayout
 from podwire.proxy.dataplanes.nftables.steps import steps
-from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 from podwire.state.nft_rules import Counter
@@ -33,7 +33,6 @@ class NftablesDataPlane:
     def __init__(self, facts: NodeFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
-        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._lost = True
         self._refused = self._unremoved = 0
@@ -64,37 +63,35 @@ class NftablesDataPlane:
         Raises: KernelError; the tables are as they were.
         """
         self._facts = facts or self._facts
-        self._services = {key: ports for key, ports in services.items() if ports}
         self._lost = True
         with self._tables.unheard():
-            committed = tuple(self._load_families())
+            committed = tuple(self._load_families(services))
         self._lost = False
         return committed
 
-    def _load_families(self) -> Iterator[Transaction]:
+    def _load_families(self, services: ServiceMap) -> Iterator[Transaction]:
         made: dict[str, Contents] = {}
 
         def want(family: str, have: Table | None) -> Table:
             made[family] = Contents(NftablesLayout(family, self._facts), have)
-            return made[family].load(ports_of_family(self._services, family))
+            return made[family].load(ports_of_family(services, family))
 
         for family, transaction in self._tables.load(want, self._commit):
             self._contents[family] = made[family]
             yield transaction
 
-    def update(self, changed: ServiceMap) -> tuple[Transaction, ...]:
+    def update(self, services: ServiceMap, changed: ServiceMap) -> tuple[Transaction, ...]:
         """Applies changed Services (an empty tuple removes one); returns what was committed for each family.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
-        take_over(self._services, changed)
         if self._lost:
-            return self.load(self._services)
+            return self.load(services)
         try:
             return tuple(self._update_family(family, changed) for family in self._contents)
         except KernelError:
             self._refused += 1
-            return self.load(self._services)
+            return self.load(services)
 
     def _update_family(self, family: str, changed: ServiceMap) -> Transaction:
         transaction = self._contents[family].change(ports_of_family(changed, family))
@@ -109,13 +106,13 @@ class NftablesDataPlane:
                 self._unremoved += number > 0
                 raise
 
-    def heal(self) -> tuple[Transaction, ...]:
+    def heal(self, services: ServiceMap) -> tuple[Transaction, ...]:
         """Reads the kernel and writes what differs; returns what had to be committed.
 
         Raises: KernelError.
         """
         if self._lost:
-            return self.load(self._services)
+            return self.load(services)
         return self._tables.heal(((family, each.table()) for family, each in self._contents.items()), self._commit)
 
     def counts(self) -> Counts:

@@ -152,7 +152,9 @@ class Contents:
         self._held: dict[str, dict[bytes, Element]] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
         self._claims: FrontendClaims[FrontendKey] = FrontendClaims()
-        self._services: dict[str, tuple[tuple[ResolvedPort, ...], Elements]] = {}
+        self._services: dict[str, Elements] = {}
+        self._waiting: dict[str, tuple[ResolvedPort, ...]] = {}
+        """Ports of the Services that wait for a frontend, which are compiled again when they get it."""
 
     def table(self) -> Table:
         """The whole desired table."""
@@ -170,18 +172,21 @@ class Contents:
         while todo:
             for service, ports in todo.items():
                 self._replace(service, ports, before, touched)
-            todo = {loser: self._services[loser][0] for loser in self._claims.released() if loser in self._services}
+            todo = {loser: self._waiting[loser] for loser in self._claims.released() if loser in self._waiting}
         return self._transaction(before, touched)
 
     def _replace(self, service: str, ports: tuple[ResolvedPort, ...], before: Elements, touched: Elements) -> None:
-        _, old = self._services.pop(service, ((), {}))
+        old = self._services.pop(service, {})
+        self._waiting.pop(service, None)
         wanted = frozenset(frontend for port in ports for frontend in self._compiler.frontends(port))
         owned = self._claims.claim(service, wanted)
         new: Elements = {}
         for port in ports:
             new |= self._compiler.compile(port, owned)
         if ports:
-            self._services[service] = (ports, new)
+            self._services[service] = new
+        if owned != wanted:
+            self._waiting[service] = ports
         for place in old.keys() | new.keys():
             name, key = place
             held = self._held.setdefault(name, {})

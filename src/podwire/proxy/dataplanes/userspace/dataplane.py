@@ -22,7 +22,7 @@ from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
 from podwire.proxy.dataplanes.userspace.link import RelayClient
 from podwire.proxy.dataplanes.userspace.orders import Arranged, RelayPool, Retire, State
-from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, ports_of_family, take_over
+from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 
@@ -41,10 +41,11 @@ class UserspaceDataPlane:
         self._followed = -1
         self._lock = threading.Lock()
         self._facts = facts
-        self._services: dict[str, tuple[ResolvedPort, ...]] = {}
         self._contents: dict[str, Contents] = {}
         self._ports: dict[str, int] = {}
         self._pools: dict[str, RelayPool] = {}
+        self._pool_keys: dict[str, tuple[str, ...]] = {}
+        """The keys of the pools of each Service."""
         self._lost = True
 
     def close(self) -> None:
@@ -83,12 +84,13 @@ class UserspaceDataPlane:
         Raises: KernelError; the tables are as they were, or complete but for pools that cannot listen.
         """
         self._facts = facts or self._facts
-        self._services = {key: ports for key, ports in services.items() if ports}
         self._lost = True
         self._follow(False)
         self._link.open()
-        arranged = self._arrange(self._wanted(self._services), everything=True)
-        committed = tuple(self._load_families())
+        wanted = self._wanted(services)
+        self._pool_keys = {service: tuple(found) for service, found in wanted.items() if found}
+        arranged = self._arrange(_flat(wanted), everything=True)
+        committed = tuple(self._load_families(services))
         retired = self._link.retire(Retire(tuple(self._pools), others=True))
         self._follow(True)
         self._lost = False
@@ -110,13 +112,17 @@ class UserspaceDataPlane:
                 self._poll.unregister(self._followed)
         self._followed = -1
 
-    def _wanted(self, services: ServiceMap) -> dict[str, RelayPool]:
-        found: dict[str, RelayPool] = {}
-        for family in FAMILIES:
-            layout = UserspaceLayout(family, self._facts)
-            ports = (port for each in services.values() for port in each if port.family == family)
-            found |= {pool.key: pool for pool in pools(ports, layout)}
-        return found
+    def _wanted(self, services: ServiceMap) -> dict[str, dict[str, RelayPool]]:
+        """The pools that each Service needs, by their keys."""
+        layouts = {family: UserspaceLayout(family, self._facts) for family in FAMILIES}
+        return {
+            service: {
+                pool.key: pool
+                for family, layout in layouts.items()
+                for pool in pools((port for port in ports if port.family == family), layout)
+            }
+            for service, ports in services.items()
+        }
 
     def _arrange(self, wanted: Mapping[str, RelayPool], *, everything: bool) -> Arranged:
         """Has the relay make the pools that differ, or all of them; their ports are known then."""
@@ -131,35 +137,34 @@ class UserspaceDataPlane:
         self._pools |= {pool.key: pool for pool in changed if pool.key in arranged.ports}
         return arranged
 
-    def _load_families(self) -> Iterator[Transaction]:
+    def _load_families(self, services: ServiceMap) -> Iterator[Transaction]:
         made: dict[str, Contents] = {}
 
         def want(family: str, _have: Table | None) -> Table:
             made[family] = Contents(UserspaceLayout(family, self._facts), self._ports)
-            made[family].change(ports_of_family(self._services, family))
+            made[family].change(ports_of_family(services, family))
             return made[family].table()
 
         for family, transaction in self._tables.load(want, self._tables.commit):
             self._contents[family] = made[family]
             yield transaction
 
-    def update(self, changed: ServiceMap) -> Written:
+    def update(self, services: ServiceMap, changed: ServiceMap) -> Written:
         """Applies changed Services (an empty tuple removes one); returns what had to change.
 
         Raises: KernelError when a full load was tried as well and failed.
         """
-        before = self._wanted({key: self._services.get(key, ()) for key in changed})
-        take_over(self._services, changed)
         if self._lost:
-            return self.load(self._services)
+            return self.load(services)
         try:
-            return self._update(before, changed)
+            return self._update(changed)
         except KernelError:
-            return self.load(self._services)
+            return self.load(services)
 
-    def _update(self, before: Mapping[str, RelayPool], changed: ServiceMap) -> Written:
-        wanted = self._wanted(changed)
-        gone = tuple(key for key in before if key not in wanted)
+    def _update(self, changed: ServiceMap) -> Written:
+        by_service = self._wanted(changed)
+        wanted = _flat(by_service)
+        gone = self._replace_keys(by_service, wanted)
         for key in gone:
             self._ports.pop(key, None)
             self._pools.pop(key, None)
@@ -175,13 +180,21 @@ class UserspaceDataPlane:
         _check(arranged)
         return (*committed, *arranged.changed, *gone)
 
-    def heal(self) -> Written:
+    def _replace_keys(
+        self, by_service: Mapping[str, Mapping[str, RelayPool]], wanted: Mapping[str, RelayPool]
+    ) -> tuple[str, ...]:
+        """Takes over the keys of the pools of changed Services; returns the keys of pools that nothing needs now."""
+        before = [key for service in by_service for key in self._pool_keys.pop(service, ())]
+        self._pool_keys |= {service: tuple(found) for service, found in by_service.items() if found}
+        return tuple(key for key in before if key not in wanted)
+
+    def heal(self, services: ServiceMap) -> Written:
         """Reads kernel and relay and writes what differs; returns what had to change.
 
         Raises: KernelError.
         """
         if self._lost:
-            return self.load(self._services)
+            return self.load(services)
         wanted = ((family, each.table()) for family, each in self._contents.items())
         return self._tables.heal(wanted, self._tables.commit)
 
@@ -215,6 +228,11 @@ def clear(netns: NetnsPath = None) -> bool:
     """
     left = nft_families.clear(TABLE, netns)
     return RelayClient(netns).drain() or left
+
+
+def _flat(by_service: Mapping[str, Mapping[str, RelayPool]]) -> dict[str, RelayPool]:
+    """The pools of all these Services."""
+    return {key: pool for found in by_service.values() for key, pool in found.items()}
 
 
 def _check(arranged: Arranged) -> None:
