@@ -63,12 +63,24 @@ class Request:
         return [unquote(part) for part in parts] if "%" in self._path else parts
 
     def query(self) -> dict[str, str]:
-        """The query parameters; of repeated ones the last one counts."""
-        return dict(parse_qsl(self._query, keep_blank_values=True)) if self._query else {}
+        """The query parameters; of repeated ones the first one counts, as in Kubernetes."""
+        found: dict[str, str] = {}
+        for name, value in self.query_pairs():
+            found.setdefault(name, value)
+        return found
 
     def query_pairs(self) -> list[tuple[str, str]]:
         """The query parameters in order, repeated ones kept."""
-        return parse_qsl(self._query, keep_blank_values=True)
+        return parse_qsl(self._query, keep_blank_values=True) if self._query else []
+
+
+def is_true(value: str | None) -> bool:
+    """A boolean query parameter as Kubernetes reads it; ``value`` is None when the parameter is absent.
+
+    Everything but an absent parameter, ``false`` (in any case) and ``0`` is true, also the empty text.
+    Source: ``Convert_Slice_string_To_bool`` in ``k8s.io/apimachinery/pkg/runtime/conversion.go``.
+    """
+    return value is not None and value != "0" and value.lower() != "false"
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):

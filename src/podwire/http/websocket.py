@@ -112,6 +112,11 @@ class WebSocket(asyncio.Protocol):
         if not self.closed.is_set() and not self._transport.is_closing():
             self._transport.write(self._frames.send(BytesMessage(message)))
 
+    def send_text(self, message: str) -> None:
+        """Sends one text message; nothing when either side has said that it closes."""
+        if not self.closed.is_set() and not self._transport.is_closing():
+            self._transport.write(self._frames.send(TextMessage(message)))
+
     async def drain(self) -> None:
         """Returns when the client has taken most of what was sent."""
         await self._writable.wait()
@@ -132,10 +137,13 @@ class WebSocket(asyncio.Protocol):
         self._arrived.set()
 
 
-def choose_protocol(offered: str, known: tuple[str, ...]) -> str:
-    """The first of ``known`` among the offered subprotocols (a comma-separated list), or empty text."""
-    offers = {name.strip() for name in offered.split(",")}
-    return next((name for name in known if name in offers), "")
+def choose_protocol(offered: str, known: tuple[str, ...]) -> str | None:
+    """The first of ``known`` among the offered subprotocols (a comma-separated list); None when none is known.
+
+    An empty list offers the subprotocol without a name, which is the empty text in ``known``.
+    """
+    offers = {name.strip() for name in offered.split(",")} - {""} or {""}
+    return next((name for name in known if name in offers), None)
 
 
 def is_upgrade(request: Request) -> bool:
@@ -144,12 +152,13 @@ def is_upgrade(request: Request) -> bool:
 
 
 def accept(request: Request, protocol: str, serve: Callable[[WebSocket], None]) -> Upgrade:
-    """The answer that turns a request (see :func:`is_upgrade`) into a connection, which ``serve`` is given."""
+    """The answer that turns a request (see :func:`is_upgrade`) into a connection, which ``serve`` is given.
+
+    The answer names the subprotocol, except the empty one.
+    """
     token = generate_accept_token(request.headers["sec-websocket-key"].encode("latin-1")).decode()
-    headers = (
-        ("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", token),
-        ("Sec-WebSocket-Protocol", protocol),
-    )  # fmt: skip
+    named = (("Sec-WebSocket-Protocol", protocol),) if protocol else ()
+    headers = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", token), *named)
 
     def take(transport: asyncio.Transport, leftover: bytes) -> asyncio.BaseProtocol:
         transport.write(encode_switching(headers))

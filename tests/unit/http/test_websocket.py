@@ -91,7 +91,10 @@ def test_the_answer_carries_the_key_of_the_rfc() -> None:
 def test_the_first_known_protocol_is_chosen() -> None:
     known = ("v5.channel.k8s.io", "v4.channel.k8s.io")
     assert choose_protocol("v4.channel.k8s.io, v5.channel.k8s.io", known) == "v5.channel.k8s.io"
-    assert choose_protocol("v1", known) == ""
+    assert choose_protocol("v1", known) is None
+    assert choose_protocol("", known) is None
+    assert choose_protocol("", (*known, "")) == ""
+    assert choose_protocol("v4.channel.k8s.io", (*known, "")) == "v4.channel.k8s.io"
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536])

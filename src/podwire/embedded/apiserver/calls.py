@@ -4,6 +4,7 @@ The path forms are those of Kubernetes: ``/api/v1/...`` and ``/apis/GROUP/VERSIO
 ``[namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE[/REST...]]]`` or ``watch/...`` in front (the old form).
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,9 @@ import msgspec
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
-from podwire.http.message import Request
+from podwire.http.message import Request, is_true
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 class UserInfo(msgspec.Struct, frozen=True):
@@ -81,24 +84,27 @@ class Call:
 
     @property
     def watching(self) -> bool:
-        """Whether a watch is asked for."""
-        return self.target.watch or self.query.get("watch", "") in ("true", "1")
+        """Whether a watch is asked for; for one object only the old path ``watch/...`` asks for a watch."""
+        return self.target.watch or (not self.name and self.flag("watch"))
 
     def flag(self, name: str) -> bool:
-        """A boolean query parameter."""
-        return self.query.get(name, "") in ("true", "1", "True")
+        """A boolean query parameter, False when absent."""
+        return is_true(self.query.get(name))
 
     def number(self, name: str) -> int | None:
         """A numeric query parameter, None when absent.
 
         Raises: ApiError 400 when it is no number.
         """
-        text = self.query.get(name, "")
-        if not text:
+        text = self.query.get(name)
+        if text is None:
             return None
-        if not text.removeprefix("-").isdecimal():
+        if not _INTEGER.fullmatch(text):
             raise failures.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-        return int(text)
+        number = int(text)
+        if not -(1 << 63) <= number < 1 << 63:
+            raise failures.bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
+        return number
 
     @property
     def dry_run(self) -> bool:
@@ -106,10 +112,10 @@ class Call:
 
         Raises: ApiError 400 for a value other than All.
         """
-        value = self.query.get("dryRun", "")
-        if value not in ("", "All"):
-            raise failures.bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
-        return value == "All"
+        values = [value for key, value in self.request.query_pairs() if key == "dryRun"]
+        if wrong := [value for value in values if value != "All"]:
+            raise failures.bad_request(f'dryRun: Unsupported value: "{wrong[0]}": supported values: "All"')
+        return bool(values)
 
     @property
     def manager(self) -> str:

@@ -102,7 +102,7 @@ class ObjectReader:
         Raises: ApiError 400 for options that contradict, 410 for a token or version that is gone.
         """
         view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
-        limit = call.number("limit") or 0
+        limit = max(0, call.number("limit") or 0)
         token = call.query.get("continue", "")
         if token:
             version, entries, selection = self._resume(call, token)
@@ -146,6 +146,8 @@ class ObjectReader:
     def _check_version(self, call: Call) -> None:
         asked = call.query.get("resourceVersion", "")
         match = call.query.get("resourceVersionMatch", "")
+        if "sendInitialEvents" in call.query:
+            raise _forbidden_match("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list")
         if not match and asked in ("", "0"):
             return
         if match and not asked:

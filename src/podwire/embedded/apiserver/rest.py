@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.apiserver import bodies, failures
+from podwire.embedded.apiserver import bodies, failures, pretty
 from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anonymous
 from podwire.embedded.apiserver.calls import Call, UserInfo, merge_options, parse_target
 from podwire.embedded.apiserver.fields import parse_filter
@@ -68,9 +68,10 @@ class Api:
     def handle(self, request: Request) -> Result | Awaitable[Result]:
         """The answer to a request, or a future of it."""
         try:
-            return self._route(request)
+            result = self._route(request)
         except ApiError as failure:
-            return failures.render(failure)
+            result = failures.render(failure)
+        return pretty.indent(result) if pretty.is_wanted(request) else result
 
     def _route(self, request: Request) -> Result | Awaitable[Result]:
         path = request.path

@@ -11,11 +11,11 @@ import asyncio
 import re
 import ssl
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.kinds import KINDS
+from podwire.embedded.apiserver.kubeletpaths import kubelet_path, with_query
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
@@ -108,7 +108,7 @@ class Tunnel:
         if not node:
             raise failures.bad_request(f"pod {call.name} does not have a host assigned")
         host, port = self._kubelet(str(node))
-        return TunnelDestination(host, port, _kubelet_path(call, pod))
+        return TunnelDestination(host, port, kubelet_path(call, pod))
 
     def _of_node(self, call: Call) -> TunnelDestination:
         """A node's kubelet, or one of its ports: ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT``."""
@@ -117,7 +117,7 @@ class Tunnel:
             problem = f"invalid node request {call.name!r}: expected NAME, NAME:PORT or SCHEME:NAME:PORT"
             raise failures.bad_request(problem)
         host, kubelet = self._kubelet(found["name"])
-        path = _with_query("/" + "/".join(call.target.rest), call.request.raw_query)
+        path = with_query("/" + "/".join(call.target.rest), call.request.raw_query)
         port = int(found["port"] or kubelet)
         own = port == kubelet
         return TunnelDestination(host, port, path, tls=own or found["scheme"] == "https", kubelet=own)
@@ -215,40 +215,3 @@ def _client_context(settings: ApiServerSettings) -> ssl.SSLContext:
     if settings.kubelet_certificate is not None:
         context.load_cert_chain(settings.kubelet_certificate, settings.kubelet_key)
     return context
-
-
-def _with_query(path: str, query: str) -> str:
-    return f"{path}?{query}" if query else path
-
-
-def _kubelet_path(call: Call, pod: Object) -> str:
-    spec = pod.get("spec") or {}
-    where = f"{quote(call.namespace)}/{quote(call.name)}"
-    if call.subresource == "portforward":
-        return _with_query(f"/portForward/{where}", call.request.raw_query)
-    container = call.query.get("container", "") or _default_container(call, pod)
-    names = [
-        c.get("name")
-        for field in ("containers", "initContainers", "ephemeralContainers")
-        for c in spec.get(field) or ()
-    ]
-    if container not in names:
-        raise failures.bad_request(f"container {container} is not valid for pod {call.name}")
-    pairs = [(key, value) for key, value in call.request.query_pairs() if key != "container"]
-    if call.subresource == "log":
-        return _with_query(f"/containerLogs/{where}/{quote(container)}", urlencode(pairs))
-    renamed = {"stdin": "input", "stdout": "output", "stderr": "error"}
-    pairs += [(renamed[key], "1") for key, value in pairs if key in renamed and value in ("true", "1")]
-    return _with_query(f"/{call.subresource}/{where}/{quote(container)}", urlencode(pairs))
-
-
-def _default_container(call: Call, pod: Object) -> str:
-    containers = [str(c.get("name")) for c in (pod.get("spec") or {}).get("containers") or ()]
-    chosen = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
-    if chosen in containers:
-        return str(chosen)
-    if len(containers) > 1:
-        raise failures.bad_request(
-            f"a container name must be specified for pod {call.name}, choose one of: [{' '.join(containers)}]"
-        )
-    return containers[0] if containers else ""

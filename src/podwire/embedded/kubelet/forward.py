@@ -1,9 +1,8 @@
 """Port-forward: connections of the client to ports of the pod, made inside the pod's network namespace.
 
 Two forms over WebSocket. ``SPDY/3.1+portforward.k8s.io`` carries SPDY: for each connection the client opens an error
-stream and a data stream that name the port. ``v4.channel.k8s.io`` (and ``v5``) has a pair of channels for each port of
-the query, data and error, which begin with the port's number. When a port refuses the connection, the error stream says
-so.
+stream and a data stream that name the port. The other subprotocols have a pair of channels for each port of the query,
+data and error, which begin with the port's number. When a port refuses the connection, the error stream says so.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ import socket
 import struct
 from collections.abc import Callable
 
+from podwire.embedded.kubelet.channels import NONE, V4, V4_BASE64, V5, Channels
 from podwire.embedded.kubelet.spdy import Data, Opened, Reset, SpdySession
 from podwire.errors import KernelError, ProtocolError
 from podwire.http.websocket import WebSocket
@@ -18,7 +18,7 @@ from podwire.kernel import netns
 from podwire.runtime.tasks import TaskSet
 
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
-PROTOCOLS = (TUNNEL, "v5.channel.k8s.io", "v4.channel.k8s.io")
+PROTOCOLS = (TUNNEL, V5, V4, V4_BASE64, NONE)
 _CHUNK = 1 << 15
 _CONNECT_S = 10.0
 
@@ -137,23 +137,23 @@ class PortForwarder:
         link = links[stream] = _Link(lambda data: self._write(session.send(stream, data)), fail, done)
         self._begin(link, int(key[0]))
 
-    async def serve_channels(self, ports: tuple[int, ...]) -> None:
-        """Serves the plain form until the client disconnects; one connection per port."""
+    async def serve_channels(self, channels: Channels, ports: tuple[int, ...]) -> None:
+        """Serves the form with channels until the client disconnects; one connection per port."""
         links: dict[int, _Link] = {}
         for number, port in enumerate(ports):
-            data_channel, error_channel = bytes((2 * number,)), bytes((2 * number + 1,))
+            data_channel, error_channel = 2 * number, 2 * number + 1
             head = struct.pack("<H", port)
-            self._write(data_channel + head)
-            self._write(error_channel + head)
+            channels.send(data_channel, head)
+            channels.send(error_channel, head)
             links[2 * number] = link = _Link(
-                lambda data, channel=data_channel: self._write(channel + data),  # type: ignore[misc]
-                lambda text, channel=error_channel: self._write(channel + text.encode()),  # type: ignore[misc]
+                lambda data, channel=data_channel: channels.send(channel, data),  # type: ignore[misc]
+                lambda text, channel=error_channel: channels.send(channel, text.encode()),  # type: ignore[misc]
                 self._connection.close if len(ports) == 1 else lambda: None,
             )
             self._begin(link, port)
-        while (message := await self._connection.receive()) is not None:
-            if message and message[0] in links:
-                links[message[0]].incoming.put_nowait(message[1:])
+        while (message := await channels.receive()) is not None:
+            if message[0] in links:
+                links[message[0]].incoming.put_nowait(message[1])
         self._end()
 
     def _end(self) -> None:

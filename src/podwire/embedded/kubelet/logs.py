@@ -12,6 +12,7 @@ import msgspec
 
 from podwire.embedded.kubelet.containerlog import Line, parse
 from podwire.http.answer import Stream
+from podwire.http.message import is_true
 from podwire.runtime.clock import Clock, parse_rfc3339
 
 _POLL_S = 0.1
@@ -37,10 +38,10 @@ def parse_query(parameters: dict[str, str], now: datetime) -> LogQuery:
     """
 
     def flag(name: str) -> bool:
-        return parameters.get(name, "") in ("1", "true")
+        return is_true(parameters.get(name))
 
     def number(name: str) -> int | None:
-        return int(parameters[name]) if parameters.get(name) else None
+        return int(parameters[name]) if name in parameters else None
 
     since = parse_rfc3339(parameters["sinceTime"]) if parameters.get("sinceTime") else None
     seconds = number("sinceSeconds")

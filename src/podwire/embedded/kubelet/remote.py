@@ -1,7 +1,7 @@
-"""Exec and attach over WebSocket: ``v5.channel.k8s.io`` and ``v4.channel.k8s.io``.
+"""Exec and attach over WebSocket, in every form of :mod:`podwire.embedded.kubelet.channels`.
 
-The first byte of a binary message is its channel: 0 input, 1 output, 2 errors, 3 the final Status, 4 terminal size.
-In version 5 a client closes a channel by 255 and its number; in version 4 input cannot be closed. When the program
+The channels are 0 input, 1 output, 2 errors, 3 the final Status, 4 terminal size. In ``v5.channel.k8s.io`` a client
+closes a channel by 255 and its number; in the other forms input cannot be closed. When the program
 has ended and its output is sent, the Status with the exit code follows, then the connection ends. When the client
 disconnects, a program that exec started is killed; a container that attach joined goes on.
 Source: kubernetes staging/src/k8s.io/apimachinery/pkg/util/remotecommand, client-go/tools/remotecommand.
@@ -18,14 +18,15 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from podwire.embedded.kubelet.channels import NONE, UNVERSIONED, UNVERSIONED_BASE64, V4, V4_BASE64, V5, Channels
 from podwire.embedded.kubelet.descriptors import read_fd, write_fd
 from podwire.embedded.kubelet.orders import ExecOrder, ShimAnswer
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.errors import ClusterError
-from podwire.http.websocket import WebSocket
+from podwire.http.message import is_true
 from podwire.runtime.tasks import TaskSet
 
-PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+PROTOCOLS = (V5, V4, V4_BASE64, UNVERSIONED, UNVERSIONED_BASE64, NONE)
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _DRAIN_S = 1.0
@@ -47,16 +48,25 @@ class _Size(msgspec.Struct):
 
 
 def parse_options(parameters: Iterable[tuple[str, str]]) -> StreamOptions:
-    """The query parameters of ``/exec`` or ``/attach``; both spellings of the streams are known."""
+    """The query parameters of ``/exec`` or ``/attach``; both spellings of the streams are known.
+
+    A terminal has one output, so ``tty`` switches the separate errors off.
+
+    Raises: ValueError when no stream is asked for.
+    """
     pairs = list(parameters)
-
-    def flag(*names: str) -> bool:
-        return any(key in names and value in ("1", "true") for key, value in pairs)
-
-    return StreamOptions(
-        command=tuple(value for key, value in pairs if key == "command"), stdin=flag("stdin", "input"),
-        stdout=flag("stdout", "output"), stderr=flag("stderr", "error"), tty=flag("tty"),
-    )  # fmt: skip
+    first = dict(reversed(pairs))
+    tty = is_true(first.get("tty"))
+    options = StreamOptions(
+        command=tuple(value for key, value in pairs if key == "command"),
+        stdin=is_true(first.get("stdin", first.get("input"))),
+        stdout=is_true(first.get("stdout", first.get("output"))),
+        stderr=is_true(first.get("stderr", first.get("error"))) and not tty,
+        tty=tty,
+    )
+    if not (options.stdin or options.stdout or options.stderr):
+        raise ValueError("you must specify at least 1 of stdin, stdout, stderr")
+    return options
 
 
 def render_status(code: int | None, problem: str = "") -> bytes:
@@ -66,12 +76,26 @@ def render_status(code: int | None, problem: str = "") -> bytes:
         return msgspec.json.encode({"metadata": {}, **status})
     if code == 0:
         return msgspec.json.encode({"metadata": {}, "status": "Success"})
-    shown = code if code > 0 else 128 - code
     return msgspec.json.encode({
-        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
-        "message": f"command terminated with non-zero exit code: exit status {shown}",
-        "details": {"causes": [{"reason": "ExitCode", "message": str(shown)}]},
+        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "message": _terminated(code),
+        "details": {"causes": [{"reason": "ExitCode", "message": str(_exit_status(code))}]},
     })  # fmt: skip
+
+
+def render_problem(code: int | None, problem: str = "") -> bytes:
+    """The text on channel 3 for clients that do not read a Status; empty after success."""
+    if problem or code is None:
+        return problem.encode()
+    return _terminated(code).encode() if code else b""
+
+
+def _exit_status(code: int) -> int:
+    """What a shell would show: 128 and the signal's number for a program that a signal ended."""
+    return code if code > 0 else 128 - code
+
+
+def _terminated(code: int) -> str:
+    return f"command terminated with non-zero exit code: exit status {_exit_status(code)}"
 
 
 class _Streams:
@@ -86,10 +110,10 @@ class _Streams:
             self.outputs: tuple[tuple[int, int], ...] = ((self.terminal, _STDOUT),)
         else:
             source, self.input = os.pipe() if options.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
-            out, out_end = os.pipe()
-            err, err_end = os.pipe()
+            out, out_end = _output(wanted=options.stdout)
+            err, err_end = _output(wanted=options.stderr)
             self.theirs = (source, out_end, err_end)
-            self.outputs = ((out, _STDOUT), (err, _STDERR))
+            self.outputs = tuple((fd, channel) for fd, channel in ((out, _STDOUT), (err, _STDERR)) if fd >= 0)
         for fd in {self.input, *(fd for fd, _ in self.outputs)} - {-1}:
             os.set_blocking(fd, False)
 
@@ -117,6 +141,11 @@ class _Streams:
         self.input, self.terminal, self.outputs = -1, -1, ()
 
 
+def _output(*, wanted: bool) -> tuple[int, int]:
+    """The reading and the writing end of a program's output; -1 and ``/dev/null`` when the client does not want it."""
+    return os.pipe() if wanted else (-1, os.open("/dev/null", os.O_WRONLY))
+
+
 class RemoteSession:
     """One client at one container."""
 
@@ -126,7 +155,7 @@ class RemoteSession:
         self._options = options
         self._tasks = tasks
 
-    async def execute(self, connection: WebSocket) -> None:
+    async def execute(self, connection: Channels) -> None:
         """Runs a command for the client, to its end or the client's."""
         context = self._state.command_context(self._container)
         env = dict(context.env)
@@ -163,7 +192,7 @@ class RemoteSession:
 
         return kill
 
-    async def attach(self, connection: WebSocket) -> None:
+    async def attach(self, connection: Channels) -> None:
         """Joins the client to a container's own streams."""
         options = msgspec.structs.replace(self._options, tty=False)
         streams = _Streams(options)
@@ -192,7 +221,7 @@ class RemoteSession:
             connection.close()
 
     async def _serve(
-        self, connection: WebSocket, streams: _Streams, ended: Callable[[], Awaitable[int]],
+        self, connection: Channels, streams: _Streams, ended: Callable[[], Awaitable[int]],
         abandon: Callable[[], Awaitable[None]] | None,
     ) -> None:  # fmt: skip
         copies = [self._tasks.start("output", _copy(connection, fd, channel)) for fd, channel in streams.outputs]
@@ -211,26 +240,27 @@ class RemoteSession:
                 task.cancel()
             await asyncio.gather(*copies, feed, end, return_exceptions=True)
 
-    def _finish(self, connection: WebSocket, code: int | None, problem: str = "") -> None:
-        connection.send(bytes((_STATUS,)) + render_status(code, problem))
+    def _finish(self, connection: Channels, code: int | None, problem: str = "") -> None:
+        if connection.ends_with_status:
+            connection.send(_STATUS, render_status(code, problem))
+        elif text := render_problem(code, problem):
+            connection.send(_STATUS, text)
 
 
 async def _as_coroutine(ended: Callable[[], Awaitable[int]]) -> int:
     return await ended()
 
 
-async def _copy(connection: WebSocket, fd: int, channel: int) -> None:
+async def _copy(connection: Channels, fd: int, channel: int) -> None:
     while data := await read_fd(fd):
-        connection.send(bytes((channel,)) + data)
+        connection.send(channel, data)
         await connection.drain()
 
 
-async def _feed(connection: WebSocket, streams: _Streams) -> None:
+async def _feed(connection: Channels, streams: _Streams) -> None:
     """Passes input and terminal sizes of the client on; returns when the client has gone."""
     while (message := await connection.receive()) is not None:
-        if not message:
-            continue
-        channel, payload = message[0], message[1:]
+        channel, payload = message
         if channel == _STDIN and streams.input >= 0:
             if payload and not await write_fd(streams.input, payload):
                 streams.close_input()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from podwire.embedded.kubelet import forward, logs, remote
+from podwire.embedded.kubelet.channels import Channels
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.lifecycle import ContainerState
 from podwire.embedded.kubelet.pods import PodWorkers
@@ -115,37 +116,45 @@ class KubeletServer:
             # kubectl parses a text with a colon as YAML, and then shows nothing.
             return text_response(400, "exec, attach and port-forward need WebSockets (kubectl 1.31 or newer)")
         protocol = choose_protocol(request.headers.get("sec-websocket-protocol", ""), known)
-        if not protocol:
-            return text_response(403, f"unable to upgrade: expected one of the subprotocols {', '.join(known)}")
+        if protocol is None:
+            return text_response(
+                403, f"unable to upgrade: expected one of the subprotocols {', '.join(filter(None, known))}"
+            )
         return accept(request, protocol, lambda connection: serve(connection, protocol))
 
-    def _session(self, segments: list[str], options: remote.StreamOptions) -> remote.RemoteSession | Response:
+    def _session(
+        self, segments: list[str], request: Request, serve: Callable[[remote.RemoteSession, Channels], None],
+        *, command: bool,
+    ) -> Result:  # fmt: skip
+        """A session at a running container; ``command`` says whether the client has to name a command."""
+        try:
+            options = remote.parse_options(request.query_pairs())
+        except ValueError as failure:
+            return text_response(400, str(failure))
+        if command and not options.command:
+            return text_response(400, "you must specify at least 1 command for the container")
         found = self._find(segments)
         if isinstance(found, Response):
             return found
         state, container = found
         if not container.running:
             return text_response(500, f'container not found ("{container.spec.name}")')
-        return remote.RemoteSession(state, container.spec.name, options, self._tasks)
+        session = remote.RemoteSession(state, container.spec.name, options, self._tasks)
+        return self._upgrade(
+            request, remote.PROTOCOLS, lambda connection, protocol: serve(session, Channels(connection, protocol))
+        )
 
     def _exec(self, request: Request, segments: list[str]) -> Result:
-        options = remote.parse_options(request.query_pairs())
-        if not options.command:
-            return text_response(400, "you must specify at least 1 command for the container")
-        session = self._session(segments, options)
-        if isinstance(session, Response):
-            return session
-        return self._upgrade(
-            request, remote.PROTOCOLS, lambda connection, _: self._start("exec", session.execute(connection))
-        )
+        def serve(session: remote.RemoteSession, channels: Channels) -> None:
+            self._start("exec", session.execute(channels))
+
+        return self._session(segments, request, serve, command=True)
 
     def _attach(self, request: Request, segments: list[str]) -> Result:
-        session = self._session(segments, remote.parse_options(request.query_pairs()))
-        if isinstance(session, Response):
-            return session
-        return self._upgrade(
-            request, remote.PROTOCOLS, lambda connection, _: self._start("attach", session.attach(connection))
-        )
+        def serve(session: remote.RemoteSession, channels: Channels) -> None:
+            self._start("attach", session.attach(channels))
+
+        return self._session(segments, request, serve, command=False)
 
     def _forward(self, request: Request, segments: list[str]) -> Result:
         state = self._pods.by_name(segments[0], segments[1]) if len(segments) >= 2 else None
@@ -157,8 +166,10 @@ class KubeletServer:
 
         def serve(connection: WebSocket, protocol: str) -> None:
             forwarder = forward.PortForwarder(path, connection, self._tasks)
-            spdy = protocol == forward.TUNNEL
-            self._start("forward", forwarder.serve_spdy() if spdy else forwarder.serve_channels(ports))
+            if protocol == forward.TUNNEL:
+                self._start("forward", forwarder.serve_spdy())
+            else:
+                self._start("forward", forwarder.serve_channels(Channels(connection, protocol), ports))
 
         return self._upgrade(request, forward.PROTOCOLS, serve)
 

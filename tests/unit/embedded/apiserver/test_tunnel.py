@@ -153,6 +153,53 @@ def test_a_log_is_fetched_with_the_servers_certificate(tunnelled: Any) -> None:
     tunnelled(scenario)
 
 
+LOG_QUERIES = {
+    "follow=True&timestamps=t&previous=0": "?follow=true&timestamps=true",
+    "follow=&timestamps=false": "?follow=true",
+    "tailLines=%2B5&limitBytes=9&pretty=1": "?tailLines=5&limitBytes=9",
+    "sinceTime=2026-01-02T03:04:05Z": "?sinceTime=2026-01-02T03%3A04%3A05Z",
+    "stream=Stdout": "?stream=Stdout",
+    "stream=All&insecureSkipTLSVerifyBackend=True": "",
+    "tailLines=": 'parsing \\"\\": invalid syntax',
+    "tailLines=-1": "tailLines: Invalid value: -1: must be greater than or equal to 0",
+    "limitBytes=0": "limitBytes: Invalid value: 0: must be greater than 0",
+    "sinceSeconds=0": "sinceSeconds: Invalid value: 0: must be greater than 0",
+    "sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z": "at most one of `sinceTime` or `sinceSeconds`",
+    "sinceTime=yesterday": 'parsing time \\"yesterday\\"',
+    "stream=both": "stream: Unsupported value",
+    "stream=Stderr&tailLines=1": "mutually exclusive",
+}
+"""A client's query of a log, with the query that the kubelet gets or the text of the refusal."""
+
+
+def test_log_options_reach_the_kubelet_in_one_form(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        kubelet.follow = lambda stream: stream.close()  # type: ignore[method-assign]
+        for query, wanted in LOG_QUERIES.items():
+            kubelet.asked.clear()
+            answer = await client.get(f"{LOG}?{query}")
+            if wanted[:1] in ("?", ""):
+                assert kubelet.asked == [f"/containerLogs/default/p/c{wanted}"], query
+            else:
+                assert not kubelet.asked and wanted.encode() in answer, answer
+
+    tunnelled(scenario)
+
+
+def test_stream_options_reach_the_kubelet_in_one_form(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        exec_path = LOG.replace("/log", "/exec")
+        reader, writer = await client.open(
+            f"GET {exec_path}?command=a&command=b&stdin=True&stdout=&stderr=false&tty=yes HTTP/1.1\r\nHost: x\r\n"
+            "Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert kubelet.asked == ["/exec/default/p/c?command=a&command=b&input=1&output=1&tty=1"]
+
+    tunnelled(scenario)
+
+
 def test_a_followed_log_streams_until_either_side_ends(tunnelled: Any) -> None:
     async def scenario(client: Client, kubelet: Kubelet) -> None:
         for ending in ("kubelet", "client"):
@@ -182,7 +229,7 @@ def test_exec_becomes_two_pipes(tunnelled: Any) -> None:
         received = await reader.readexactly(len(payload) + 3)
         assert received == payload.upper() + b"END"
         writer.close()
-        assert kubelet.asked[-1].startswith("/exec/default/p/c?command=sh&command=-c&stdin=true&stdout=true")
+        assert kubelet.asked[-1].startswith("/exec/default/p/c?command=sh&command=-c&input=1&output=1")
 
     tunnelled(scenario)
 
