@@ -11,8 +11,8 @@ from tests.e2e.driver import Cluster, eventually
 from tests.e2e.handwritten_endpoints import agent, in_force, load, manifest
 from tests.e2e.test_service_mode_under_load import switch
 
-from podwire.proxy.dataplanes.userspace.link import RelayClient
-from podwire.proxy.dataplanes.userspace.orders import State
+from podwire.proxy.dataplanes.userspace.client import RelayClient
+from podwire.proxy.dataplanes.userspace.messages import State
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.kernel.service_namespaces import by_name, path
 
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
-from podwire.proxy.dataplanes.userspace.orders import State
+from podwire.proxy.dataplanes.userspace.messages import State
 from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 
 VIP = ("10.96.0.10", 80)

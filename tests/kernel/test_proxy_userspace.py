@@ -23,7 +23,7 @@ from tests.kernel.service_owner import ServiceOwner
 
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.layout import TABLE
-from podwire.proxy.dataplanes.userspace.orders import Ask, frame
+from podwire.proxy.dataplanes.userspace.messages import Ask, frame
 from podwire.proxy.servicemap import ResolvedEndpoint
 from podwire.state.nft_text import parse_table
 

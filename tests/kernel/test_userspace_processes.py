@@ -27,11 +27,11 @@ from tests.present import present
 from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
+from podwire.proxy.dataplanes.userspace.client import RelayClient
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
-from podwire.proxy.dataplanes.userspace.link import RelayClient
 from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
-from podwire.proxy.dataplanes.userspace.orders import Arrange, RelayPool, Renew
+from podwire.proxy.dataplanes.userspace.messages import Arrange, RelayPool, Renew
 from podwire.proxy.dataplanes.userspace.process import ARGV
 from podwire.proxy.dataplanes.userspace.relay import Relay
 
@@ -197,7 +197,7 @@ def test_an_agent_of_another_version_takes_the_relay_along(
         plane.load(ports(server.endpoint))
         before = state(plane)
         with client() as connection:
-            monkeypatch.setattr("podwire.proxy.dataplanes.userspace.link.build", lambda: "another")
+            monkeypatch.setattr("podwire.proxy.dataplanes.userspace.client.build", lambda: "another")
             with contextlib.closing(UserspaceDataPlane(NODE, path("node"))) as newer:
                 assert not any(newer.load(ports(server.endpoint)))
                 after = state(newer)

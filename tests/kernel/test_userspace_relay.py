@@ -28,12 +28,12 @@ from tests.kernel.service_namespaces import World, path
 
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
-from podwire.proxy.dataplanes.userspace.choose import Balancer
-from podwire.proxy.dataplanes.userspace.datagrams import UdpSessions
+from podwire.proxy.dataplanes.userspace.balancer import Balancer
 from podwire.proxy.dataplanes.userspace.dataplane import UserspaceDataPlane
 from podwire.proxy.dataplanes.userspace.loop import Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
-from podwire.proxy.dataplanes.userspace.orders import RelayPool, Target
+from podwire.proxy.dataplanes.userspace.messages import RelayPool, Target
+from podwire.proxy.dataplanes.userspace.udp import UdpSessions
 from podwire.proxy.servicemap import ResolvedEndpoint
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -294,8 +294,8 @@ def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
         def __init__(self) -> None:
             self.loop, self.memory = loop, memory
 
-        def chosen(self, number: int, client: str, target: Target) -> None:
-            raise AssertionError("there is no affinity")
+        def remember_affinity(self, pool: int, client: str, target: Target) -> None:
+            raise AssertionError("the pool has no affinity")
 
     with netns.inside(path("node")):
         socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(4)]

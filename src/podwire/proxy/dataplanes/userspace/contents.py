@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
-from podwire.proxy.dataplanes.userspace.orders import RelayPool
+from podwire.proxy.dataplanes.userspace.messages import RelayPool
 from podwire.proxy.nft_frame import FrontendKey
 from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element, Set, Table

@@ -1,4 +1,4 @@
-"""The relay's end of the socket on which the data plane orders: one frame in, one frame out, root alone."""
+"""The relay's end of the control socket: one frame in, one frame out; only root may connect."""
 
 import socket
 import struct
@@ -8,7 +8,7 @@ import msgspec
 
 from podwire.observe.log import Log
 from podwire.proxy.dataplanes.userspace.loop import READ, Loop
-from podwire.proxy.dataplanes.userspace.orders import LENGTH, Answer, Request, frame, parse_request
+from podwire.proxy.dataplanes.userspace.messages import LENGTH, Answer, Request, frame, parse_request
 
 _CHUNK = 1 << 18
 _CREDENTIALS = struct.Struct("3i")
@@ -16,13 +16,13 @@ _SEND_S = 5.0
 
 
 def is_root(peer: socket.socket) -> bool:
-    """Whether the other end of a unix socket is root's."""
+    """Whether the process at the other end of a unix socket runs as root."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == 0)
 
 
 class Control:
-    """Takes requests and has them answered."""
+    """Receives requests and sends the answers of ``serve``."""
 
     def __init__(self, loop: Loop, listener: socket.socket, serve: Callable[[Request], Answer]) -> None:
         self._loop = loop
@@ -60,7 +60,7 @@ class Control:
 
 
 def _take(received: bytearray) -> Request | None:
-    """The first whole request of what was received, which it loses."""
+    """Removes the first complete request from the received bytes and returns it; None when it is incomplete."""
     if len(received) < LENGTH.size:
         return None
     end = LENGTH.size + LENGTH.unpack_from(received)[0]

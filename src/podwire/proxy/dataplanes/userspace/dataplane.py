@@ -18,10 +18,10 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FAMILIES, FamilyTables
+from podwire.proxy.dataplanes.userspace.client import RelayClient
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
-from podwire.proxy.dataplanes.userspace.link import RelayClient
-from podwire.proxy.dataplanes.userspace.orders import Arranged, RelayPool, Retire, State
+from podwire.proxy.dataplanes.userspace.messages import Arranged, RelayPool, Retire, State
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction

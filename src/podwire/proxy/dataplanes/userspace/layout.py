@@ -1,15 +1,17 @@
 """The constant part of the table that leads to the relay: sets, chains and rules that depend on no Service (pure).
 
-A frontend (``address . protocol . port``, or ``protocol . port`` for a node port) maps to the address and port where
-the relay listens for it, and that is all: who serves is the relay's choice. Local frontends stand twice, for sources
-outside (``local-services``: to the pool of this node's endpoints) and for everyone else (``services``: to all).
+A frontend (``address . protocol . port``, or ``protocol . port`` for a node port) maps to the address and port on which
+the relay listens for the frontend; the relay chooses the endpoint. A frontend with ``externalTrafficPolicy: Local`` is
+in two maps: ``local-services`` leads clients outside the cluster to the pool with this node's endpoints, ``services``
+leads all other clients to the pool with all endpoints.
 
-Why not ``redirect``: it translates to an address of the device that a packet came in by, and drops the packet where
-the device has none, as those of pods. So the relay listens on the node's address, and the rules name it.
+nftables' ``redirect`` is not used: it translates to an address of the device on which a packet arrived, and drops the
+packet when the device has no address, which is the case for pods' devices. So the relay listens on the node's address,
+and the rules name this address.
 
-What reaches a relay's port without having been translated (somebody guessed it) is refused: policies and source ranges
-stand before the translation. Connections of the relay carry the mark of the proxy, and are not led to the relay again
-when an endpoint has the address of a Service. Priorities are those of kube-proxy's documented interface.
+A packet that reaches a port of the relay without translation is refused, because source ranges are checked only for
+frontends. Connections of the relay have the packet mark of the proxy; rules do not lead them to the relay again when an
+endpoint has the address of a Service. Priorities are those of kube-proxy's documented interface.
 """
 
 from collections.abc import Mapping
@@ -27,11 +29,11 @@ class UserspaceLayout(Frame):
 
     @property
     def relay_address(self) -> str:
-        """Where the relay listens: the first address of the node, empty when it has none of this family."""
+        """The address on which the relay listens: the node's first address of this family; empty without one."""
         return next(iter(of_family(self.facts.addresses, self.family)), "")
 
     def sets(self) -> tuple[Set, ...]:
-        """Declarations of all sets and maps, those known from the node's facts with their elements."""
+        """Declarations of all sets and maps; sets that depend only on the node have their elements."""
         address = self.address
         frontend = (address, "inet_proto", "inet_service")
         node_port = ("inet_proto", "inet_service")
@@ -50,11 +52,11 @@ class UserspaceLayout(Frame):
 
     def chains(self) -> tuple[Chain, ...]:
         """All chains."""
-        own = f"meta mark & {self.mark} == {self.mark} return"
+        from_relay = f"meta mark & {self.mark} == {self.mark} return"
         return (
             *self.guards(),
             self.hooked("nat-prerouting", "nat", "prerouting", -100, "jump dispatch"),
-            self.hooked("nat-output", "nat", "output", -100, own, "jump dispatch"),
+            self.hooked("nat-output", "nat", "output", -100, from_relay, "jump dispatch"),
             self.hooked(
                 "filter-input",
                 "filter",
@@ -72,18 +74,18 @@ class UserspaceLayout(Frame):
 
     def _dispatch(self) -> tuple[Rule, ...]:
         outside, to_node = self.outside, self.to_node
-        lead = f"dnat {self.family} to"
+        translate = f"dnat {self.family} to"
         return self.rules(
             f"{outside} {self.frontend} @not-local-services drop",
-            f"{outside} {lead} {self.frontend} map @local-services",
-            f"{lead} {self.frontend} map @services",
+            f"{outside} {translate} {self.frontend} map @local-services",
+            f"{translate} {self.frontend} map @services",
             f"{outside} {to_node} {NODE_PORT} @not-local-node-ports drop",
-            f"{outside} {to_node} {lead} {NODE_PORT} map @local-node-ports",
-            f"{to_node} {lead} {NODE_PORT} map @node-ports",
+            f"{outside} {to_node} {translate} {NODE_PORT} map @local-node-ports",
+            f"{to_node} {translate} {NODE_PORT} map @node-ports",
         )
 
     def table(self, contents: Mapping[str, Mapping[bytes, Element]]) -> Table:
-        """The whole table: the constant part, and elements by the name of their set."""
+        """The whole table: the constant part, and ``contents``, elements by the name of their set."""
         sets = filled(self.sets(), contents)
         return Table(
             family=self.family, name=TABLE, comment="podwire: Services through a relay", chains=self.chains(), sets=sets

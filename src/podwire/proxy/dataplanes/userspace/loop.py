@@ -37,9 +37,9 @@ class Loop:
         return self._poll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Calls the handler when the descriptor has one of these events or breaks; 0: never.
+        """Calls the handler when the descriptor has an event of ``mask`` or an error; a mask of 0 stops watching.
 
-        The last call for a descriptor counts.
+        A later call for the same descriptor replaces the mask and the handler.
         """
         before = self._masks.get(fd, 0)
         if not mask:
@@ -55,31 +55,31 @@ class Loop:
             self._poll.register(fd, mask)
 
     def ignore(self, fd: int) -> None:
-        """No events from now on; nothing when there were none."""
+        """Stops watching a descriptor; does nothing when the descriptor is not watched."""
         if self._masks.pop(fd, 0):
             del self._handlers[fd]
             self._poll.unregister(fd)
 
     def close(self, fd: int) -> None:
-        """Closes a descriptor when the events at hand are handled."""
+        """Closes a descriptor after the events of this poll are handled."""
         self.ignore(fd)
         self._closing.append(fd)
 
     def close_all(self) -> None:
-        """Closes epoll; what it watched is its owners'."""
+        """Closes epoll; the owners of the watched descriptors close them."""
         self._poll.close()
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Calls ``action`` once, after a while."""
+        """Calls ``action`` once, ``delay_s`` seconds after the last poll."""
         heapq.heappush(self._timers, (self.now + delay_s, next(self._order), action))
 
     def run(self) -> None:
-        """Until ``running`` is false."""
+        """Handles events until ``running`` is false."""
         while self.running:
             self.turn()
 
     def turn(self) -> None:
-        """Waits for events or the next timer, and handles what came."""
+        """Waits for events or the next timer, and handles them."""
         wait = max(0.0, self._timers[0][0] - self._clock()) if self._timers else None
         events = self._poll.poll(wait, _EVENTS)
         self.now = self._clock()

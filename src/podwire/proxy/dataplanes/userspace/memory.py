@@ -1,11 +1,12 @@
-"""What the relay knows, in memory that outlives its worker: connections in slots, everything else in a journal.
+"""The state of the relay in memory that outlives its worker: connections in slots, everything else in a journal.
 
-Two memfds, found by their numbers. The first has a page that says where the journal ends, and one slot of 96 bytes for
-each connection or UDP session: the numbers of its descriptors, its state, its pool, the client. A slot is filled before
-its state is set and emptied by its state alone, so whatever moment a worker is killed in, a slot in use names open
-descriptors. The journal is a row of msgpack documents: pools with their listening sockets, clients with affinity. An
-entry counts once the page says so; a journal that is mostly history is written anew beside the old one, and one byte
-says which of the two is in force.
+There are two memfds; a worker finds them by their descriptor numbers. The first memfd has a page that says where the
+journal ends, and one slot of 96 bytes for each connection or UDP session: descriptor numbers, state, pool and client.
+The state is written last when a slot is filled, and only the state is written when a slot is emptied. So a slot in use
+names open descriptors, whenever a worker is killed. The second memfd is the journal, a sequence of msgpack documents:
+pools with their listening sockets, and clients with affinity. An entry is valid when the page counts its bytes. A
+journal with mostly outdated entries is written again to a new memfd, and one byte of the page selects the journal in
+force.
 """
 
 import mmap
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from podwire.errors import ProtocolError
-from podwire.proxy.dataplanes.userspace.orders import LENGTH, RelayPool, Target
+from podwire.proxy.dataplanes.userspace.messages import LENGTH, RelayPool, Target
 
 _MAGIC = b"podwire relay 1\n"
 _PAGE = 4096
@@ -29,7 +30,7 @@ _SLOT_SIZE = 96
 _SLACK = 1 << 20
 
 FREE, ACCEPTED, RELAYING, SESSION = range(4)
-"""States of a slot: not in use; a client without endpoint; both sides and pipes; a UDP session."""
+"""States of a slot: not in use; a client without endpoint; a client with endpoint and pipes; a UDP session."""
 
 
 class Listener(msgspec.Struct, frozen=True, tag=True):
@@ -50,38 +51,38 @@ class PoolRemoved(msgspec.Struct, frozen=True, tag="Gone"):
     number: int
 
 
-class Sticky(msgspec.Struct, frozen=True, tag=True):
-    """A client has this endpoint of a pool."""
+class AffinityEntry(msgspec.Struct, frozen=True, tag="Sticky"):
+    """The endpoint of a pool that a client keeps by session affinity."""
 
     number: int
     client: str
     target: Target
 
 
-Entry = Listener | PoolRemoved | Sticky
+Entry = Listener | PoolRemoved | AffinityEntry
 _ENTRIES = msgspec.msgpack.Decoder(Entry)
 
 
 class Slot(NamedTuple):
-    """One connection or session as it stands in memory."""
+    """One connection or session, as stored in memory."""
 
     state: int
     pool: int
     fds: tuple[int, int, int, int]
-    """Client, endpoint, pipe there, pipe back; -1 for none."""
+    """Client, endpoint, pipe to the endpoint, pipe to the client; -1 for none."""
     port: int
-    """UDP: the client's."""
+    """UDP: the client's port."""
     address: str
-    """UDP: the client's."""
+    """UDP: the client's address."""
 
 
 class Memory:
-    """Both memfds, in the hands of one worker."""
+    """Both memfds, as used by one worker."""
 
     def __init__(self, fd: int) -> None:
-        """Opens what an earlier worker left.
+        """Opens the memory that an earlier worker left.
 
-        Raises: ProtocolError when it is of another form.
+        Raises: ProtocolError when the memory has another format.
         """
         self.fd = fd
         size = os.fstat(fd).st_size
@@ -96,7 +97,7 @@ class Memory:
 
     @classmethod
     def create(cls, slots: int) -> "Memory":
-        """New and empty; memory is taken as slots are used."""
+        """New, empty memory; the kernel allocates pages when slots are used."""
         fd = os.memfd_create("podwire-relay", os.MFD_CLOEXEC)
         os.truncate(fd, _PAGE + slots * _SLOT_SIZE)
         journal = os.memfd_create("podwire-relay-journal", os.MFD_CLOEXEC)
@@ -107,31 +108,31 @@ class Memory:
     @property
     def journal(self) -> int:
         """The descriptor of the journal in force."""
-        return int(_JOURNAL.unpack_from(self._map, self._place())[0])
+        return int(_JOURNAL.unpack_from(self._map, self._header())[0])
 
     def close(self) -> None:
-        """Lets go of the memory, which goes with the last descriptor."""
+        """Closes both memfds; the kernel frees the memory with the last descriptor."""
         journal = self.journal
         self._map.close()
         os.close(journal)
         os.close(self.fd)
 
-    def _place(self) -> int:
+    def _header(self) -> int:
         return _JOURNALS[self._map[_WHICH]]
 
     def _end(self) -> int:
-        return int(_JOURNAL.unpack_from(self._map, self._place())[2])
+        return int(_JOURNAL.unpack_from(self._map, self._header())[2])
 
     def append(self, entry: Entry) -> None:
         """Adds an entry to the journal."""
         body = msgspec.msgpack.encode(entry)
-        fd, _, end = _JOURNAL.unpack_from(self._map, self._place())
+        fd, _, end = _JOURNAL.unpack_from(self._map, self._header())
         os.pwrite(fd, LENGTH.pack(len(body)) + body, end)
-        struct.pack_into("<Q", self._map, self._place() + 8, end + LENGTH.size + len(body))
+        struct.pack_into("<Q", self._map, self._header() + 8, end + LENGTH.size + len(body))
 
     def entries(self) -> Iterator[Entry]:
         """The journal from its beginning."""
-        fd, _, end = _JOURNAL.unpack_from(self._map, self._place())
+        fd, _, end = _JOURNAL.unpack_from(self._map, self._header())
         offset = 0
         while offset < end:
             (length,) = LENGTH.unpack(os.pread(fd, LENGTH.size, offset))
@@ -139,11 +140,11 @@ class Memory:
             offset += LENGTH.size + length
 
     def overgrown(self) -> bool:
-        """Whether the journal should be written anew."""
+        """Whether the journal should be written again, without outdated entries."""
         return self._end() > 2 * self._written + _SLACK
 
     def rewrite(self, entries: Iterable[Entry]) -> None:
-        """Begins a new journal with these."""
+        """Starts a new journal with these entries."""
         old = self.journal
         fresh = os.memfd_create("podwire-relay-journal", os.MFD_CLOEXEC)
         end = 0
@@ -174,14 +175,14 @@ class Memory:
         return number
 
     def fill(self, number: int, slot: Slot) -> None:
-        """Says what is in a slot; its state is set last."""
+        """Writes a slot; the state is written last."""
         offset = _PAGE + number * _SLOT_SIZE
         address = slot.address.encode()[:64]
         _SLOT.pack_into(self._map, offset, self._map[offset], 0, slot.pool, *slot.fds, slot.port, address)
         self._map[offset] = slot.state
 
     def free(self, number: int) -> None:
-        """Empties a slot; to be called before its descriptors are closed."""
+        """Empties a slot; call it before the descriptors of the slot are closed."""
         self._map[_PAGE + number * _SLOT_SIZE] = FREE
         self._free.append(number)
 
@@ -191,5 +192,6 @@ class Memory:
             offset = _PAGE + number * _SLOT_SIZE
             if self._map[offset] != FREE:
                 state, _, pool, *fds, port, address = _SLOT.unpack_from(self._map, offset)
-                client, server, there, back = fds
-                yield number, Slot(state, pool, (client, server, there, back), port, address.rstrip(b"\0").decode())
+                client, server, to_server, to_client = fds
+                text = address.rstrip(b"\0").decode()
+                yield number, Slot(state, pool, (client, server, to_server, to_client), port, text)

@@ -1,8 +1,9 @@
 """The relay's process: ``python -m podwire.proxy.dataplanes.userspace.process``, started by the data plane.
 
-Descriptor 3 is the listening socket for orders when it is new. When it goes on as another program, the environment
-names the memory. Keeper and worker are those of :mod:`podwire.runtime.keeper`. ``podwire proxy relay`` is the same in
-the foreground, for a machine where everything that the agent starts ends with the agent's container.
+In a new relay, descriptor 3 is the listening socket for requests. When a relay continues as another program, an
+environment variable names its memory. Keeper and worker are those of :mod:`podwire.runtime.keeper`. ``podwire proxy
+relay`` runs the same processes in the foreground, for machines on which all processes that the agent starts end with
+the agent's container.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from podwire.observe import log
 from podwire.proxy.dataplanes.userspace.control import Control
 from podwire.proxy.dataplanes.userspace.loop import READ, Loop
 from podwire.proxy.dataplanes.userspace.memory import Memory
-from podwire.proxy.dataplanes.userspace.orders import (
+from podwire.proxy.dataplanes.userspace.messages import (
     SOCKET,
     Answer,
     Arrange,
@@ -32,6 +33,7 @@ from podwire.proxy.dataplanes.userspace.orders import (
     Show,
     State,
 )
+from podwire.proxy.dataplanes.userspace.recovery import Recovery
 from podwire.proxy.dataplanes.userspace.relay import Relay
 from podwire.runtime import keeper as keeping
 from podwire.runtime.child import PR_SET_PDEATHSIG, prctl, set_title
@@ -45,7 +47,7 @@ _PER_CONNECTION = 4
 
 
 def build() -> str:
-    """What tells this program from a newer one: a hash of its text."""
+    """The version of this program: a hash of its source text."""
     folder = Path(__file__).parent
     files = (*sorted(folder.glob("*.py")), Path(keeping.__file__))
     text = b"".join(path.read_bytes() for path in files)
@@ -53,7 +55,7 @@ def build() -> str:
 
 
 class Worker:
-    """The working one of the two processes."""
+    """The process that relays; the other one is the keeper."""
 
     def __init__(self, memory: int, control: int, *, stays: bool) -> None:
         self._memory = memory
@@ -61,14 +63,14 @@ class Worker:
         self._stays = stays
         self._build = build()
         self._keeper = os.getpid()
-        """Of the keeper, in whose memory this is made."""
+        """The process id of the keeper, which runs this constructor."""
 
     def run(self) -> None:
-        """Works until there is nothing left to do."""
+        """Relays until the relay ends."""
         set_title("podwire relay")
         loop = Loop()
         relay = Relay(Memory(self._memory), loop, stays=self._stays)
-        relay.recover({self._control})
+        Recovery(relay).run({self._control})
         ending = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
         def end(_events: int) -> None:
@@ -109,24 +111,24 @@ class Worker:
                 return Renewing()
 
     def take_over(self) -> NoReturn:
-        """The keeper is gone: takes both parts."""
+        """The keeper has ended: becomes keeper and worker."""
         self._renew(ARGV)
 
     def _renew(self, argv: tuple[str, ...]) -> NoReturn:
-        """Goes on as a program from its beginning, keeper and worker in one; the old keeper is ended by that.
+        """Replaces this process by a program that becomes keeper and worker, and that ends the old keeper.
 
         Raises: OSError when the program cannot be started; the keeper then starts a worker as after a crash.
         """
         signal.signal(KEEPER_GONE, signal.SIG_IGN)
-        known = (self._memory, self._control, int(self._stays), self._keeper)
-        replace(argv, dict(os.environ) | {_MEMORY: " ".join(map(str, known))})
+        state = (self._memory, self._control, int(self._stays), self._keeper)
+        replace(argv, dict(os.environ) | {_MEMORY: " ".join(map(str, state))})
 
 
 def main() -> NoReturn:
-    """Becomes the keeper of a relay, a new one or one that goes on."""
-    known = os.environ.pop(_MEMORY, "")
-    if known:
-        memory, control, stays, keeper = (int(word) for word in known.split())
+    """Becomes the keeper of a new relay, or of a relay that continues as this program."""
+    state = os.environ.pop(_MEMORY, "")
+    if state:
+        memory, control, stays, keeper = (int(word) for word in state.split())
         prctl(PR_SET_PDEATHSIG, 0)
         if os.getppid() == keeper:
             os.kill(keeper, signal.SIGKILL)
@@ -137,9 +139,9 @@ def main() -> NoReturn:
 
 
 def stay() -> NoReturn:
-    """Becomes the keeper of a relay that stays, in the foreground.
+    """Becomes the keeper of a relay in the foreground, which does not end when it is idle.
 
-    Raises: OSError when there is a relay in this network namespace already.
+    Raises: OSError when this network namespace already has a relay.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(SOCKET)
@@ -155,15 +157,15 @@ def _keep(memory: int, control: int, *, stays: bool) -> NoReturn:
 
 
 def _raise_limit() -> int:
-    """Asks for as many descriptors as there may be; returns how many there are."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for limit in (_DESCRIPTORS, most):
+    """Raises the limit of open descriptors as far as possible; returns the limit."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (_DESCRIPTORS, hard_limit):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
             return limit
         except (OSError, ValueError):
             continue
-    return most
+    return hard_limit
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What the ``userspace`` data plane does, for :mod:`podwire.proxy.tracing`: rules to the relay, then its choice.
+"""Tracing of the ``userspace`` data plane, for :mod:`podwire.proxy.tracing`: rules to the relay, then its choice.
 
-The rules are followed as they are; a packet that they lead to a port of the relay goes on as the connection that the
-relay would make to an endpoint, which has the node's address as its source.
+The rules are followed like those of mode ``nftables``. When they lead a packet to a port of the relay, the trace
+continues with the connection of the relay to an endpoint, which has the node's address as its source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,22 +11,22 @@ import msgspec
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
-from podwire.proxy.dataplanes.userspace.choose import Balancer
+from podwire.proxy.dataplanes.userspace.balancer import Balancer
+from podwire.proxy.dataplanes.userspace.client import RelayClient
 from podwire.proxy.dataplanes.userspace.contents import Contents, pools
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
-from podwire.proxy.dataplanes.userspace.link import RelayClient
-from podwire.proxy.dataplanes.userspace.orders import RelayPool, Target
+from podwire.proxy.dataplanes.userspace.messages import RelayPool, Target
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.trace import nft
 from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Step
 
 _FIRST_PORT = 40000
-"""Of a relay that is only planned."""
+"""The first port of a planned relay, which does not listen yet."""
 
 
 class Tracer:
-    """Rules, and the relay behind them."""
+    """The rules, and the relay behind them."""
 
     def __init__(
         self, tables: Iterable[Table], machine: Machine, relay: Mapping[str, int], made: Iterable[RelayPool]
@@ -36,65 +36,65 @@ class Tracer:
         self._balancers = {pool.key: Balancer(pool.endpoints, pool.affinity_s) for pool in self._pools.values()}
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
-        """What happens to a packet; ``choices`` are the relay's, by the place of an endpoint, then the first."""
-        led = self._rules.trace(packet)
-        pool = self._pool(led)
+        """The outcome for a packet; ``choices`` are indexes of the endpoint list, by default the first endpoint."""
+        outcome = self._rules.trace(packet)
+        pool = self._pool(outcome)
         if pool is None:
-            return led
+            return outcome
         balancer = self._balancers[pool.key]
         target = balancer.recall(packet.source, 0.0)
         if target is None:
             target = pool.endpoints[next(iter(choices), 0) % len(pool.endpoints)]
             balancer.remember(packet.source, target, 0.0)
-        return _relayed(led, pool, target, 1.0)
+        return _relayed(outcome, pool, target, 1.0)
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """Everything that can become of a packet; nobody is remembered for it."""
-        for led in self._rules.outcomes(packet):
-            pool = self._pool(led)
+        """All possible outcomes for a packet; stores no affinity."""
+        for outcome in self._rules.outcomes(packet):
+            pool = self._pool(outcome)
             if pool is None:
-                yield led
+                yield outcome
                 continue
-            had = self._balancers[pool.key].recall(packet.source, 0.0)
-            targets = pool.endpoints if had is None else (had,)
+            previous = self._balancers[pool.key].recall(packet.source, 0.0)
+            targets = pool.endpoints if previous is None else (previous,)
             for target in targets:
-                known = () if had is None else (f"{pool.key} {{ {packet.source} : {text(had)} }}",)
-                yield _relayed(led, pool, target, 1 / len(targets), known)
+                affinity = () if previous is None else (f"{pool.key} {{ {packet.source} : {text(previous)} }}",)
+                yield _relayed(outcome, pool, target, 1 / len(targets), affinity)
 
     def about(self, step: Step) -> str:
-        """What the comment of the step's chain says; the relay's own step has none."""
+        """The comment of the step's chain; the relay's own step has none."""
         return self._rules.about(step)
 
-    def _pool(self, led: Outcome) -> RelayPool | None:
-        if led.verdict != "accept" or not led.translated:
+    def _pool(self, outcome: Outcome) -> RelayPool | None:
+        if outcome.verdict != "accept" or not outcome.translated:
             return None
-        return self._pools.get((led.packet.protocol, led.packet.destination, led.packet.destination_port))
+        return self._pools.get((outcome.packet.protocol, outcome.packet.destination, outcome.packet.destination_port))
 
 
 def text(target: Target) -> str:
-    """Address and port as people write them."""
+    """Address and port as ``address:port``, with brackets around an IPv6 address."""
     address, port = target
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _relayed(
-    led: Outcome, pool: RelayPool, target: Target, probability: float, remembered: tuple[str, ...] = ()
+    outcome: Outcome, pool: RelayPool, target: Target, probability: float, remembered: tuple[str, ...] = ()
 ) -> Outcome:
     address, port = target
     step = Step(RELAY, "podwire relay", pool.key, f"connect to {text(target)}")
     return msgspec.structs.replace(
-        led,
-        packet=msgspec.structs.replace(led.packet, destination=address, destination_port=port),
+        outcome,
+        packet=msgspec.structs.replace(outcome.packet, destination=address, destination_port=port),
         masqueraded=True,
         delivered=False,
-        steps=(*led.steps, step),
-        probability=led.probability * probability,
-        remembered=(*led.remembered, *remembered),
+        steps=(*outcome.steps, step),
+        probability=outcome.probability * probability,
+        remembered=(*outcome.remembered, *remembered),
     )
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
-    """The state that would be programmed."""
+    """A tracer for the state that the data plane would program."""
     layouts = {family: UserspaceLayout(family, facts) for family in FAMILIES}
     made = tuple(
         pool
@@ -112,7 +112,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
 
 
 def held(netns: NetnsPath, machine: Machine) -> Tracer:
-    """The state that the kernel holds.
+    """A tracer for the state that the kernel and the relay hold.
 
     Raises: KernelError.
     """

@@ -10,14 +10,14 @@ from podwire.proxy.dataplanes.userspace.memory import (
     ACCEPTED,
     RELAYING,
     SESSION,
+    AffinityEntry,
     Entry,
     Listener,
     Memory,
     PoolRemoved,
     Slot,
-    Sticky,
 )
-from podwire.proxy.dataplanes.userspace.orders import RelayPool
+from podwire.proxy.dataplanes.userspace.messages import RelayPool
 
 POOL = RelayPool(
     key="ip default/web/tcp cluster", protocol="tcp", address="192.168.99.1", endpoints=(("10.0.0.1", 80),)
@@ -62,7 +62,7 @@ def test_slots_come_to_an_end_and_back(memory: Memory) -> None:
 def test_the_journal(memory: Memory) -> None:
     entries: list[Entry] = [
         Listener(1, POOL, 7),
-        Sticky(1, "10.0.0.9", ("10.0.0.1", 80)),
+        AffinityEntry(1, "10.0.0.9", ("10.0.0.1", 80)),
         Listener(1, POOL, 7, True),
         PoolRemoved(1),
     ]

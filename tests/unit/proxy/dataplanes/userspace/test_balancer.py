@@ -1,6 +1,6 @@
 """Turns, affinity and its end."""
 
-from podwire.proxy.dataplanes.userspace.choose import Balancer
+from podwire.proxy.dataplanes.userspace.balancer import Balancer
 
 A, B, C = ("10.0.0.1", 80), ("10.0.0.2", 80), ("10.0.0.3", 80)
 

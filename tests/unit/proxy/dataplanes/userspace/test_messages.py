@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from podwire.proxy.dataplanes.userspace.orders import (
+from podwire.proxy.dataplanes.userspace.messages import (
     LENGTH,
     Answer,
     Arrange,

@@ -1,9 +1,9 @@
-"""The data plane's end of the socket to the relay, which is started where there is none.
+"""The data plane's end of the control socket; starts a relay when none runs.
 
-The listening socket is made here and given to the new process, so the first order waits in the kernel until the relay
-reads it. A relay of another program than this one's (podwire was upgraded, or downgraded) is told to go on as this one;
-its sockets and connections stay with it. A request that met the end of a worker is sent again: all of them say what
-shall be, so twice is as good as once.
+This module opens the listening socket and passes it to the new process, so the first request waits in the kernel until
+the relay reads it. A relay that runs another version of the program (podwire was upgraded or downgraded) is asked to
+continue as this version; its sockets and connections stay. When a worker ends during a request, the request is sent
+again: requests are idempotent.
 """
 
 import errno
@@ -16,7 +16,7 @@ from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplanes.userspace.control import is_root
-from podwire.proxy.dataplanes.userspace.orders import (
+from podwire.proxy.dataplanes.userspace.messages import (
     LENGTH,
     SOCKET,
     Answer,
@@ -39,19 +39,19 @@ from podwire.proxy.dataplanes.userspace.process import ARGV, build
 from podwire.runtime.child import spawn_apart
 
 _ANSWER_S = 10.0
-_TRIES = 3
+_ATTEMPTS = 3
 _RELAY = "the relay of mode userspace"
 
 
 class RelayClient:
-    """The relay of one network namespace (None: that of this thread)."""
+    """A connection to the relay of one network namespace (None: that of this thread)."""
 
     def __init__(self, netns_path: NetnsPath = None) -> None:
         self._netns_path = netns_path
         self._peer: socket.socket | None = None
 
     def fileno(self) -> int:
-        """Hangs up (EPOLLRDHUP) when the relay closed the connection; -1 without a relay."""
+        """A descriptor that reports EPOLLRDHUP when the relay has closed the connection; -1 without a relay."""
         return -1 if self._peer is None else self._peer.fileno()
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class RelayClient:
             self._peer = None
 
     def lost(self) -> bool:
-        """Whether the relay has closed the connection; reads nothing: an answer belongs to the thread that asked."""
+        """Whether the relay has closed the connection; reads nothing: answers belong to the thread that asked."""
         peer = self._peer
         if peer is None:
             return True
@@ -73,42 +73,42 @@ class RelayClient:
             return True
 
     def open(self) -> None:
-        """Finds the relay, or starts one; it is then of this very program.
+        """Connects to the relay, or starts one; afterwards the relay runs this version of the program.
 
         Raises: KernelError.
         """
-        state = self._order(Ask())
+        state = self._require(Ask())
         assert isinstance(state, State), state
         if state.build != build():
-            self._order(Renew(ARGV))
+            self._require(Renew(ARGV))
             self.close()
 
     def arrange(self, pools: tuple[RelayPool, ...]) -> Arranged:
-        """Makes these pools as they are given.
+        """Creates or changes these pools.
 
         Raises: KernelError.
         """
-        answer = self._order(Arrange(pools))
+        answer = self._require(Arrange(pools))
         assert isinstance(answer, Arranged), answer
         return answer
 
-    def retire(self, order: Retire) -> Retired:
-        """No rule leads to these pools any more.
+    def retire(self, request: Retire) -> Retired:
+        """Retires pools: no rule leads to them any more.
 
         Raises: KernelError.
         """
-        answer = self._order(order)
+        answer = self._require(request)
         assert isinstance(answer, Retired), answer
         return answer
 
     def drain(self) -> bool:
-        """Has the relay end with its last connection; False when there is none.
+        """Asks the relay to end with its last connection; False when no relay runs.
 
         Raises: KernelError.
         """
-        found = self._ask(Drain()) is not None
+        running = self._ask(Drain()) is not None
         self.close()
-        return found
+        return running
 
     def state(self) -> State | None:
         """The state of the relay, None when no relay runs.
@@ -120,7 +120,7 @@ class RelayClient:
         return answer
 
     def show(self) -> Shown:
-        """What the relay serves, nothing when there is none.
+        """The pools that the relay serves; empty when no relay runs.
 
         Raises: KernelError.
         """
@@ -128,16 +128,16 @@ class RelayClient:
         assert isinstance(answer, Shown), answer
         return answer
 
-    def _order(self, request: Request) -> Answer:
-        """The answer of the relay, which is started where there is none."""
+    def _require(self, request: Request) -> Answer:
+        """The answer of the relay; starts a relay when none runs."""
         answer = self._ask(request, start=True)
-        assert answer is not None, "there is one"
+        assert answer is not None, "a relay was started"
         return answer
 
     def _ask(self, request: Request, *, start: bool = False) -> Answer | None:
-        """The answer of the relay; None when there is none."""
+        """The answer of the relay; None when no relay runs."""
         problem: OSError | EOFError | msgspec.MsgspecError | None = None
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             try:
                 if self._peer is None and not self._connect():
                     if not start:
@@ -164,9 +164,9 @@ class RelayClient:
         return bytes(data)
 
     def _connect(self) -> bool:
-        """Whether there is a relay.
+        """Connects to the relay; False when no relay runs.
 
-        Raises: KernelError when what listens there is none of ours.
+        Raises: KernelError when the process that listens is not a relay of podwire.
         """
         with netns.inside(self._netns_path):
             peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -186,7 +186,7 @@ class RelayClient:
         return True
 
     def _start(self) -> None:
-        """Starts a relay and connects to it, or to one that somebody else started meanwhile."""
+        """Starts a relay and connects to it, or to a relay that another process started at the same time."""
         with netns.inside(self._netns_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             try:
                 listener.bind(SOCKET)

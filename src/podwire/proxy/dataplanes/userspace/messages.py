@@ -1,7 +1,7 @@
 """The messages between the data plane and the relay: one request, one answer, over a unix socket (pure).
 
-A frame is a length of four bytes and a msgpack document. The socket is in the abstract namespace, so every network
-namespace has a relay of its own and none has to know a path; both sides accept root alone.
+A frame is a length of four bytes and a msgpack document. The socket is in the abstract namespace, so each network
+namespace has its own relay and no path is needed. Both sides check that the other side runs as root.
 """
 
 import struct
@@ -22,13 +22,13 @@ class RelayPool(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str
     """tcp or udp."""
     address: str
-    """Where the relay listens: an address of this node."""
+    """The address of this node on which the relay listens."""
     endpoints: tuple[Target, ...]
     serving: frozenset[str] = frozenset()
-    """UDP: ``address:port`` of endpoints that a session may stay with although no new one goes there."""
+    """UDP: ``address:port`` of all endpoints that still serve; existing sessions with these continue."""
     affinity_s: int = 0
     mark: int = 0
-    """Packet mark of the relay's own connections, which no rule of ours redirects."""
+    """Packet mark of the relay's own connections; no rule redirects packets with this mark."""
 
 
 class Arrange(msgspec.Struct, frozen=True, tag=True):
@@ -49,11 +49,11 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """How the relay is."""
+    """Ask for the state of the relay."""
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
-    """What the relay serves."""
+    """Ask for the pools that the relay serves."""
 
 
 class Renew(msgspec.Struct, frozen=True, tag=True):
@@ -74,33 +74,34 @@ class Arranged(msgspec.Struct, frozen=True, tag=True):
 
 
 class Retired(msgspec.Struct, frozen=True, tag=True):
-    """The pools that are retired now and were not before."""
+    """The pools that this request retired."""
 
     keys: tuple[str, ...]
 
 
 class State(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """How the relay is."""
+    """The state of the relay."""
 
     build: str
-    """The version of the program that runs."""
+    """The version of the running program."""
     pid: int
-    """The worker's."""
+    """The process id of the worker."""
     keeper: int
+    """The process id of the keeper."""
     ports: dict[str, int]
     connections: int
     sessions: int
 
 
 class Shown(msgspec.Struct, frozen=True, tag=True):
-    """The pools that rules may lead to, and the port of each."""
+    """The pools that are not retired, and the port of each."""
 
     pools: tuple[RelayPool, ...] = ()
     ports: dict[str, int] = {}
 
 
 class Renewing(msgspec.Struct, frozen=True, tag=True):
-    """The relay is replaced now and closes this connection."""
+    """The relay now replaces itself and closes this connection."""
 
 
 Answer = Arranged | Retired | State | Shown | Renewing
@@ -110,7 +111,7 @@ _ANY_ANSWER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def frame(message: Request | Answer) -> bytes:
-    """A message as it is sent."""
+    """A message as bytes on the socket."""
     body = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(body)) + body
 
