@@ -67,10 +67,7 @@ class Relay:
             if current is not None and current.pool == wanted:
                 continue
             changed.append(wanted.key)
-            if current is not None and (current.pool.address, current.pool.protocol) == (
-                wanted.address,
-                wanted.protocol,
-            ):
+            if current is not None and _same_socket(current.pool, wanted):
                 self._change(current, wanted)
                 continue
             try:
@@ -176,3 +173,8 @@ class Relay:
             yield pool.entry()
             for client, target in pool.balancer.remembered().items():
                 yield AffinityEntry(pool.number, client, target)
+
+
+def _same_socket(current: RelayPool, wanted: RelayPool) -> bool:
+    """Whether a changed pool can keep its listening socket."""
+    return (current.address, current.protocol) == (wanted.address, wanted.protocol)
