@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -166,6 +167,21 @@ def settle(placement: Placement, fds: Sequence[int], parent: int) -> None:
         enter_netns(placement.netns)
     if placement.title:
         set_title(placement.title)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends a forked process: prints the traceback of the exception under way, if any, and exits."""
+    kind, failure, trace = sys.exc_info()
+    if isinstance(failure, SystemExit):
+        code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
+    elif kind is not None and failure is not None:
+        sys.excepthook(kind, failure, trace)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
 
 
 def _memory_file(name: str, content: bytes = b"") -> int:

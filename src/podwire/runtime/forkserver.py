@@ -5,8 +5,8 @@ shares their memory. A :class:`ForkServer` is forked from its owner before that 
 imports nothing more, and then forks one child for each request: a named entry (a function taking the payload
 bytes), a payload, descriptors, and a :class:`~podwire.runtime.child.Placement`.
 
-Two socket pairs join owner and server. *Control* carries one request and one reply at a time (length,
-msgpack; descriptors ride on the first bytes), so :meth:`ForkServer.spawn` blocks for one fork. *Exits*
+Two socket pairs join owner and server. *Control* carries one request and one reply at a time (msgpack in the form
+of :mod:`podwire.runtime.messages`), so :meth:`ForkServer.spawn` blocks for one fork. *Exits*
 carries a fixed record per ended child; the owner polls :meth:`ForkServer.fileno` and calls
 :meth:`ForkServer.read_exits`. The server never blocks on *exits*: records wait in a queue, so a busy owner
 cannot stop it.
@@ -26,18 +26,18 @@ import select
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from podwire.errors import ClusterError
-from podwire.runtime.child import Placement, settle
+from podwire.runtime import messages
+from podwire.runtime.child import Placement, leave, settle
+from podwire.runtime.childexits import ChildExits
 
 Entry = Callable[[bytes], None]
 
-_LENGTH = struct.Struct("!I")
 _EXIT = struct.Struct("!qi")
 _MAX_FDS = 64
 _CHUNK = 1 << 16
@@ -99,13 +99,11 @@ class ForkServer:
         The child finds ``fds`` as its descriptors 3, 4, 5 ... Raises: ClusterError when there is no such
         entry, no memory for a process, or no server any more.
         """
-        message = msgspec.msgpack.encode(_Request(entry, payload, placement or Placement()))
+        request = msgspec.msgpack.encode(_Request(entry, payload, placement or Placement()))
         try:
-            data = _LENGTH.pack(len(message)) + message
-            sent = socket.send_fds(self._control, [data], list(fds))
-            self._control.sendall(data[sent:])
-            (length,) = _LENGTH.unpack(_receive(self._control, _LENGTH.size))
-            reply = msgspec.msgpack.decode(_receive(self._control, length), type=_Reply)
+            messages.send(self._control, request, fds)
+            body, _ = messages.receive(self._control)
+            reply = msgspec.msgpack.decode(body, type=_Reply)
         except (OSError, EOFError) as failure:
             raise ClusterError(f"the fork server has ended and cannot start {entry}") from failure
         if reply.problem:
@@ -141,24 +139,12 @@ class ForkServer:
             pass
 
 
-def _receive(control: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = control.recv(count - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
-
-
 def _become_server(
     entries: Mapping[str, Entry], ends: tuple[int, int], title: str, prepare: Callable[[], None] | None
 ) -> NoReturn:
     code = 1
     try:
-        wake_in, wake_out = socket.socketpair()
-        fds = (*ends, wake_in.detach(), wake_out.detach())
-        settle(Placement(title=title, daemon=True), fds, os.getppid())
+        settle(Placement(title=title, daemon=True), ends, os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if prepare is not None:
@@ -166,71 +152,37 @@ def _become_server(
             prepare()
             gc.enable()
             gc.freeze()
-        server = _Server(entries, 3, 4, 5)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        os.set_blocking(6, False)
-        signal.set_wakeup_fd(6, warn_on_full_buffer=False)
-        server.serve()
+        _Server(entries, 3, 4).serve()
         code = 0
     finally:
         leave(code)
 
 
-def leave(code: int) -> NoReturn:
-    """Ends a forked process: prints the traceback of the exception under way, if any, and exits."""
-    kind, failure, trace = sys.exc_info()
-    if isinstance(failure, SystemExit):
-        code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
-    elif kind is not None and failure is not None:
-        sys.excepthook(kind, failure, trace)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    os._exit(code)
-
-
 class _Server:
     """The loop of the forked server."""
 
-    def __init__(self, entries: Mapping[str, Entry], control: int, exits: int, wake: int) -> None:
+    def __init__(self, entries: Mapping[str, Entry], control: int, exits: int) -> None:
         self._entries = entries
         self._control = socket.socket(fileno=control)
         self._exits = socket.socket(fileno=exits)
-        self._wake = socket.socket(fileno=wake)
+        self._ended = ChildExits()
         self._pending: collections.deque[bytes] = collections.deque()
         self._exits.setblocking(False)
-        self._wake.setblocking(False)
 
     def serve(self) -> None:
         """Returns when the owner has gone."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
+        poll.register(self._ended, select.POLLIN)
         poll.register(self._exits, 0)
         while True:
             ready = {fd for fd, _ in poll.poll()}
-            if self._wake.fileno() in ready:
-                self._reap()
+            if self._ended.fileno() in ready:
+                self._pending.extend(_EXIT.pack(*end) for end in self._ended.reap())
             if self._control.fileno() in ready and not self._answer():
                 return
             self._report()
             poll.modify(self._exits, select.POLLOUT if self._pending else 0)
-
-    def _reap(self) -> None:
-        try:
-            self._wake.recv(_CHUNK)
-        except BlockingIOError:
-            pass
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            self._pending.append(_EXIT.pack(pid, os.waitstatus_to_exitcode(status)))
 
     def _report(self) -> None:
         while self._pending:
@@ -247,18 +199,14 @@ class _Server:
 
     def _answer(self) -> bool:
         try:
-            head, fds, _, _ = socket.recv_fds(self._control, _LENGTH.size, _MAX_FDS)
-            if not head:
-                return False
-            (length,) = _LENGTH.unpack(head + _receive(self._control, _LENGTH.size - len(head)))
-            request = msgspec.msgpack.decode(_receive(self._control, length), type=_Request)
+            body, fds = messages.receive(self._control, _MAX_FDS)
         except (ConnectionError, EOFError):
             return False
-        reply = msgspec.msgpack.encode(self._fork(request, fds))
+        reply = self._fork(msgspec.msgpack.decode(body, type=_Request), fds)
         for fd in fds:
             os.close(fd)
         try:
-            self._control.sendall(_LENGTH.pack(len(reply)) + reply)
+            messages.send(self._control, msgspec.msgpack.encode(reply))
         except ConnectionError:
             return False
         return True
@@ -279,8 +227,8 @@ class _Server:
     def _become_child(self, entry: Entry, request: _Request, fds: list[int], parent: int) -> NoReturn:
         code = 1
         try:
-            for held in (self._control, self._exits, self._wake):
-                held.detach()
+            for connection in (self._control, self._exits):
+                connection.detach()
             settle(request.placement, fds, parent)
             entry(request.payload)
             code = 0

@@ -36,8 +36,7 @@ import msgspec
 
 from podwire.errors import Unsupported
 from podwire.runtime.backoff import Backoff
-from podwire.runtime.child import PR_SET_PDEATHSIG, prctl
-from podwire.runtime.forkserver import leave
+from podwire.runtime.child import PR_SET_PDEATHSIG, leave, prctl
 
 CLONE_FILES = 0x00000400  # linux/sched.h
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}

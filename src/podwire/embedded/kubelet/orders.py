@@ -1,16 +1,13 @@
 """The messages between the kubelet and a pod's shim, and the records that both keep in files.
 
-Messages are msgpack behind a four-byte length on a unix stream socket; descriptors of an :class:`ExecOrder`
-(its standard input, output and error) ride on the first bytes. Each request has a number that its answer
-repeats; a message with number 0 is an event.
+A message is msgpack in the form of :mod:`podwire.runtime.messages`. The descriptors of ``exec`` and ``attach``
+(standard input, output and errors) travel with the request. Each request has a number, which its answer repeats; a
+message with number 0 is an event.
 """
 
-import struct
 from typing import Literal
 
 import msgspec
-
-LENGTH = struct.Struct("!I")
 
 
 class Mount(msgspec.Struct, frozen=True):

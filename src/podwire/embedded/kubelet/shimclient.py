@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import LENGTH, ContainerOrder, ExecOrder, ShimAnswer, ShimRequest
+from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, ShimAnswer, ShimRequest
 from podwire.errors import ClusterError
+from podwire.runtime import messages
 
 _CHUNK = 1 << 16
 _ANSWER_S = 30.0
@@ -134,8 +135,7 @@ class ShimClient:
             raise ClusterError("the pod's shim process has ended")
         answer: asyncio.Future[ShimAnswer] = self._loop.create_future()
         self._waiting[request.number] = answer
-        data = msgspec.msgpack.encode(request)
-        data = LENGTH.pack(len(data)) + data
+        data = messages.frame(msgspec.msgpack.encode(request))
         try:
             async with self._sending, asyncio.timeout(_ANSWER_S):
                 sent = 0
@@ -160,14 +160,9 @@ class ShimClient:
             self.close()
             self._lost()
             return
-        self._buffer += data
-        while len(self._buffer) >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(self._buffer)
-            if len(self._buffer) < LENGTH.size + length:
-                return
-            answer = msgspec.msgpack.decode(self._buffer[LENGTH.size : LENGTH.size + length], type=ShimAnswer)
-            self._buffer = self._buffer[LENGTH.size + length :]
-            self._take(answer)
+        bodies, self._buffer = messages.split(self._buffer + data)
+        for body in bodies:
+            self._take(msgspec.msgpack.decode(body, type=ShimAnswer))
 
     def _take(self, answer: ShimAnswer) -> None:
         if answer.number == 0:

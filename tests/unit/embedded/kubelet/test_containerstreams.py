@@ -1,0 +1,84 @@
+"""The streams of a container on the side of its shim, with real pipes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from podwire.embedded.kubelet import containerlog
+from podwire.embedded.kubelet.containerlog import LogWriter
+from podwire.embedded.kubelet.containerstreams import ContainerStreams, StdioPipes, open_stdio
+from podwire.embedded.kubelet.orders import ContainerOrder
+from podwire.embedded.kubelet.selectloop import SelectLoop
+from podwire.runtime.clock import SystemClock
+
+
+class Run:
+    """The streams of one run; ``container`` are the descriptors that its process would have."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "c.log"
+        order = ContainerOrder(name="c", attempt=0, id="i", record="", log=str(self.log), stdin=True, stdin_once=True)
+        self.loop = SelectLoop()
+        self.pipes: StdioPipes = open_stdio(order)
+        self.container = self.pipes.container
+        self.streams = ContainerStreams(order, self.pipes, LogWriter(order.log), self.loop, SystemClock())
+
+    def run_round(self) -> None:
+        """Runs the actions of everything that is readable now."""
+        reader, writer = os.pipe()
+        self.loop.watch(reader, self.loop.stop)
+        os.write(writer, b".")
+        self.loop.run()
+        self.loop.unwatch(reader)
+        os.close(reader)
+        os.close(writer)
+
+    def close(self) -> None:
+        """Ends the container."""
+        for fd in self.container:
+            os.close(fd)
+        self.streams.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+def test_output_reaches_the_log_and_attached_clients(run: Run) -> None:
+    output, errors = os.pipe(), os.pipe()
+    run.streams.attach([output[1], errors[1]])
+    os.write(run.container[1], b"to output\n")
+    os.write(run.container[2], b"to errors\n")
+    run.run_round()
+    assert os.read(output[0], 100) == b"to output\n"
+    assert os.read(errors[0], 100) == b"to errors\n"
+    os.write(run.container[1], b"last words")
+    run.close()
+    lines = [containerlog.parse(line) for line in run.log.read_bytes().splitlines(keepends=True)]
+    assert sorted((line.stream, line.text) for line in lines if line is not None) == [
+        ("stderr", b"to errors\n"),
+        ("stdout", b"last words\n"),
+        ("stdout", b"to output\n"),
+    ]
+    for fd in (*output, *errors):
+        os.close(fd)
+
+
+def test_input_after_the_end_reaches_no_other_file(run: Run) -> None:
+    """The number of the closed input may belong to another file when an attached client sends more."""
+    source_in, source_out = os.pipe()
+    null = os.open("/dev/null", os.O_WRONLY)
+    run.streams.attach([null, null, source_in])
+    number = run.pipes.input
+    run.close()
+    reader, writer = os.pipe()
+    os.dup2(writer, number)
+    os.write(source_out, b"late input")
+    run.run_round()
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 100)
+    for fd in {reader, writer, number, source_in, source_out, null}:
+        os.close(fd)
