@@ -40,8 +40,8 @@ from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
 from podwire.local import inventory
 from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
+from podwire.model.service import SERVICE_NAME_LABEL
 from podwire.proxy.dataplanes.nftables.layout import TABLE
-from podwire.proxy.resolve import SERVICE_NAME_LABEL
 from podwire.runtime.clock import SystemClock
 from podwire.state.nft_diff import removal
 

@@ -27,8 +27,9 @@ from bench.table import Row
 from podwire.kernel import netns
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
+from podwire.model.service import SERVICE_NAME_LABEL
 from podwire.proxy.dataplanes.nftables.dataplane import NftablesDataPlane
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
+from podwire.proxy.resolve import resolve
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 from podwire.runtime import memory
 from podwire.state.nft import Table

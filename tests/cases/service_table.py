@@ -13,7 +13,8 @@ import yaml
 
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve, service_of
+from podwire.model.service import SERVICE_NAME_LABEL
+from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 
 NODE = NodeFacts(

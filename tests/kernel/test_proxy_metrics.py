@@ -18,6 +18,7 @@ from tests.kernel.service_namespaces import World, by_name, inside, path, until
 from podwire.kernel import netns
 from podwire.model import service as api
 from podwire.model.node import Node
+from podwire.model.service import TRIGGER_TIME_ANNOTATION
 from podwire.observe.health import Health
 from podwire.proxy.flows import flow_cleaner
 from podwire.proxy.health import Pulse
@@ -26,7 +27,6 @@ from podwire.proxy.modes import ServiceModes
 from podwire.proxy.report import ProxyReport
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.switch import Switch
-from podwire.proxy.trim import TRIGGER_TIME
 from podwire.runtime.clock import SystemClock
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -130,7 +130,7 @@ class Bench:
         """Puts the objects of a case into the sources, with slices that changed now; returns the first slice."""
         case = by_name(name)
         now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
-        annotations = {TRIGGER_TIME: now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        annotations = {TRIGGER_TIME_ANNOTATION: now.strftime("%Y-%m-%dT%H:%M:%SZ")}
         for service in case.services:
             self.services.put(f"default/{service.metadata.name}", service)
         for piece in case.slices:

@@ -17,8 +17,6 @@ from podwire.dns.names import MAX_LABEL, address_bytes, dashed_host, encode_name
 from podwire.errors import ProtocolError
 from podwire.model.service import Endpoint, EndpointSlice, Service
 
-SERVICE_LABEL = "kubernetes.io/service-name"
-
 
 class Addresses(msgspec.Struct, frozen=True, gc=False):
     """Addresses by family, packed, in order, without duplicates."""

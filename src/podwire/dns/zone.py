@@ -22,19 +22,11 @@ import msgspec
 
 from podwire.dns import wire
 from podwire.dns.names import address_bytes, encode_name, join_labels, parse_dashed, parse_reverse, split_labels
-from podwire.dns.records import (
-    SERVICE_LABEL,
-    Addresses,
-    HostRecords,
-    PortRecords,
-    ServiceRecords,
-    Target,
-    plan_service,
-)
+from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, Target, plan_service
 from podwire.dns.wire import Record
 from podwire.errors import ProtocolError
 from podwire.model.pod import Pod
-from podwire.model.service import EndpointSlice, Service
+from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 
 SPEC_VERSION = "1.1.0"
 _VERSION_TTL_S = 28800
@@ -144,7 +136,7 @@ class Zone:
         """Takes a new, changed or (None) deleted EndpointSlice; whether any answer changed."""
         changed = False
         before = self._slice_owner.pop(key, None)
-        name = endpoint_slice.metadata.labels.get(SERVICE_LABEL, "") if endpoint_slice is not None else ""
+        name = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL, "") if endpoint_slice is not None else ""
         after = (_service_key(key)[0], name) if name else None
         if before is not None and before != after:
             slices = self._slices[before]

@@ -4,6 +4,15 @@ import msgspec
 
 from podwire.model.meta import Condition, Fact, ObjectMeta, ObjectReference
 
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+"""The label of an EndpointSlice that names its Service."""
+PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
+"""The label of a Service that another proxy programs."""
+HEADLESS_LABEL = "service.kubernetes.io/headless"
+"""The label of EndpointSlices of headless Services."""
+TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
+"""The annotation of an EndpointSlice with the time of the first pod change that the slice was written for."""
+
 
 class ServicePort(Fact, frozen=True):
     """One port; ``target_port`` is a number or the name of a container port, None means ``port``."""

@@ -10,12 +10,11 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from podwire.model.service import EndpointSlice
+from podwire.model.service import TRIGGER_TIME_ANNOTATION, EndpointSlice
 from podwire.observe.distribution import Distribution, Histogram, doubling_bounds
 from podwire.observe.health import Metric, Sample
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.servicemap import ResolvedPort
-from podwire.proxy.trim import TRIGGER_TIME
 from podwire.runtime.clock import Clock, parse_rfc3339
 
 FAMILIES = ("IPv4", "IPv6")
@@ -61,7 +60,7 @@ class ProxyMetrics:
         if family not in FAMILIES:
             return
         self._count("endpoint", family)
-        trigger = _instant(piece.metadata.annotations.get(TRIGGER_TIME, ""))
+        trigger = _instant(piece.metadata.annotations.get(TRIGGER_TIME_ANNOTATION, ""))
         if trigger is not None and trigger > self._started:
             self._triggers.append((family, trigger))
 

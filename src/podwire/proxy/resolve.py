@@ -22,11 +22,8 @@ import msgspec
 
 from podwire.model import service as api
 from podwire.model.meta import key_of
+from podwire.model.service import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort, of_family
-
-SERVICE_NAME_LABEL = "kubernetes.io/service-name"
-PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
-HEADLESS_LABEL = "service.kubernetes.io/headless"
 
 _FAMILIES = {"IPv4": "ip", "IPv6": "ip6"}
 _PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}

@@ -11,13 +11,18 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from podwire.model.meta import ObjectMeta
-from podwire.model.service import Endpoint, EndpointSlice, Service, ServiceSpec
-from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+from podwire.model.service import (
+    HEADLESS_LABEL,
+    PROXY_NAME_LABEL,
+    SERVICE_NAME_LABEL,
+    TRIGGER_TIME_ANNOTATION,
+    Endpoint,
+    EndpointSlice,
+    Service,
+    ServiceSpec,
+)
 
-TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
-"""The annotation that says when the first pod changed for which a slice was written."""
-
-_READ = (SERVICE_NAME_LABEL, HEADLESS_LABEL, PROXY_NAME_LABEL, TRIGGER_TIME)
+_READ = (SERVICE_NAME_LABEL, HEADLESS_LABEL, PROXY_NAME_LABEL, TRIGGER_TIME_ANNOTATION)
 _NONE: dict[str, str] = {}
 
 T = TypeVar("T")

@@ -12,8 +12,14 @@ from podwire.cluster.names import NODE_ROUTING
 from podwire.controllers.endpointslice.endpoints import desired
 from podwire.local.probe.plan import DNS_SERVICE, ProbeInputs
 from podwire.model.meta import ObjectMeta, key_of
-from podwire.model.service import EndpointPort, EndpointSlice, Service
-from podwire.proxy.resolve import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+from podwire.model.service import (
+    HEADLESS_LABEL,
+    PROXY_NAME_LABEL,
+    SERVICE_NAME_LABEL,
+    EndpointPort,
+    EndpointSlice,
+    Service,
+)
 
 _SERVICES, _SLICES = "services", "endpointslices"
 

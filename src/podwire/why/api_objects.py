@@ -27,8 +27,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.model.selector import Selector
-from podwire.model.service import EndpointSlice, Service
-from podwire.proxy.resolve import SERVICE_NAME_LABEL
+from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 from podwire.why.objects import belongs, concerns
 
 T = TypeVar("T", Service, Pod, Object)

@@ -12,8 +12,8 @@ from podwire.cluster.world import World
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.selector import Selector
-from podwire.model.service import EndpointSlice, Service
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, canonical_address, service_of
+from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
+from podwire.proxy.resolve import canonical_address, service_of
 
 T = TypeVar("T", Service, Pod)
 

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
+from podwire.model.service import SERVICE_NAME_LABEL
+from podwire.proxy.resolve import resolve
 from podwire.proxy.servicemap import NodeFacts
 
 NODES, ZONES = ("n1", "n2"), ("z1", "z2")

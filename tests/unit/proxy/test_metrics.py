@@ -6,14 +6,14 @@ from tests.fakes.clock import FakeClock
 
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
+from podwire.model.service import TRIGGER_TIME_ANNOTATION
 from podwire.observe.health import Health
 from podwire.proxy.metrics import ProxyMetrics
 from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
-from podwire.proxy.trim import TRIGGER_TIME
 
 
 def piece(trigger: str = "", family: str = "IPv4") -> api.EndpointSlice:
-    annotations = {TRIGGER_TIME: trigger} if trigger else {}
+    annotations = {TRIGGER_TIME_ANNOTATION: trigger} if trigger else {}
     return api.EndpointSlice(metadata=ObjectMeta(name="web-1", annotations=annotations), address_type=family)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, canonical_address, handled, resolve, service_of
+from podwire.model.service import SERVICE_NAME_LABEL
+from podwire.proxy.resolve import canonical_address, handled, resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, of_family
 
 NODE = NodeFacts(name="n1", zone="z1")

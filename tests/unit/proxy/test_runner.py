@@ -15,7 +15,7 @@ from podwire.errors import KernelError
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import ZONE_LABEL, Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.proxy.resolve import SERVICE_NAME_LABEL
+from podwire.model.service import SERVICE_NAME_LABEL
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap
 from podwire.state.nft import Table

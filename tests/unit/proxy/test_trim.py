@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from podwire.model.service import EndpointSlice, Service
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, resolve
+from podwire.model.service import SERVICE_NAME_LABEL, TRIGGER_TIME_ANNOTATION, EndpointSlice, Service
+from podwire.proxy.resolve import resolve
 from podwire.proxy.servicemap import NodeFacts
-from podwire.proxy.trim import TRIGGER_TIME, trim_service, trim_slice
+from podwire.proxy.trim import trim_service, trim_slice
 
 NODE = NodeFacts(name="n1", zone="z1", addresses=("192.168.99.1",))
 
@@ -61,9 +61,9 @@ def test_what_others_wrote_for_others_goes() -> None:
     assert (kept.metadata.name, kept.metadata.uid, kept.metadata.resource_version) == ("web", "u-1", "7")
     assert kept.metadata.labels == kept.metadata.annotations == kept.spec.selector == {}
     assert (kept.metadata.owner_references, kept.metadata.finalizers) == ((), ())
-    part = trim_slice(piece(annotations={TRIGGER_TIME: "2026-01-01T00:00:00Z", "other": "x"}))
+    part = trim_slice(piece(annotations={TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:00Z", "other": "x"}))
     assert part.metadata.labels == {SERVICE_NAME_LABEL: "web"}
-    assert part.metadata.annotations == {TRIGGER_TIME: "2026-01-01T00:00:00Z"}
+    assert part.metadata.annotations == {TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:00Z"}
     assert part.endpoints is not None and all(each.target_ref is None for each in part.endpoints)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import Desired, address_types, desired
-from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, SERVICE_NAME, of_service, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, MANAGER, of_service, plan
 from podwire.controllers.endpointslice.trigger import TriggerTimes
 from podwire.controllers.endpointslice.writing import write
 from podwire.controllers.endpointslice.zones import automatic, with_hints
@@ -27,7 +27,7 @@ from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, NODES, PODS, SERVICES
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.model.service import Endpoints, EndpointSlice, Service
+from podwire.model.service import SERVICE_NAME_LABEL, Endpoints, EndpointSlice, Service
 from podwire.runtime.supervise import Supervisor
 
 _INTERVAL_S = 0.1
@@ -216,9 +216,9 @@ def _service_pairs(service: Service) -> tuple[str, ...]:
 
 def _managed_for(item: EndpointSlice) -> tuple[str, ...]:
     labels = item.metadata.labels
-    if labels.get(MANAGED_BY) != MANAGER or SERVICE_NAME not in labels:
+    if labels.get(MANAGED_BY) != MANAGER or SERVICE_NAME_LABEL not in labels:
         return ()
-    return (f"{item.metadata.namespace}/{labels[SERVICE_NAME]}",)
+    return (f"{item.metadata.namespace}/{labels[SERVICE_NAME_LABEL]}",)
 
 
 def _owned_by(item: EndpointSlice, service: Service) -> bool:

@@ -11,13 +11,21 @@ Source: ``k8s.io/kubernetes/pkg/controller/endpointslicemirroring``.
 from ipaddress import ip_address
 
 from podwire.controllers.endpointslice.endpoints import Desired, Group
-from podwire.controllers.endpointslice.plan import TRIGGER_TIME, Origin
-from podwire.model.service import Endpoint, EndpointAddress, EndpointConditions, Endpoints, EndpointSubset, Service
+from podwire.controllers.endpointslice.plan import Origin
+from podwire.model.service import (
+    TRIGGER_TIME_ANNOTATION,
+    Endpoint,
+    EndpointAddress,
+    EndpointConditions,
+    Endpoints,
+    EndpointSubset,
+    Service,
+)
 
 MANAGER = "endpointslicemirroring-controller.k8s.io"
 SKIP = "endpointslice.kubernetes.io/skip-mirror"
 LEADER = "control-plane.alpha.kubernetes.io/leader"
-_NOT_COPIED = frozenset(("kubectl.kubernetes.io/last-applied-configuration", TRIGGER_TIME))
+_NOT_COPIED = frozenset(("kubectl.kubernetes.io/last-applied-configuration", TRIGGER_TIME_ANNOTATION))
 _CAPACITY = 1000
 
 

@@ -12,9 +12,16 @@ from ipaddress import ip_address
 from msgspec.structs import replace
 
 from podwire.controllers.endpointslice.endpoints import Desired, Group
-from podwire.controllers.endpointslice.plan import HEADLESS, TRIGGER_TIME
 from podwire.model.meta import ObjectMeta
-from podwire.model.service import Endpoint, EndpointAddress, Endpoints, EndpointSubset, Service
+from podwire.model.service import (
+    HEADLESS_LABEL,
+    TRIGGER_TIME_ANNOTATION,
+    Endpoint,
+    EndpointAddress,
+    Endpoints,
+    EndpointSubset,
+    Service,
+)
 
 _CAPACITY = 1000
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
@@ -40,7 +47,7 @@ def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
             subsets.append(EndpointSubset(addresses=ready, not_ready_addresses=unready, ports=group.ports))
     labels = dict(service.metadata.labels) | {MANAGED_BY: "endpoint-controller"}
     if service.headless:
-        labels[HEADLESS] = ""
+        labels[HEADLESS_LABEL] = ""
     annotations = {OVER_CAPACITY: "truncated"} if len(every) > _CAPACITY else {}
     meta = ObjectMeta(
         name=service.metadata.name,
@@ -56,7 +63,7 @@ def overlay(want: Endpoints, have: Endpoints, trigger_time: str = "") -> Endpoin
 
     A write tells when the change happened that it is about, if that is known.
     """
-    before = {key: text for key, text in have.metadata.annotations.items() if key != TRIGGER_TIME}
+    before = {key: text for key, text in have.metadata.annotations.items() if key != TRIGGER_TIME_ANNOTATION}
     annotations = {key: text for key, text in before.items() if key != OVER_CAPACITY} | want.metadata.annotations
     same_labels = want.metadata.labels == have.metadata.labels
     if have.subsets == want.subsets and same_labels and annotations == before:
@@ -68,7 +75,7 @@ def stamped(item: Endpoints, trigger_time: str) -> Endpoints:
     """The Endpoints with the time of the change that they are about, if that is known."""
     if not trigger_time:
         return item
-    annotations = item.metadata.annotations | {TRIGGER_TIME: trigger_time}
+    annotations = item.metadata.annotations | {TRIGGER_TIME_ANNOTATION: trigger_time}
     return replace(item, metadata=replace(item.metadata, annotations=annotations))
 
 

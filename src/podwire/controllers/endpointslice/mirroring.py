@@ -7,13 +7,13 @@ shows the last one's writes; 3. slices go when their Endpoints or the Service go
 
 from podwire.controllers.endpointslice.endpoints import Desired
 from podwire.controllers.endpointslice.handwritten import MANAGER, copied, handwritten, of_endpoints
-from podwire.controllers.endpointslice.plan import MANAGED_BY, SERVICE_NAME, Changes, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, Changes, plan
 from podwire.controllers.endpointslice.writing import write
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
 from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import ENDPOINTS, ENDPOINTSLICES, SERVICES
-from podwire.model.service import Endpoints, EndpointSlice
+from podwire.model.service import SERVICE_NAME_LABEL, Endpoints, EndpointSlice
 from podwire.runtime.supervise import Supervisor
 
 _INTERVAL_S = 0.1
@@ -70,6 +70,6 @@ def _changes(item: Endpoints | None, have: tuple[EndpointSlice, ...]) -> Changes
 
 def _copies_for(item: EndpointSlice) -> tuple[str, ...]:
     labels = item.metadata.labels
-    if labels.get(MANAGED_BY) != MANAGER or SERVICE_NAME not in labels:
+    if labels.get(MANAGED_BY) != MANAGER or SERVICE_NAME_LABEL not in labels:
         return ()
-    return (f"{item.metadata.namespace}/{labels[SERVICE_NAME]}",)
+    return (f"{item.metadata.namespace}/{labels[SERVICE_NAME_LABEL]}",)

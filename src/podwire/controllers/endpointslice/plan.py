@@ -16,13 +16,17 @@ import msgspec
 
 from podwire.controllers.endpointslice.endpoints import Desired, Group, identity
 from podwire.model.meta import ObjectMeta, OwnerReference
-from podwire.model.service import Endpoint, EndpointSlice, Service
+from podwire.model.service import (
+    HEADLESS_LABEL,
+    SERVICE_NAME_LABEL,
+    TRIGGER_TIME_ANNOTATION,
+    Endpoint,
+    EndpointSlice,
+    Service,
+)
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
-SERVICE_NAME = "kubernetes.io/service-name"
-HEADLESS = "service.kubernetes.io/headless"
-TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 _CAPACITY = 100
 
 
@@ -41,9 +45,9 @@ class Origin:
 def of_service(service: Service) -> Origin:
     """Endpoints that are pods: the slices belong to the Service."""
     labels = dict(service.metadata.labels)
-    labels.pop(HEADLESS, None)
+    labels.pop(HEADLESS_LABEL, None)
     if service.headless:
-        labels[HEADLESS] = ""
+        labels[HEADLESS_LABEL] = ""
     return Origin(MANAGER, "Service", labels, service.metadata)
 
 
@@ -94,7 +98,7 @@ def plan(
 
 def labels_of(origin: Origin) -> dict[str, str]:
     """The labels of the slices: those of what they belong to, and the ones with a meaning."""
-    meaning = {SERVICE_NAME: origin.owner.name, MANAGED_BY: origin.manager}
+    meaning = {SERVICE_NAME_LABEL: origin.owner.name, MANAGED_BY: origin.manager}
     return {key: value for key, value in origin.labels.items() if key not in meaning} | meaning
 
 
@@ -169,13 +173,13 @@ def _notes(item: EndpointSlice | None, origin: Origin | None = None) -> dict[str
     if origin is not None and origin.annotations is not None:
         return dict(origin.annotations)
     annotations = item.metadata.annotations if item is not None else {}
-    return {key: text for key, text in annotations.items() if key != TRIGGER_TIME}
+    return {key: text for key, text in annotations.items() if key != TRIGGER_TIME_ANNOTATION}
 
 
 def _updated(
     origin: Origin, before: EndpointSlice, endpoints: tuple[Endpoint, ...], trigger_time: str
 ) -> EndpointSlice:
-    annotations = _notes(before, origin) | ({TRIGGER_TIME: trigger_time} if trigger_time else {})
+    annotations = _notes(before, origin) | ({TRIGGER_TIME_ANNOTATION: trigger_time} if trigger_time else {})
     metadata = msgspec.structs.replace(before.metadata, labels=labels_of(origin), annotations=annotations)
     return msgspec.structs.replace(before, metadata=metadata, endpoints=endpoints)
 
@@ -196,7 +200,7 @@ def new_slice(origin: Origin, group: Group, endpoints: tuple[Endpoint, ...], tri
             generate_name=f"{meta.name}-",
             namespace=meta.namespace,
             labels=labels_of(origin),
-            annotations=_notes(None, origin) | ({TRIGGER_TIME: trigger_time} if trigger_time else {}),
+            annotations=_notes(None, origin) | ({TRIGGER_TIME_ANNOTATION: trigger_time} if trigger_time else {}),
             owner_references=(owner,),
         ),
         address_type=group.address_type,

@@ -15,9 +15,9 @@ from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.model.service import EndpointSlice, Service
+from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
-from podwire.proxy.resolve import SERVICE_NAME_LABEL, handled, resolve
+from podwire.proxy.resolve import handled, resolve
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.why.explain import explain_connection
 from podwire.why.policies.verdict import Lines, no_line

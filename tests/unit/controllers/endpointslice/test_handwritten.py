@@ -4,9 +4,18 @@ import msgspec
 import pytest
 
 from podwire.controllers.endpointslice.handwritten import LEADER, MANAGER, SKIP, copied, handwritten, of_endpoints
-from podwire.controllers.endpointslice.plan import MANAGED_BY, SERVICE_NAME, TRIGGER_TIME, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, plan
 from podwire.model.meta import ObjectMeta
-from podwire.model.service import EndpointAddress, EndpointPort, Endpoints, EndpointSubset, Service, ServiceSpec
+from podwire.model.service import (
+    SERVICE_NAME_LABEL,
+    TRIGGER_TIME_ANNOTATION,
+    EndpointAddress,
+    EndpointPort,
+    Endpoints,
+    EndpointSubset,
+    Service,
+    ServiceSpec,
+)
 
 PORT = EndpointPort(name="", port=80)
 SERVICE = Service(metadata=ObjectMeta(name="svc", namespace="ns"), spec=ServiceSpec(cluster_ip="10.96.0.1"))
@@ -66,7 +75,7 @@ def test_a_subset_is_copied_up_to_a_thousand_addresses() -> None:
 def test_the_slices_belong_to_the_endpoints_and_follow_them() -> None:
     item = endpoints(subset("192.0.2.1"), labels={"team": "a"})
     (piece,) = plan(of_endpoints(item), handwritten(item), (), (), "").create
-    assert piece.metadata.labels == {"team": "a", SERVICE_NAME: "svc", MANAGED_BY: MANAGER}
+    assert piece.metadata.labels == {"team": "a", SERVICE_NAME_LABEL: "svc", MANAGED_BY: MANAGER}
     (owner,) = piece.metadata.owner_references
     assert (owner.kind, owner.uid) == ("Endpoints", "E")
     have = msgspec.structs.replace(piece, metadata=msgspec.structs.replace(piece.metadata, name="svc-1"))
@@ -80,15 +89,15 @@ def test_the_slices_belong_to_the_endpoints_and_follow_them() -> None:
 
 @pytest.mark.parametrize("kind", ["Service", "Endpoints"])
 def test_a_label_of_meaning_is_not_taken_from_the_object(kind: str) -> None:
-    item = endpoints(subset("192.0.2.1"), labels={SERVICE_NAME: "other", MANAGED_BY: kind})
+    item = endpoints(subset("192.0.2.1"), labels={SERVICE_NAME_LABEL: "other", MANAGED_BY: kind})
     (piece,) = plan(of_endpoints(item), handwritten(item), (), (), "").create
-    assert piece.metadata.labels == {SERVICE_NAME: "svc", MANAGED_BY: MANAGER}
+    assert piece.metadata.labels == {SERVICE_NAME_LABEL: "svc", MANAGED_BY: MANAGER}
 
 
 def test_annotations_come_along_and_go() -> None:
     kubectl = "kubectl.kubernetes.io/last-applied-configuration"
     item = endpoints(
-        subset("192.0.2.1"), annotations={"team": "a", kubectl: "{}", TRIGGER_TIME: "2026-01-01T00:00:00Z"}
+        subset("192.0.2.1"), annotations={"team": "a", kubectl: "{}", TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:00Z"}
     )
     (piece,) = plan(of_endpoints(item), handwritten(item), (), (), "").create
     assert piece.metadata.annotations == {"team": "a"}

@@ -11,19 +11,14 @@ from tests.present import present
 
 from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import Desired, Group, address_types, desired, identity
-from podwire.controllers.endpointslice.plan import (
-    HEADLESS,
-    MANAGED_BY,
-    SERVICE_NAME,
-    TRIGGER_TIME,
-    Changes,
-    of_service,
-    plan,
-)
+from podwire.controllers.endpointslice.plan import MANAGED_BY, Changes, of_service, plan
 from podwire.model.meta import Condition, ObjectMeta, ObjectReference
 from podwire.model.node import Node
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.service import (
+    HEADLESS_LABEL,
+    SERVICE_NAME_LABEL,
+    TRIGGER_TIME_ANNOTATION,
     Endpoint,
     EndpointConditions,
     EndpointPort,
@@ -236,15 +231,15 @@ def test_labels_owner_and_annotation() -> None:
     cluster.apply([1], svc=service(cluster_ip="None"))
     (item,) = cluster.slices.values()
     meta = item.metadata
-    assert meta.labels[SERVICE_NAME] == "svc"
+    assert meta.labels[SERVICE_NAME_LABEL] == "svc"
     assert meta.labels[MANAGED_BY] == "endpointslice-controller.k8s.io"
-    assert HEADLESS in meta.labels
+    assert HEADLESS_LABEL in meta.labels
     assert meta.labels["x"] == "y"
     assert meta.annotations == {"endpoints.kubernetes.io/last-change-trigger-time": "T"}
     assert (meta.owner_references[0].kind, meta.owner_references[0].controller) == ("Service", True)
     cluster.apply([1])
     (item,) = cluster.slices.values()
-    assert HEADLESS not in item.metadata.labels
+    assert HEADLESS_LABEL not in item.metadata.labels
 
 
 def test_write_without_trigger_has_no_time_and_keeps_foreign_annotations() -> None:
@@ -361,6 +356,6 @@ def test_differing_endpoints_are_written_and_keep_foreign_annotations() -> None:
     assert mirror.overlay(want, empty) == want
     told = mirror.overlay(want, empty, "2026-01-01T00:00:01Z")
     assert told is not None
-    assert told.metadata.annotations == {TRIGGER_TIME: "2026-01-01T00:00:01Z"}
+    assert told.metadata.annotations == {TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:01Z"}
     assert mirror.overlay(want, told, "2026-01-01T00:00:09Z") is None, "a time alone is no change"
     assert present(mirror.overlay(msgspec.structs.replace(want, subsets=()), told)).metadata.annotations == {}
