@@ -37,7 +37,7 @@ from podwire.kernel.iptables import Kind, find
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy
 from podwire.policy.dataplanes.nftables.contents import Contents
@@ -271,7 +271,7 @@ def grown(pods: int, policies: int) -> float:
     held = []
     for family in ("ip", "ip6"):
         contents = Contents(TableLayout(family=family, cluster_ranges=(), encapsulation_ports=ENCAPSULATION_PORTS))
-        contents.follow(made.profiles, Delta(made=set(made.profiles)))
+        contents.follow(made.profiles, PolicyDelta(made=set(made.profiles)))
         for key, profiles in made.pods.items():
             contents.place(key, key.replace("/", "-"), profiles)
         contents.commit()

@@ -108,7 +108,7 @@ def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Pa
     assert ("node-1", "dropped") in {(each["node"], each["verdict"]) for each in counted}
     quiet = run("policy", "log", "--kubeconfig", str(elsewhere))
     assert (quiet.returncode, quiet.stdout) == (1, "")
-    assert quiet.stderr.startswith("podwire: not asked: node-1, node-2: its agent does not serve its policy log")
+    assert quiet.stderr.startswith("podwire: no answer from node-1, node-2: its agent does not serve its policy log")
 
 
 def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -> None:
@@ -128,7 +128,7 @@ def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -
     eventually(lambda: said(clean).get("nodes") == "2/2" and "mode" not in said(clean))
     clean.kubectl("annotate", "networkpolicy", "deny", "podwire.io/mode=later")
     warned = eventually(lambda: [text for reason, text in events(clean) if reason == "AnnotationNotKnown"])
-    assert warned == ["podwire.io/mode: 'later' is not known, there are audit, enforce; the policy is enforced"]
+    assert warned == ["podwire.io/mode: unknown value 'later', expected one of audit, enforce; the policy is enforced"]
     assert not reaches(clean, "web", "db")
 
 

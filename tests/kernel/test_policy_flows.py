@@ -16,7 +16,7 @@ from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
-from podwire.policy.compile import Delta
+from podwire.policy.compile import PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.flows import Losses, forget, verdicts
 from podwire.policy.modes import open_dataplane
@@ -64,7 +64,7 @@ class Node:
 
     def load(self, *, keep: bool) -> None:
         self.plane.load(self.compiler, self.world.devices("n1"), replace(FACTS["n1"], keep=keep))
-        self.losses.follow(Delta(pods=dict(self.compiler.pods)))
+        self.losses.follow(PolicyDelta(pods=dict(self.compiler.pods)))
 
     def allow(self, *, allowed: bool) -> set[str]:
         """Deletes or restores the policy that allows the client; returns the lost permissions."""

@@ -310,7 +310,7 @@ def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> Non
     )
     (said,) = why(machine, "a", "b")["policies"]
     assert said["egress"]["allowed"] and said["ingress"]["allowed"]
-    shut = f"cut off from the other pods of their bridge: {CALLS.rpartition('.')[2]} is 0"
+    shut = f"isolated from the other pods of their bridge: {CALLS.rpartition('.')[2]} is 0"
     assert (said["outcome"], shut in said["message"]) == ("dropped", True), said["message"]
     assert said["nodes"][0]["steps"][-1]["where"] == "forward: bridge podwire-policy forward"
     assert why(machine, "b", "c")["policies"][0]["outcome"] == "allowed"

@@ -287,7 +287,7 @@ def test_no_pod_is_a_router_to_others(world: OtherWorld, planes: Planes, unseen:
 
 @ON_A_BRIDGE
 def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, planes: Planes, unseen: None) -> None:
-    planes["n1"].show = True
+    planes["n1"].enable_netfilter = True
     load(world, planes, OPEN, DENY)
     assert not planes["n1"].problem
     assert not reaches("shop-web", DB)
@@ -366,7 +366,7 @@ def test_a_kernel_without_tables_for_bridges_is_said(world: OtherWorld, planes: 
         try:
             load(world, planes, OPEN, DENY)
             assert planes["n1"].problem == (
-                "cni0: the kernel has no nftables tables of the family bridge; sources are not checked"
+                "cni0: the kernel has no nftables tables of the family bridge; source addresses are not checked"
             )
             assert not reaches("shop-web", DB)
             assert reaches("shop-db", BLOG, patience_s=LATE_S)

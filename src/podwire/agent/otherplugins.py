@@ -19,7 +19,7 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
-from podwire.policy.foreign.discovery import Discovery
+from podwire.policy.foreign.discovery import PodDiscovery
 from podwire.policy.foreign.kernel import KernelLinks
 from podwire.policy.foreign.locate import locate
 from podwire.policy.runner import AttachedPod
@@ -34,8 +34,8 @@ class OtherPlugins:
         self._policies = policies
         self._bridges = policies.bridges
         enforcement = policies.enforcement
-        self._discovery = Discovery(config.node_name, policies.pods, enforcement, KernelLinks(), clock)
-        policies.prepared.append(self._discovery.looked)
+        self._discovery = PodDiscovery(config.node_name, policies.pods, enforcement, KernelLinks(), clock)
+        policies.prepared.append(self._discovery.scanned)
         self.chain = PolicyChain(Ledger(Path(config.state_dir, "policy.db")), self, find, policies.problem)
         if self._bridges is not None:
             self._discovery.bridges_changed = self._bridges.look
@@ -61,7 +61,7 @@ class OtherPlugins:
     def tell(self, bridges_lack: Callable[[str], None], not_found: Callable[[str], None]) -> None:
         """Has somebody told, in words, what bridges lack and which pods are not found; nothing: all is well."""
         if self._bridges is not None:
-            self._bridges.told = bridges_lack
+            self._bridges.report = bridges_lack
 
         def stuck(pods: frozenset[str]) -> None:
             some = ", ".join(sorted(pods)[:3]) + (", ..." if len(pods) > 3 else "")
@@ -95,7 +95,11 @@ class OtherPlugins:
             for family in ("ip", "ip6")
         ]
         lost = "Pods of this node with an address and no device that is known; they are shut off."
-        return [*seen, Sample("podwire_policy_pods_sought", lost, len(self._discovery.sought)), *self.chain.samples()]
+        return [
+            *seen,
+            Sample("podwire_policy_pods_sought", lost, len(self._discovery.unlocated)),
+            *self.chain.samples(),
+        ]
 
 
 def find(named: tuple[str, ...], addresses: tuple[str, ...]) -> str:

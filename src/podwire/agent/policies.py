@@ -25,7 +25,7 @@ from podwire.model.policy import ClusterNetworkPolicy
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.bridges.dataplane import BridgeIsolation, clear
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.policy.flows import FlowKeeper, forget
@@ -97,7 +97,7 @@ class PolicyPart:
             self._enforcement.look_again()
         self._enforcement.configure(settings, tunnel_ports, self._ranges)
         if self.bridges is not None:
-            self.bridges.show = settings.bridge_netfilter == "set"
+            self.bridges.enable_netfilter = settings.bridge_netfilter == "set"
         self._flows.configure(strict=settings.established == "strict")
 
     def _open(self, *, others: bool) -> PolicyDataPlane:
@@ -203,7 +203,7 @@ class PolicyPart:
         """Forgets a pod's device."""
         self._enforcement.detach(one.host_link)
 
-    def committed(self, delta: Delta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
+    def committed(self, delta: PolicyDelta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
         """Takes over a change that is in force; ``changed`` has its causes and when each was received."""
         self._flows.committed(delta, full=full)
         self.status.committed(changed)

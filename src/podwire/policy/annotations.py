@@ -1,7 +1,7 @@
 """The annotations that configure a policy (pure): ``podwire.io/mode`` and ``podwire.io/log``.
 
-An unknown value is ignored: the policy is enforced, and logged as the node's settings say. No other annotation changes
-a policy, so annotations that podwire writes itself have no effect.
+An unknown value is ignored: the policy is enforced, and the node's settings decide what is logged. No other annotation
+changes a policy, so annotations that podwire writes itself have no effect.
 """
 
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ def log_of(annotations: Mapping[str, str]) -> str:
 def problems(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """One sentence for each unknown value."""
     return tuple(
-        f"{name}: {annotations[name]!r} is not known, there are {', '.join(values)}; {_INSTEAD[name]}"
+        f"{name}: unknown value {annotations[name]!r}, expected one of {', '.join(values)}; {_EFFECT[name]}"
         for name, values in VALUES.items()
         if name in annotations and annotations[name] not in values
     )
 
 
-_INSTEAD = {POLICY_MODE: "the policy is enforced", POLICY_LOG: "the settings of the nodes hold"}
+_EFFECT = {POLICY_MODE: "the policy is enforced", POLICY_LOG: "the log settings of the nodes apply"}

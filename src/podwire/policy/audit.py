@@ -1,7 +1,7 @@
-"""What the policies in audit would drop, marked in the table of what is in force (pure).
+"""Marks in a port table which accepted traffic the policies in audit would drop (pure).
 
-Two tables are made of the same rules: one without the policies in audit, which is what holds, and one with them. Where
-the first accepts and the second drops, the ruling stays and says by whom it would be dropped.
+Two tables are made from the same rules: the table in force, without the policies in audit, and a table with them. If
+the first accepts a port and the second drops it, the ruling of the first stays and names the policy that would drop it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,36 +10,36 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from podwire.policy.ports import LAST_PORT, PROTOCOLS, Entry, PortTable, Ruling, Selection
+from podwire.policy.ports import LAST_PORT, PROTOCOLS, PortRuling, PortTable, Ruling, Selection
 
 
 class AuditScope(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a table is in audit."""
+    """The parts of a port table that are in audit."""
 
     policies: frozenset[str] = frozenset()
     """Cluster policies, by name."""
     isolating: bool = False
-    """Whether all NetworkPolicies that isolate are."""
+    """Whether all isolating NetworkPolicies are in audit."""
     passing: Sequence[tuple[Selection, Ruling]] = ()
-    """Rules of the tier Admin that pass to the next one, in order; the rulings have their names."""
+    """Pass rules in audit of the tier Admin, in order; each ruling names the policy and rule."""
 
 
 def mark(held: PortTable, whole: PortTable, audited: AuditScope) -> PortTable:
-    """``held``, with what ``whole`` would drop of it marked."""
-    entries: list[Entry] = []
+    """The table in force (``held``), marked where it accepts and the table with audit (``whole``) drops."""
+    entries: list[PortRuling] = []
     for protocol in PROTOCOLS:
-        for first, last in _pieces(protocol, held, whole, audited):
+        for first, last in _ranges(protocol, held, whole, audited):
             ruling = _marked(held.ruling(protocol, first), whole.ruling(protocol, first), audited, (protocol, first))
-            before = entries[-1] if entries else None
-            if before is not None and (before.protocol, before.ruling) == (protocol, ruling):
-                entries[-1] = Entry(protocol, before.first, last, ruling)
+            previous = entries[-1] if entries else None
+            if previous is not None and (previous.protocol, previous.ruling) == (protocol, ruling):
+                entries[-1] = PortRuling(protocol, previous.first, last, ruling)
             else:
-                entries.append(Entry(protocol, first, last, ruling))
+                entries.append(PortRuling(protocol, first, last, ruling))
     return PortTable(entries=tuple(entries), other=_marked(held.other, whole.other, audited, None))
 
 
-def _pieces(protocol: str, held: PortTable, whole: PortTable, audited: AuditScope) -> Iterator[tuple[int, int]]:
-    """Ranges in which nothing changes."""
+def _ranges(protocol: str, held: PortTable, whole: PortTable, audited: AuditScope) -> Iterator[tuple[int, int]]:
+    """The ranges of ports in which both tables have one ruling each."""
     starts = {0, LAST_PORT + 1}
     for entry in (*held.entries, *whole.entries):
         if entry.protocol == protocol:
@@ -50,15 +50,15 @@ def _pieces(protocol: str, held: PortTable, whole: PortTable, audited: AuditScop
     return ((first, after - 1) for first, after in pairwise(sorted(starts)))
 
 
-def _marked(held: Ruling, whole: Ruling, audited: AuditScope, place: tuple[str, int] | None) -> Ruling:
+def _marked(held: Ruling, whole: Ruling, audited: AuditScope, port: tuple[str, int] | None) -> Ruling:
     if not held.accept or whole.accept:
         return held
     if whole.policy not in audited.policies and (whole.policy or not audited.isolating):
-        whole = replace(_passed(audited, place), log=whole.log)
+        whole = replace(_passed(audited, port), log=whole.log)
     log = held.log if held.log == "all" else whole.log
     return replace(held, log=log, audit=True, audit_policy=whole.policy, audit_rule=whole.rule)
 
 
-def _passed(audited: AuditScope, place: tuple[str, int] | None) -> Ruling:
-    """The rule in audit that would lead past what accepts: there is one, since nothing else can make a drop of it."""
-    return next(ruling for selection, ruling in audited.passing if selection.has(place))
+def _passed(audited: AuditScope, port: tuple[str, int] | None) -> Ruling:
+    """The Pass rule in audit that would skip the accepting rule; there always is one, as no other rule can do that."""
+    return next(ruling for selection, ruling in audited.passing if selection.has(port))

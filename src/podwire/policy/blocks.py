@@ -1,7 +1,7 @@
 """Address ranges of many rules as disjoint intervals (pure).
 
-Ranges and their exceptions overlap as people like; a kernel's interval map wants each address once. Cutting at every
-border gives intervals in which the same rules hold everywhere. One list holds one family, addresses as numbers.
+Ranges and their exceptions may overlap; a kernel's interval map must have each address once. Cutting the ranges at
+every border gives intervals in which the same rules match everywhere. One list holds one family, addresses as numbers.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from itertools import pairwise
 from podwire.model.policy import IPBlock
 
 Interval = tuple[int, int, frozenset[int]]
-"""First and last address, both included, and the numbers of the rules that have a block there."""
+"""First and last address, both included, and the numbers of the rules whose blocks contain them."""
 
 NOWHERE: frozenset[int] = frozenset()
 
@@ -23,13 +23,13 @@ class Blocks:
     """The ranges of some rules in one family, 4 or 6."""
 
     def __init__(self, blocks: Iterable[tuple[int, IPBlock]], family: int) -> None:
-        """``blocks`` with the number of the rule that each belongs to; of another family, it holds nowhere."""
+        """``blocks`` are pairs of a rule's number and a block; blocks of the other family are ignored."""
         self.family = family
         self.intervals: tuple[Interval, ...] = _cut(tuple(blocks), family)
         self._starts = [first for first, _, _ in self.intervals]
 
     def holding(self, address: str) -> frozenset[int]:
-        """The rules that have a block with an address of this family."""
+        """The rules with a block that contains an address of this family."""
         if not self.intervals:
             return NOWHERE
         number = _number(address)
@@ -41,12 +41,12 @@ class Blocks:
 
 @lru_cache(maxsize=1 << 16)
 def _number(address: str) -> int:
-    """Every profile asks for the same addresses, those of all pods."""
+    """An address as a number; cached, because every profile looks up the addresses of all pods."""
     return int(ip_address(address))
 
 
 def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> tuple[Interval, ...]:
-    """Walks over all borders and notes what holds between each two."""
+    """Walks over all borders and collects the rules that match between two neighbouring borders."""
     covered: Counter[int] = Counter()
     excepted: Counter[int] = Counter()
     changes: dict[int, list[tuple[Counter[int], int, int]]] = {}
@@ -59,7 +59,7 @@ def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> tuple[Interval, 
                 changes.setdefault(bounds[0], []).append((count, place, 1))
                 changes.setdefault(bounds[1] + 1, []).append((count, place, -1))
     borders = sorted(changes)
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     for border, following in pairwise(borders):
         for count, place, step in changes[border]:
             count[place] += step
@@ -68,15 +68,15 @@ def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> tuple[Interval, 
         rules = frozenset(blocks[place][0] for place in covered if place not in excepted)
         if not rules:
             continue
-        if found and found[-1][1] == border - 1 and found[-1][2] == rules:
-            found[-1] = (found[-1][0], following - 1, rules)
+        if intervals and intervals[-1][1] == border - 1 and intervals[-1][2] == rules:
+            intervals[-1] = (intervals[-1][0], following - 1, rules)
         else:
-            found.append((border, following - 1, rules))
-    return tuple(found)
+            intervals.append((border, following - 1, rules))
+    return tuple(intervals)
 
 
 def _bounds(cidr: str, family: int) -> tuple[int, int] | None:
-    """First and last address; bits behind the prefix do not count. None: of the other family, or no range."""
+    """First and last address of a range; host bits are ignored. None: of the other family, or not a range."""
     try:
         network = ip_network(cidr.strip(), strict=False)
     except ValueError:

@@ -30,7 +30,7 @@ from podwire.policy.rules import (
     network_policy,
     node_selector,
 )
-from podwire.policy.selectors import Match, SelectorIndex
+from podwire.policy.selectors import SelectorIndex, SelectorMatches
 
 _SPARE_LABELS = 64
 """How many label sets of deleted pods a namespace keeps, at least; pods of jobs have new labels each time."""
@@ -44,8 +44,8 @@ class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
     egress: ProfileKey | None = None
 
 
-class Delta(msgspec.Struct, kw_only=True):
-    """What a flush changed."""
+class PolicyDelta(msgspec.Struct, kw_only=True):
+    """The changes of one :meth:`Compiler.flush`."""
 
     pods: dict[str, PodProfiles | None] = {}
     """Changed pods of this node by key; None: the pod was deleted."""
@@ -74,11 +74,11 @@ class Compiler:
         self._nodes: dict[str, Node] = {}
         self._at: dict[str, set[str]] = {}
         self._node_at: dict[str, str] = {}
-        self._owners: dict[str, tuple[Match, tuple[NamedPort, ...]]] = {}
+        self._owners: dict[str, tuple[SelectorMatches, tuple[NamedPort, ...]]] = {}
         self._version = 0
-        self._in: dict[str, set[str]] = {}
+        self._pods_in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], CompiledPolicy] = {}
-        self._about: dict[int, set[tuple[str, str]]] = {}
+        self._by_subject: dict[int, set[tuple[str, str]]] = {}
         self._dirty_addresses: set[str] = set()
         self._dirty_pods: set[str] = set()
         self._dirty_rules: set[tuple[str, str, str]] = set()
@@ -88,9 +88,9 @@ class Compiler:
         self.pods: dict[str, PodProfiles] = {}
         """The pods of this node by key."""
 
-    def everything(self) -> Delta:
+    def everything(self) -> PolicyDelta:
         """The change from an empty state to the current one."""
-        return Delta(pods=dict(self.pods), made=set(self.profiles))
+        return PolicyDelta(pods=dict(self.pods), made=set(self.profiles))
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """The labels of a namespace, its name among them."""
@@ -109,7 +109,7 @@ class Compiler:
             self._namespaces[name] = dict(labels)
         if self.namespace_labels(name) != before:
             self._index.forget(name)
-            for key in self._in.get(name, ()):
+            for key in self._pods_in.get(name, ()):
                 self._touch(key)
 
     def set_node(self, name: str, node: Node | None) -> None:
@@ -131,8 +131,8 @@ class Compiler:
         before = self._pods.pop(key, None)
         if before is not None:
             namespace = before.metadata.namespace
-            self._in[namespace].discard(key)
-            if self._index.remembered(namespace) > 2 * len(self._in[namespace]) + _SPARE_LABELS:
+            self._pods_in[namespace].discard(key)
+            if self._index.remembered(namespace) > 2 * len(self._pods_in[namespace]) + _SPARE_LABELS:
                 self._index.forget(namespace)
             for address in before.addresses:
                 self._at[address].discard(key)
@@ -140,7 +140,7 @@ class Compiler:
                     del self._at[address]
         if pod is not None and owns_addresses(pod):
             self._pods[key] = pod
-            self._in.setdefault(pod.metadata.namespace, set()).add(key)
+            self._pods_in.setdefault(pod.metadata.namespace, set()).add(key)
             for address in pod.addresses:
                 self._at.setdefault(address, set()).add(key)
         self._touch(key)
@@ -170,12 +170,12 @@ class Compiler:
         before = self._policies.pop(key, None)
         if before is not None:
             before.release(self._index)
-            self._about[before.subject].discard(key)
-            if not self._about[before.subject]:
-                del self._about[before.subject]
+            self._by_subject[before.subject].discard(key)
+            if not self._by_subject[before.subject]:
+                del self._by_subject[before.subject]
         if policy is not None:
             self._policies[key] = policy
-            self._about.setdefault(policy.subject, set()).add(key)
+            self._by_subject.setdefault(policy.subject, set()).add(key)
         if self._version != self._index.version:
             self._version = self._index.version
             self._owners.clear()
@@ -185,9 +185,9 @@ class Compiler:
             if len(rules) < 2 or rules[0] != rules[1]:
                 self._dirty_rules.add((*key, direction))
 
-    def flush(self) -> Delta:
+    def flush(self) -> PolicyDelta:
         """Compiles the objects that were set since the last call, and returns the resulting change."""
-        delta = Delta()
+        delta = PolicyDelta()
         for address in self._dirty_addresses:
             self._owners.pop(address, None)
         for key in sorted(self._dirty_pods):
@@ -208,7 +208,7 @@ class Compiler:
         self._dirty_addresses.clear()
         return delta
 
-    def _drop_unused(self, delta: Delta) -> None:
+    def _drop_unused(self, delta: PolicyDelta) -> None:
         for profile_key in [key for key, uses in self._uses.items() if not uses]:
             del self._uses[profile_key]
             if self.profiles.pop(profile_key, None) is not None:
@@ -222,15 +222,15 @@ class Compiler:
                 changed.add(address)
         return changed
 
-    def _settle(self, key: str, delta: Delta) -> None:
+    def _settle(self, key: str, delta: PolicyDelta) -> None:
         """Updates the profiles of one pod of this node."""
         before = self.pods.get(key)
         pod = self._pods.get(key)
         after = self._profiles_of(pod) if pod is not None and pod.spec.node_name == self.node else None
         if after == before:
             return
-        for each, step in ((after, 1), (before, -1)):
-            for profile_key in (each.ingress, each.egress) if each is not None else ():
+        for profiles, step in ((after, 1), (before, -1)):
+            for profile_key in (profiles.ingress, profiles.egress) if profiles is not None else ():
                 if profile_key is not None:
                     self._uses[profile_key] += step
         if after is None:
@@ -242,8 +242,8 @@ class Compiler:
     def _profiles_of(self, pod: Pod) -> PodProfiles:
         ports = named_ports(pod.declared_ports)
         matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
-        subjects = self._about.keys() & matching
-        selecting = [self._policies[key] for subject in subjects for key in self._about[subject]]
+        subjects = self._by_subject.keys() & matching
+        selecting = [self._policies[key] for subject in subjects for key in self._by_subject[subject]]
         ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
         return PodProfiles(addresses=pod.addresses, ingress=ingress, egress=egress)
 
@@ -279,20 +279,20 @@ class Compiler:
 
     def _fill(self, profile: Profile, peers: dict[str, PeerMatch | None]) -> None:
         """Adds all addresses to a new profile; without blocks, pods with the same labels and ports share one table."""
-        alike: dict[object, PortTable | None] = {}
-        apart = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
+        tables: dict[object, PortTable | None] = {}
+        by_address = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
         by_name = profile.by_name
         for address in self._at:
             owner = self._owners.get(address) or self._owner(address)
-            key: object = address if apart or owner is None else owner if by_name else owner[0]
-            if key not in alike:
-                same = key
-                if owner is not None and not apart:
-                    same = (self._index.numbers(owner[0]), by_name and owner[1])
-                if same not in alike:
-                    alike[same] = profile.table(self._known(address, peers))
-                alike[key] = alike[same]
-            table = alike[key]
+            key: object = address if by_address or owner is None else owner if by_name else owner[0]
+            if key not in tables:
+                shared_key = key
+                if owner is not None and not by_address:
+                    shared_key = (self._index.numbers(owner[0]), by_name and owner[1])
+                if shared_key not in tables:
+                    tables[shared_key] = profile.table(self._known(address, peers))
+                tables[key] = tables[shared_key]
+            table = tables[key]
             if table is not None:
                 profile.hosts[address] = table
         for address in self._node_at.keys() - self._at.keys():
@@ -300,7 +300,7 @@ class Compiler:
         profile.lost.clear()
 
     def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:
-        """As :meth:`peer`, computed once for all profiles."""
+        """The result of :meth:`peer`, computed once for all profiles of a flush."""
         if address not in peers:
             peers[address] = self.peer(address)
         return peers[address]
@@ -338,14 +338,14 @@ class Compiler:
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
         return PeerMatch(address=address, nodes=frozenset(matching), own_node=name == self.node, also=also)
 
-    def _owner(self, address: str) -> tuple[Match, tuple[NamedPort, ...]] | None:
+    def _owner(self, address: str) -> tuple[SelectorMatches, tuple[NamedPort, ...]] | None:
         """Labels and named ports of the pod behind an address; remembered until the address is touched."""
-        found = self._owners.get(address)
-        if found is None and (keys := self._at.get(address)):
+        owner = self._owners.get(address)
+        if owner is None and (keys := self._at.get(address)):
             pod = max((self._pods[key] for key in keys), key=precedence)
             match = self._index.match(pod.metadata.namespace, pod.metadata.labels)
-            found = self._owners[address] = (match, named_ports(pod.declared_ports))
-        return found
+            owner = self._owners[address] = (match, named_ports(pod.declared_ports))
+        return owner
 
     def _node_selectors(self) -> set[str]:
         cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")

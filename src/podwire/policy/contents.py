@@ -1,30 +1,33 @@
-"""How what a data plane holds follows the compiler: profiles that come, then pods, then profiles that end (pure)."""
+"""The order in which a data plane's contents follow the compiler: new profiles, then pods, then unused profiles (pure).
+
+A pod is moved to its new profiles between the two, so no element refers to a profile that does not exist.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from podwire.policy.compile import Compiler, Delta, PodProfiles
+from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
 
 
 class Contents(Protocol):
-    """What a data plane holds of one family."""
+    """The rules and sets that a data plane holds in one family."""
 
-    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
-        """Takes over what became of profiles; the pods that have them are placed by :meth:`place`."""
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: PolicyDelta) -> None:
+        """Updates profiles; :meth:`place` updates the pods that have them."""
         ...
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
-        """A pod has a device and profiles; None: it is gone."""
+        """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
         ...
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
-        """Takes away profiles that no pod has any more."""
+        """Removes profiles that no pod has any more."""
         ...
 
 
-def follow(contents: Contents, compiler: Compiler, delta: Delta, devices: Mapping[str, str]) -> None:
-    """Brings contents up to what a compiler says; ``devices`` has that of each pod of this node."""
+def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta, devices: Mapping[str, str]) -> None:
+    """Applies a change of a compiler to contents; ``devices`` has the device of each pod of this node."""
     contents.follow(compiler.profiles, delta)
     for pod, profiles in delta.pods.items():
         device = devices.get(pod, "")

@@ -4,11 +4,11 @@ A data plane is opened for one network namespace, takes the result of the compil
 one module with a class and a function ``clear``, named in ``policy.registry``; that entry is all that opening,
 fallback, switching, cleaning up, ``podwire state`` and the packet table need.
 
-Every data plane guarantees: 1. closed when in doubt: an unknown device, or a pod that uses another pod's address, is
-dropped; 2. new rules are complete before anything leads to them, so a packet is judged by the rules before a change or
-by those after it; 3. a load with nothing changed writes nothing; 4. a change that the kernel refuses leaves the last
-good state in force and is raised; 5. ``close`` leaves everything in force, ``remove`` and ``clear`` remove what is
-marked as ours and nothing else.
+Every data plane guarantees: 1. closed when in doubt: packets of an unknown device, or of a pod that uses another pod's
+address, are dropped; 2. new rules are complete before any element or jump refers to them, so a packet is checked by the
+rules before a change or by the rules after the change; 3. a load with nothing changed writes nothing; 4. a change that
+the kernel refuses leaves the last good state in force, and the error is raised; 5. ``close`` leaves everything in
+force, ``remove`` and ``clear`` delete only objects with podwire's owner mark.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from podwire.dataplane.plane import DataPlane, Written
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.marks import MARKS
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.policy.status.counts import Counted
@@ -25,7 +25,7 @@ from podwire.policy.verdicts import RuleHit
 
 
 class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy data plane needs to know about its node."""
+    """The facts about the node that a policy data plane needs."""
 
     pod_ranges: tuple[str, ...] = ()
     """The pod ranges of this node, both families."""
@@ -36,17 +36,17 @@ class PolicyFacts(msgspec.Struct, frozen=True, kw_only=True):
     cluster_ranges: tuple[str, ...] = ()
     """The pod ranges of the whole cluster, both families."""
     encapsulation_ports: tuple[int, ...] = ()
-    """UDP ports to which a pod may send to pods alone, since a node may unpack what comes there; IP in IP and GRE too.
-    Empty: pods may encapsulate as they like."""
+    """UDP ports on which a node may decapsulate packets: pods may send to these ports, and IP in IP and GRE, only to
+    pods. Empty: pods may encapsulate."""
     keep: bool = False
-    """Whether a connection that was allowed when it began stays allowed; else every packet is checked."""
+    """Whether a connection that was allowed at its start stays allowed; otherwise every packet is checked."""
     marks: int = MARKS
     """The bits of the packet mark that a data plane may use."""
     bridges: tuple[str, ...] = ()
     """Bridges that have pods as ports: there a pod is identified by its address, not by the device."""
 
     def alike(self, other: "PolicyFacts") -> bool:
-        """Whether both lead to the same rules: ranges and addresses are only elements of sets."""
+        """Whether both facts need the same rules: ranges and addresses are only elements of sets."""
         return self._without_addresses() == other._without_addresses()
 
     def _without_addresses(self) -> "PolicyFacts":
@@ -68,7 +68,7 @@ class FamilyFacts(msgspec.Struct, frozen=True, kw_only=True):
     encapsulation_ports: tuple[int, ...] = ()
     """UDP ports to which pods send to pods alone, with IP in IP and GRE; empty: pods may encapsulate."""
     keep: bool = False
-    """Whether a connection that was allowed when it began stays allowed."""
+    """Whether a connection that was allowed at its start stays allowed."""
     bridges: tuple[str, ...] = ()
     """The bridges that have pods of this node as ports."""
 
@@ -79,7 +79,7 @@ def of_family(facts: PolicyFacts, family: str) -> dict[str, Any]:
     def own(texts: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text for text in texts if (":" in text) == (family == "ip6"))
 
-    found = FamilyFacts(
+    family_facts = FamilyFacts(
         family=family,
         pod_ranges=own(facts.pod_ranges),
         node_addresses=own(facts.addresses),
@@ -89,27 +89,28 @@ def of_family(facts: PolicyFacts, family: str) -> dict[str, Any]:
         keep=facts.keep,
         bridges=facts.bridges,
     )
-    return msgspec.structs.asdict(found)
+    return msgspec.structs.asdict(family_facts)
 
 
 class PolicyDataPlane(DataPlane, Protocol):
     """Enforces policies on one node."""
 
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
-        """Makes the kernel hold exactly what the compiler says; ``devices`` has that of each pod of this node.
+        """Makes the kernel hold exactly the compiler's policies; ``devices`` has the device of each pod of this node.
 
-        Returns what had to be written; every entry is false when nothing had to.
+        Returns the changes that were written; each is false when there was nothing to write.
 
-        Raises: KernelError; what was in force stays.
+        Raises: KernelError; the rules that were in force stay.
         """
         ...
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> Written:
-        """Takes over a change of the compiler; a pod whose device came or went stands in ``delta.pods`` too.
+        """Writes a change of the compiler; ``delta.pods`` also has the pods whose device was added or removed.
 
-        ``facts`` are given where they are others, though alike (:meth:`PolicyFacts.alike`).
+        ``facts`` is None when the facts of the node did not change; new facts must need the same rules
+        (:meth:`PolicyFacts.alike`).
 
         Raises: KernelError; the next call loads everything again.
         """
@@ -123,7 +124,7 @@ class PolicyDataPlane(DataPlane, Protocol):
         ...
 
     def hit(self, prefix: str) -> RuleHit | None:
-        """The rule behind a log prefix; None: the rule was removed long ago, or the prefix is not ours."""
+        """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
         ...
 
     def counts(self) -> tuple[Counted, ...]:
@@ -136,8 +137,8 @@ class PolicyDataPlane(DataPlane, Protocol):
 
 @runtime_checkable
 class Locking(Protocol):
-    """A data plane of which each change takes a lock that others take too."""
+    """A data plane whose changes take a lock that other programs take too."""
 
     def locked(self) -> bool:
-        """Whether somebody holds it now."""
+        """Whether another process holds the lock now."""
         ...

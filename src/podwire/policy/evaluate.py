@@ -60,7 +60,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for questions that the API leaves open."""
+    """Settings for behaviour that the API does not define."""
 
     own_node_egress: bool = True
     """Whether a pod reaches its own node independently of NetworkPolicies."""
@@ -87,7 +87,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The index of the rule in audit; -1: the denial is because no rule allows."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions for both directions; the connection passes when both allow it."""
 
     egress: Decision
@@ -99,9 +99,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return self.egress.allowed and self.ingress.allowed
 
 
-def evaluate(world: World, connection: Connection, rules: EvaluationOptions | None = None) -> Verdict:
+def evaluate(world: World, connection: Connection, rules: EvaluationOptions | None = None) -> ConnectionVerdict:
     """The verdict on a connection."""
-    return Verdict(
+    return ConnectionVerdict(
         egress=decide(world, connection, EGRESS, rules or EvaluationOptions()),
         ingress=decide(world, connection, INGRESS, rules or EvaluationOptions()),
     )
@@ -132,7 +132,7 @@ def ends(connection: Connection, direction: str) -> tuple[Party, Party]:
 def _exempt(subject: Party, peer: Party, direction: str) -> str:
     """Why policies do not apply; empty when they do."""
     if subject.pod is None:
-        return "no pod, and policies select pods alone"
+        return "not a pod, and policies select only pods"
     if peer.pod is not None and key_of(peer.pod.metadata) == key_of(subject.pod.metadata):
         return "a pod reaches itself"
     if direction == INGRESS and own_node(subject, peer):
@@ -173,7 +173,7 @@ class DirectionCase:
             reason = "a pod reaches its own node"
             return self.cluster_tier("Admin") or self.cluster_tier("Baseline") or self.allowed(reason)
         found = self.cluster_tier("Admin") or self.namespace_tier() or self.cluster_tier("Baseline")
-        return found or self.allowed(self.unspoken())
+        return found or self.allowed(self.reason_without_policy())
 
     def audit(self, decided: Decision) -> tuple[tuple[str, ...], int]:
         """The policies in audit that cause a denial, and the index of their rule; none when the decision allows."""
@@ -185,7 +185,7 @@ class DirectionCase:
         if decided.policy in {policy.metadata.name for policy in self.world.cluster_policies if audits(policy)}:
             return (decided.policy,), decided.rule
         passing = self.first("Admin")
-        assert passing is not None, "only a Pass in audit leads by what is in force and accepts"
+        assert passing is not None, "only a Pass rule in audit can skip a rule in force that accepts"
         return (passing[0].metadata.name,), passing[1]
 
     def counts(self, policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
@@ -196,17 +196,17 @@ class DirectionCase:
         """The decision when no policy applies: allowed."""
         return Decision(direction=self.direction, allowed=True, tier="", reason=reason)
 
-    def unspoken(self) -> str:
+    def reason_without_policy(self) -> str:
         """Why no policy applies, as text."""
         cluster = ", ".join(policy.metadata.name for tier in ("Admin", "Baseline") for policy in self.in_order(tier))
         subject = key_of(self.pod.metadata)
         if not cluster:
             return f"no policy selects {subject} for {self.direction.lower()}"
-        return f"no {self.direction.lower()} rule of {cluster} speaks of it, and no NetworkPolicy selects {subject}"
+        return f"no {self.direction.lower()} rule of {cluster} matches, and no NetworkPolicy selects {subject}"
 
     def isolating(self) -> tuple[NetworkPolicy, ...]:
         """The NetworkPolicies that select the pod for this direction."""
-        found = (
+        policies = (
             policy
             for policy in self.world.policies
             if policy.metadata.namespace == self.namespace
@@ -214,7 +214,7 @@ class DirectionCase:
             and self.counts(policy)
             and policy.spec.pod_selector.matches(self.pod.metadata.labels)
         )
-        return tuple(sorted(found, key=lambda policy: policy.metadata.name))
+        return tuple(sorted(policies, key=lambda policy: policy.metadata.name))
 
     def namespace_tier(self) -> Decision | None:
         """The decision by NetworkPolicies; None: none selects the pod."""
@@ -236,11 +236,11 @@ class DirectionCase:
         return Decision(direction=self.direction, allowed=False, tier="Namespace", isolated_by=names)
 
     def peers_match(self, policy: NetworkPolicy, peers: tuple[PolicyPeer, ...]) -> bool:
-        """Whether the other end is one of the peers."""
+        """Whether the peer of the connection is one of ``peers``."""
         return not peers or any(self.peer_matches(policy, peer) for peer in peers)
 
     def peer_matches(self, policy: NetworkPolicy, peer: PolicyPeer) -> bool:
-        """Whether the other end is this peer."""
+        """Whether ``peer`` matches the peer of the connection."""
         if peer.ip_block is not None:
             return any(in_block(address, peer.ip_block) for address in self.peer.addresses)
         if self.peer.pod is None or (peer.pod_selector is None and peer.namespace_selector is None):
@@ -254,11 +254,11 @@ class DirectionCase:
         return peer.pod_selector is None or peer.pod_selector.matches(meta.labels)
 
     def ports_match(self, ports: tuple[PolicyPort, ...]) -> bool:
-        """Whether the destination's port is one of the ports."""
+        """Whether one of ``ports`` matches the destination's port."""
         return not ports or any(self.port_matches(port) for port in ports)
 
     def port_matches(self, port: PolicyPort) -> bool:
-        """Whether the destination's port is this one."""
+        """Whether ``port`` matches the destination's port."""
         connection = self.connection
         if (port.protocol or "TCP") != connection.protocol:
             return False
@@ -278,10 +278,10 @@ class DirectionCase:
 
     def cluster_tier(self, tier: str) -> Decision | None:
         """The decision by cluster policies of one tier; None: the next tier decides."""
-        found = self.first(tier)
-        if found is None or found[2] == "Pass":
+        match = self.first(tier)
+        if match is None or match[2] == "Pass":
             return None
-        policy, index, action = found
+        policy, index, action = match
         allowed, name = action == "Accept", policy.metadata.name
         return Decision(direction=self.direction, allowed=allowed, tier=tier, policy=name, rule=index)
 
@@ -295,8 +295,8 @@ class DirectionCase:
 
     def in_order(self, tier: str) -> Iterator[ClusterNetworkPolicy]:
         """The cluster policies of a tier that select the pod, in order of evaluation."""
-        found = (policy for policy in self.world.cluster_policies if policy.spec.tier == tier)
-        for policy in sorted(found, key=lambda policy: (policy.spec.priority, policy.metadata.name)):
+        policies = (policy for policy in self.world.cluster_policies if policy.spec.tier == tier)
+        for policy in sorted(policies, key=lambda policy: (policy.spec.priority, policy.metadata.name)):
             if self.counts(policy) and self.subject_of(policy.spec.subject):
                 yield policy
 
@@ -308,11 +308,11 @@ class DirectionCase:
 
     def action_of(self, rule: ClusterIngressRule | ClusterEgressRule) -> str:
         """Accept, Deny or Pass; empty when the rule does not match this connection."""
-        if not all(peer.known for peer in rule.peers) or not all(each.known for each in rule.protocols):
+        if not all(peer.known for peer in rule.peers) or not all(protocol.known for protocol in rule.protocols):
             return "" if rule.action == "Accept" else "Deny"
         if not any(self.cluster_peer_matches(peer) for peer in rule.peers):
             return ""
-        if rule.protocols and not any(self.protocol_matches(each) for each in rule.protocols):
+        if rule.protocols and not any(self.protocol_matches(protocol) for protocol in rule.protocols):
             return ""
         return rule.action
 
@@ -325,7 +325,7 @@ class DirectionCase:
         return self.in_namespaces(pod, pods.namespace_selector) and pods.pod_selector.matches(pod.metadata.labels)
 
     def cluster_peer_matches(self, peer: ClusterPeer) -> bool:
-        """Whether the other end is this peer; networks and nodes match only for egress."""
+        """Whether ``peer`` matches the peer of the connection; networks and nodes match only for egress."""
         pod = self.peer.pod
         if peer.namespaces is not None:
             return pod is not None and self.in_namespaces(pod, peer.namespaces)
@@ -339,7 +339,7 @@ class DirectionCase:
         return pod is None and self.on_node(peer.nodes or LabelSelector())
 
     def on_node(self, selector: LabelSelector) -> bool:
-        """Whether the other end is a node whose labels match."""
+        """Whether the peer of the connection is a node whose labels match."""
         nodes = (node for node in self.world.nodes if node.metadata.name == self.peer.node)
         return any(selector.matches(node.metadata.labels) for node in nodes)
 
@@ -371,7 +371,7 @@ def cluster_rules(policy: ClusterNetworkPolicy, direction: str) -> tuple[Cluster
 
 
 def port_in(port: int, ports: ProtocolPorts) -> bool:
-    """Whether a number is among the ports of a protocol."""
+    """Whether ``ports`` has a port number."""
     destination = ports.destination_port
     if destination is None:
         return True
@@ -381,14 +381,14 @@ def port_in(port: int, ports: ProtocolPorts) -> bool:
 
 
 def in_block(address: str, block: IPBlock) -> bool:
-    """Whether an address is in a range and in none of its exceptions; the other family never is."""
-    return _inside(address, block.cidr) and not any(_inside(address, part) for part in block.excepted)
+    """Whether an address is in a block and in none of its exceptions; False for an address of the other family."""
+    return _inside(address, block.cidr) and not any(_inside(address, excepted) for excepted in block.excepted)
 
 
 def _inside(address: str, cidr: str) -> bool:
     """Whether an address is in a range; host bits of the range are ignored, an invalid range contains no address."""
     try:
-        found, network = ip_address(address), ip_network(cidr.strip(), strict=False)
+        value, network = ip_address(address), ip_network(cidr.strip(), strict=False)
     except ValueError:
         return False
-    return found.version == network.version and found in network
+    return value.version == network.version and value in network

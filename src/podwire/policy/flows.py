@@ -1,20 +1,21 @@
-"""Deletes tracked connections that policies deny since a change, where no further packet would be checked.
+"""Deletes tracked connections that policies deny after a change, if no later packet of them would be checked.
 
-The kernel checks each packet in the direction in which its connection began; replies pass unchecked. So a denied TCP
-or SCTP connection ends by itself: the side that began it is not heard any more, and nothing is sent on without
-acknowledgements. A peer that keeps replying without a handshake would go on for ever: datagrams, replies to an echo,
-GRE. Such a flow is deleted from connection tracking, and its next packet is checked as the first of a connection.
+The kernel checks each packet in the original direction of its connection; replies pass unchecked. So a denied TCP or
+SCTP connection ends by itself: packets from the client are dropped, and the server stops without acknowledgements. A
+peer that keeps replying without a handshake would continue for ever: datagrams, echo replies, GRE. Such a flow is
+deleted from connection tracking, and its next packet is checked as the first packet of a connection.
 
-A flow is deleted when policies deny it now and would also deny it from the other side. Where the server may send to the
-client anyway, deleting would turn the flow round: the packets of the client would be the replies. TCP is never
-deleted, nor SCTP after a complete handshake, so a connection that is allowed again continues with the same endpoint.
+A flow is deleted if policies deny it now and would also deny it in the opposite direction. If the server may send to
+the client anyway, deleting would only swap the directions: the packets of the client would be the replies. TCP flows
+are never deleted, nor SCTP flows after a complete handshake, so a connection that is allowed again continues with the
+same endpoint.
 
 Only flows of pods or peers that lost access by a change are looked up: a new peer, port or pod costs nothing. After a
-full load (the first one, or one after a refusal) the flows of all pods with policies are looked up. That costs four
+full load (the first load, or a load after a refusal) the flows of all pods with policies are looked up. That costs four
 walks of the kernel through its table, seven for pods with addresses of both families (360 and 500 ms of one core with
-200,000 entries, of which 70 % are TCP and 15 % are UDP without a second answer), in a thread beside other work.
+200,000 entries, of which 70 % are TCP and 15 % are UDP without a second answer), in a thread while other work goes on.
 Guarantees: 1. a walk begins within 10 ms of the change, or after ten times the duration of the last walk; changes
-meanwhile share one walk; 2. after a failure everything is looked up again, 0.1 s to 30 s later.
+that arrive before that share one walk; 2. after a failure all flows are looked up again, 0.1 s to 30 s later.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
 from podwire.observe.log import Log
-from podwire.policy.compile import Compiler, Delta, PodProfiles
+from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
 from podwire.policy.profile import CompiledRule, Profile, ProfileKey
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
@@ -64,7 +65,7 @@ class Verdicts(msgspec.Struct, frozen=True):
         if self.allowed(source, destination, flow.reply.sport, protocol):
             return False
         if flow.reply.dst != source:
-            return True  # replies are translated back, and deleting the flow ends the translation
+            return True  # replies are translated back; deleting the flow ends the translation
         return not self.allowed(destination, source, flow.original.sport, protocol)
 
     def allowed(self, source: str, destination: str, port: int, protocol: str = "UDP") -> bool:
@@ -90,11 +91,11 @@ class Losses:
         self._pods: dict[str, PodProfiles] = {}
         self._profiles: dict[ProfileKey, Profile] = {}
 
-    def follow(self, delta: Delta) -> set[str]:
-        """The addresses of pods and of peers that a change may deny something."""
+    def follow(self, delta: PolicyDelta) -> set[str]:
+        """The addresses of pods and peers that may have lost access by a change."""
         addresses: set[str] = set()
         pods, profiles = self._compiler.pods, self._compiler.profiles
-        loses = cache(self._loses)  # many pods go from one profile to one other
+        loses = cache(self._loses)  # many pods move between the same two profiles
         for pod in delta.pods:
             before, after = self._pods.get(pod), pods.get(pod)
             if before is None or after is None:
@@ -135,10 +136,10 @@ def may_lose(before: Profile, after: Profile) -> bool:
     rules = (*before.rules, *after.rules)
     if any(rule.action != "Accept" or rule.tier != "Namespace" or rule.audit for rule in rules):
         return True
-    one, other = before.key, after.key
-    if bool(one.policies) < bool(other.policies) or one.own_node_egress > other.own_node_egress:
+    old_key, new_key = before.key, after.key
+    if bool(old_key.policies) < bool(new_key.policies) or old_key.own_node_egress > new_key.own_node_egress:
         return True
-    return one.named != other.named or not _meanings(before.rules) <= _meanings(after.rules)
+    return old_key.named != new_key.named or not _meanings(before.rules) <= _meanings(after.rules)
 
 
 def _meanings(rules: Iterable[CompiledRule]) -> set[CompiledRule]:
@@ -170,7 +171,7 @@ class FlowKeeper:
             self._look(self._losses.everything())
         self._strict = strict
 
-    def committed(self, delta: Delta, *, full: bool = False) -> None:
+    def committed(self, delta: PolicyDelta, *, full: bool = False) -> None:
         """Reports that a change is in force; ``full``: everything was loaded, so earlier changes are not known."""
         lost = self._losses.follow(delta)
         if self._strict:
@@ -196,7 +197,7 @@ class FlowKeeper:
                 forgotten = await asyncio.to_thread(self._forget, self._verdicts, addresses)
             except Unsupported as missing:
                 self._log.warning(
-                    "the kernel cannot delete flows: those that policies deny go on while the peer answers",
+                    "the kernel cannot delete tracked flows: a denied flow continues while its peer replies",
                     missing=missing,
                 )
                 self._strict = False

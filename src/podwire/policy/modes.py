@@ -1,6 +1,6 @@
-"""How policy data planes are opened by their names in :mod:`podwire.policy.registry`, and cleared.
+"""Opens policy data planes by their names in :mod:`podwire.policy.registry`, and clears their state.
 
-The module of each has, beside its class, a function ``clear`` that takes away what an earlier run left.
+The module of a data plane has a class and a function ``clear``, which deletes the state that an earlier run left.
 """
 
 from podwire.dataplane.modes import RegisteredModes
@@ -30,7 +30,7 @@ class PolicyModes(RegisteredModes[PolicyFacts, PolicyDataPlane]):
 
 
 def open_dataplane(name: str, facts: PolicyFacts, netns: NetnsPath = None) -> PolicyDataPlane:
-    """The data plane of that name in a network namespace (None: that of this thread); nothing is written yet.
+    """Opens a data plane by its name in a network namespace (None: that of this thread); nothing is written yet.
 
     Raises: ConfigError for a name that is not in the registry; KernelError, Unsupported naming what is missing.
     """
@@ -38,18 +38,18 @@ def open_dataplane(name: str, facts: PolicyFacts, netns: NetnsPath = None) -> Po
 
 
 def clear_all(netns: NetnsPath = None) -> bool:
-    """Removes what an earlier run left of all modes; returns whether there was anything.
+    """Deletes the state that an earlier run left in any mode; returns whether there was any.
 
-    Raises: KernelError of the first that fails; the others are gone.
+    Raises: KernelError of the first mode that fails; the other modes are cleared.
     """
-    registry, found, failures = PolicyModes(netns), False, []
+    registry, any_removed, failures = PolicyModes(netns), False, []
     for name in registry.names():
         try:
-            found = registry.clear(name) or found
+            any_removed = registry.clear(name) or any_removed
         except Unsupported:
             continue
         except KernelError as failure:
             failures.append(failure)
     if failures:
         raise failures[0]
-    return found
+    return any_removed

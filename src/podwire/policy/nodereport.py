@@ -18,19 +18,29 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.observe.log import Log
 from podwire.policy.status.digest import Digest
-from podwire.policy.status.report import COMMITS, KINDS, LABEL_VALUE, NAMESPACE, Commit, Report, name_of, parse, render
+from podwire.policy.status.report import (
+    COMMITS,
+    KINDS,
+    LABEL_VALUE,
+    NAMESPACE,
+    Commit,
+    EnforcedPolicies,
+    name_of,
+    parse,
+    render,
+)
 from podwire.runtime.backoff import Backoff
 
 _BETWEEN_S = 1.0
 
-Find = Callable[[str, str], ObjectMeta | None]
-"""The metadata of a policy by its kind and key; None: there is no such policy."""
+FindPolicy = Callable[[str, str], ObjectMeta | None]
+"""Returns the metadata of a policy by its kind and key; None: there is no such policy."""
 
 
 class PolicyReport:
-    """The report of one agent; ``node`` gives its Node object, ``find`` its policies."""
+    """Writes the report of one agent; ``node`` returns its Node object, ``find`` a policy."""
 
-    def __init__(self, client: Client, name: str, node: Callable[[], Node | None], find: Find) -> None:
+    def __init__(self, client: Client, name: str, node: Callable[[], Node | None], find: FindPolicy) -> None:
         self._client = client
         self._name = name
         self._node = node
@@ -38,24 +48,24 @@ class PolicyReport:
         self._digests = {kind: Digest() for kind in KINDS}
         self._commits: dict[str, tuple[Commit, ...]] = {}
         self._problem = ""
-        self._told: dict[str, str] | None = None
+        self._written: dict[str, str] | None = None
         self._changed = asyncio.Event()
         self._log = Log("policy")
         self._failure = ""
 
     def committed(self, changed: Mapping[Changed, float]) -> None:
-        """What changed is in force; the values say when it was heard, by the monotonic clock."""
+        """Takes over changes that are in force now; the values are when each was received (monotonic clock)."""
         now = self._client.clock.monotonic()
-        heard = {kind: now for kind in KINDS if kind not in self._commits}
+        received = {kind: now for kind in KINDS if kind not in self._commits}
         for what, at in changed.items():
             kind = what.kind
             if kind in KINDS and self._digests[kind].put(what.key, self._find(kind, what.key)):
-                heard[kind] = min(at, heard.get(kind, at))
+                received[kind] = min(at, received.get(kind, at))
         at_ms = int(self._client.clock.now().timestamp() * 1000)
-        for kind, since in heard.items():
+        for kind, since in received.items():
             commit = Commit(str(self._digests[kind]), at_ms, (now - since) * 1000)
             self._commits[kind] = (*self._commits.get(kind, ()), commit)[-COMMITS:]
-        if heard or self._problem:
+        if received or self._problem:
             self._problem = ""
             self._changed.set()
 
@@ -71,19 +81,19 @@ class PolicyReport:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if await self._told_now():
+            if await self._write_logged():
                 backoff.reset()
                 await self._client.clock.sleep(_BETWEEN_S)
             else:
                 self._changed.set()
                 await self._client.clock.sleep(backoff.next_delay_s())
 
-    async def _told_now(self) -> bool:
+    async def _write_logged(self) -> bool:
         """Writes the report; returns whether it is up to date now."""
         node, failure = self._node(), ""
         try:
             if node is not None:
-                await self._tell(node)
+                await self._write(node)
         except (ApiError, ApiUnreachable, ProtocolError) as problem:
             failure = str(problem)
             if failure != self._failure:
@@ -91,19 +101,19 @@ class PolicyReport:
         self._failure = failure
         return node is not None and not failure
 
-    async def _tell(self, node: Node) -> None:
+    async def _write(self, node: Node) -> None:
         name = name_of(self._name)
-        if self._told is None:
-            self._told = await self._found(name, node)
-        if not self._told and not self._problem and not any(self._digests.values()):
+        if self._written is None:
+            self._written = await self._read(name, node)
+        if not self._written and not self._problem and not any(self._digests.values()):
             return
-        data = render(Report(self._name, self._commits, self._problem))
-        different = {key: text for key, text in data.items() if self._told.get(key) != text}
+        data = render(EnforcedPolicies(self._name, self._commits, self._problem))
+        different = {key: text for key, text in data.items() if self._written.get(key) != text}
         if not different:
             return
-        if not (self._told and await self._patched(name, different)):
+        if not (self._written and await self._patched(name, different)):
             await self._create(name, node, data)
-        self._told = data
+        self._written = data
 
     async def _patched(self, name: str, data: Mapping[str, str]) -> bool:
         """Updates the ConfigMap; returns False when it was deleted."""
@@ -113,17 +123,17 @@ class PolicyReport:
             return False
         return True
 
-    async def _found(self, name: str, node: Node) -> dict[str, str]:
+    async def _read(self, name: str, node: Node) -> dict[str, str]:
         """The data of the existing ConfigMap; commits that are still in force keep their time."""
         try:
-            found = await self._client.get(CONFIGMAPS, name, NAMESPACE)
+            config_map = await self._client.get(CONFIGMAPS, name, NAMESPACE)
         except NotFound:
             return {}
-        owners = found["metadata"].get("ownerReferences") or [{}]
+        owners = config_map["metadata"].get("ownerReferences") or [{}]
         if owners[0].get("uid") != node.metadata.uid:
             await self._client.delete(CONFIGMAPS, name, NAMESPACE)
             return {}
-        data = dict(found.get("data") or {})
+        data = dict(config_map.get("data") or {})
         for kind, commits in parse(data).commits.items():
             own = self._commits.get(kind, ())
             if commits and own and commits[-1].digest == own[0].digest:
@@ -141,5 +151,5 @@ class PolicyReport:
         try:
             await self._client.create(CONFIGMAPS, body, NAMESPACE)
         except AlreadyExists:
-            self._told = None
+            self._written = None
             raise

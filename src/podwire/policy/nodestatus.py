@@ -32,13 +32,13 @@ _BUCKETS = doubling_bounds(0.001, 14)
 
 
 Explain = Callable[[World, Connection, EvaluationOptions, str], tuple[bool, str]]
-"""Whether policies let a connection through, and why. With the name of a direction: the audit finding there."""
+"""Returns whether policies allow a connection, and why. With the name of a direction: the result of audit there."""
 
 
 class PolicyStatus:
     """The policy status published by one agent.
 
-    ``plane`` says what rules count and log, ``explain`` the reason for a line of the log.
+    ``plane`` returns counters and logged rules, ``explain`` the reason for a line of the log.
     """
 
     def __init__(self, client: Client, node: str, sources: Sources, plane: PolicyDataPlane, explain: Explain) -> None:
@@ -53,15 +53,15 @@ class PolicyStatus:
         self._failed_at = 0.0
         self._failing = 0
         self._logs: bool | None = None
-        self._text = Log("policy")
+        self._log = Log("policy")
         self._enforcement: Enforcement | None = None
-        self.report = PolicyReport(client, node, self._own, self._meta)
+        self.report = PolicyReport(client, node, self._own_node, self._meta)
 
     def follow(self, enforcement: Enforcement) -> None:
         """Publishes the status of this enforcement from now on."""
         self._enforcement = enforcement
-        sight = PacketLookups(self._node, self._plane.hit, enforcement.compiler.party, self._why)
-        self.log = PolicyLog(sight, self._client.clock)
+        lookups = PacketLookups(self._node, self._plane.hit, enforcement.compiler.party, self._why)
+        self.log = PolicyLog(lookups, self._client.clock)
 
     def configure(self, settings: PolicySettings) -> PolicySettings:
         """Takes over settings; returns those in effect here: without nflog in the kernel, logging is off."""
@@ -75,14 +75,14 @@ class PolicyStatus:
             answer = Features().probe("nflog")
             self._logs = bool(answer)
             if not answer:
-                self._text.warning("cannot log packets that policies drop", problem=answer)
+                self._log.warning("cannot log packets that policies drop", problem=answer)
         return self._logs
 
     def committed(self, changed: Mapping[Changed, float]) -> None:
         """Takes over changes that are in force now; the values are when each was received (monotonic)."""
         now = self._client.clock.monotonic()
-        for heard in changed.values():
-            self._delays.observe(now - heard)
+        for received in changed.values():
+            self._delays.observe(now - received)
         self._failing = 0
         self.report.committed(changed)
 
@@ -93,7 +93,7 @@ class PolicyStatus:
         self.report.refused(str(failure))
 
     def tasks(self, health: Health) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What is to run, by name; metrics are added to ``health``."""
+        """The tasks to run, by name; metrics are added to ``health``."""
         health.metrics["policy status"] = self._samples
         health.metrics["policy log"] = self.log.samples
         return {"policy report": self.report.run, "policy log": self.log.run}
@@ -103,20 +103,20 @@ class PolicyStatus:
         return {LOG_PAGE: self.log.page, COUNTERS_PAGE: self._counters}
 
     def _counters(self, _query: Query) -> Iterator[str]:
-        for each in self._counts():
-            yield msgspec.json.encode(counter(each)).decode()
+        for counted in self._counts():
+            yield msgspec.json.encode(counter(counted)).decode()
 
     def _counts(self) -> tuple[Counted, ...]:
         try:
             return self._plane.counts()
         except KernelError as failure:
-            self._text.warning("cannot read the counters of policy rules", problem=failure)
+            self._log.warning("cannot read the counters of policy rules", problem=failure)
             return ()
 
     def _samples(self) -> list[Metric]:
         programmed = self._enforcement is None or self._enforcement.programmed.is_set()
         lag = self._enforcement.waiting_s if self._enforcement is not None else 0.0
-        found: list[Metric] = [
+        samples: list[Metric] = [
             self._delays.histogram(
                 "podwire_policy_programming_seconds", "Time from receiving a change until it is in force."
             ),
@@ -132,10 +132,10 @@ class PolicyStatus:
             ),
         ]
         for name, text, labels, value in self._series.samples(self._counts()):
-            found.append(Sample(name, text, value, labels, kind="counter"))
-        return found
+            samples.append(Sample(name, text, value, labels, kind="counter"))
+        return samples
 
-    def _own(self) -> Node | None:
+    def _own_node(self) -> Node | None:
         return self._sources.nodes.objects.get(self._node)
 
     def _meta(self, kind: str, key: str) -> ObjectMeta | None:
@@ -162,19 +162,21 @@ class PolicyStatus:
             pods=pods,
             namespaces=namespaces,
             nodes=tuple(sources.nodes.objects[end.node] for end in ends if end.node in sources.nodes.objects),
-            policies=tuple(each for each in sources.policies.objects.values() if each.metadata.namespace in spaces),
+            policies=tuple(
+                policy for policy in sources.policies.objects.values() if policy.metadata.namespace in spaces
+            ),
             cluster_policies=tuple(sources.cluster_policies.objects.values()),
         )
 
 
-def counter(each: Counted) -> dict[str, object]:
+def counter(counted: Counted) -> dict[str, object]:
     """The counter of a rule as the page shows it."""
-    hit = each.hit
+    hit = counted.hit
     return {
         "policies": hit.policies,
         "direction": hit.direction.lower(),
         "rule": hit.rule if hit.rule >= 0 else None,
         "verdict": hit.verdict,
-        "packets": each.count.packets,
-        "bytes": each.count.bytes,
+        "packets": counted.count.packets,
+        "bytes": counted.count.bytes,
     }

@@ -1,4 +1,4 @@
-"""The policy log: packets that policies drop, would drop or let through, read from nflog and shown with names.
+"""The policy log: packets that policies drop, would drop or allow, read from nflog and written with pod names.
 
 The log never delays packets: rules count and drop by themselves, and the log reads copies, at most ``rate`` a second
 from each rule. Guarantees: 1. at most ``rate`` lines a second are written, after a burst of ``burst``; packets above
@@ -36,8 +36,8 @@ _SAME_S = 60.0
 _FLOWS = 1024
 
 
-Flow = tuple[str, str, str, int, str, int]
-"""The rule that let the packet pass, the protocol, and both ends."""
+LoggedFlow = tuple[str, str, str, int, str, int]
+"""The log prefix of the rule that accepted the packet, the protocol, and both ends."""
 
 
 class PacketLookups(msgspec.Struct, frozen=True):
@@ -55,17 +55,17 @@ class PacketLookups(msgspec.Struct, frozen=True):
 class PolicyLog:
     """The log of one node."""
 
-    def __init__(self, sight: PacketLookups, clock: Clock) -> None:
-        self._sight = sight
+    def __init__(self, lookups: PacketLookups, clock: Clock) -> None:
+        self._lookups = lookups
         self._clock = clock
         self._settings = LogSettings(group=0)
         self._changed = asyncio.Event()
         self._kept: deque[tuple[int, LoggedPacket]] = deque(maxlen=_REMEMBERED)
         self._number = 0
-        self._flows: dict[Flow, float] = {}
+        self._flows: dict[LoggedFlow, float] = {}
         self._tokens, self._filled_at = 0.0, clock.monotonic()
-        self._passed = 0
-        self._told = 0
+        self._skipped = 0
+        self._summarized = 0
         self._lost = 0
         self._broken = False
         self._log = Log("policy")
@@ -79,7 +79,7 @@ class PolicyLog:
 
     async def run(self) -> None:
         """Listens until cancelled."""
-        said = ""
+        logged_problem = ""
         while True:
             self._changed.clear()
             if not self._settings.group:
@@ -88,12 +88,12 @@ class PolicyLog:
             try:
                 source = Nflog(self._settings.group)
             except KernelError as failure:
-                if str(failure) != said:
-                    said = str(failure)
+                if str(failure) != logged_problem:
+                    logged_problem = str(failure)
                     self._log.warning("cannot log packets that policies drop", problem=failure)
                 await wait_first(self._changed, self._clock.sleep(_AGAIN_S))
                 continue
-            said = ""
+            logged_problem = ""
             await self._listen(source)
             if self._broken:
                 await self._clock.sleep(_BROKEN_S)
@@ -118,52 +118,54 @@ class PolicyLog:
         grown = self._tokens + (now - self._filled_at) * self._settings.rate
         self._tokens, self._filled_at = min(grown, float(self._settings.burst)), now
         try:
-            found, passed = source.read(int(self._tokens))
+            packets, passed = source.read(int(self._tokens))
         except KernelError as failure:
             self._log.warning("lost the nflog socket of the policy log, opening it again", problem=failure)
             self._broken = True
             self._changed.set()
             return
-        self._tokens -= len(found)
-        self._passed += passed
-        for one in found:
-            self.tell(one)
+        self._tokens -= len(packets)
+        self._skipped += passed
+        for packet in packets:
+            self.write(packet)
 
     def _summarize(self) -> None:
         """Logs how many packets were not logged since the last summary."""
-        missing = self._passed + self._lost
-        if missing > self._told:
-            self._log.warning("policy log: packets above the rate limit were not logged", packets=missing - self._told)
-            self._told = missing
+        missing = self._skipped + self._lost
+        if missing > self._summarized:
+            self._log.warning(
+                "policy log: packets above the rate limit were not logged", packets=missing - self._summarized
+            )
+            self._summarized = missing
 
-    def tell(self, one: Logged) -> None:
+    def write(self, packet: Logged) -> None:
         """Writes a line for a packet."""
-        hit = self._sight.hit(one.prefix)
-        if hit is not None and hit.ruling.accept and self._is_known(_flow_of(one)):
+        hit = self._lookups.hit(packet.prefix)
+        if hit is not None and hit.ruling.accept and self._is_known(_flow_of(packet)):
             return
-        protocol = "ICMP" if one.protocol == "ICMPv6" else one.protocol
+        protocol = "ICMP" if packet.protocol == "ICMPv6" else packet.protocol
         connection = Connection(
-            source=self._sight.party(one.source),
-            destination=self._sight.party(one.destination),
+            source=self._lookups.party(packet.source),
+            destination=self._lookups.party(packet.destination),
             protocol=protocol,
-            port=one.destination_port,
+            port=packet.destination_port,
         )
-        at_s = one.at if one.at is not None else self._clock.now().timestamp()
-        why = _apart(one, connection) if one.prefix in APART else self._why(connection, hit)
-        made = logged_packet(self._sight.node, at_s, hit, connection, source_port=one.source_port, why=why)
+        at_s = packet.at if packet.at is not None else self._clock.now().timestamp()
+        why = _apart(packet, connection) if packet.prefix in APART else self._why(connection, hit)
+        line = logged_packet(self._lookups.node, at_s, hit, connection, source_port=packet.source_port, why=why)
         self._number += 1
-        self._kept.append((self._number, made))
-        self._log.info(made.verdict, **made.fields())
+        self._kept.append((self._number, line))
+        self._log.info(line.verdict, **line.fields())
 
     def _why(self, connection: Connection, hit: RuleHit | None) -> str:
         """Why a packet hit the rule; policies may have changed since."""
         audited = hit.direction if hit is not None and hit.ruling.audit else ""
-        passes, text = self._sight.why(connection, audited)
+        passes, text = self._lookups.why(connection, audited)
         if hit is None or hit.ruling.accept or not passes:
-            return text  # what one direction accepts, the other may drop
+            return text  # one direction may accept a packet that the other direction drops
         return f"{text}; the rules were different when the packet came ({hit.text})"
 
-    def _is_known(self, flow: Flow) -> bool:
+    def _is_known(self, flow: LoggedFlow) -> bool:
         """Whether the connection had a line within the last minute."""
         now = self._clock.monotonic()
         if now - self._flows.get(flow, -_SAME_S) < _SAME_S:
@@ -175,21 +177,23 @@ class PolicyLog:
         return False
 
     def page(self, query: Query) -> Iterator[str]:
-        """The kept lines as JSON with their ``number``; only those after number ``after``, at most the last ``last``.
+        """The kept lines as JSON, each with its ``number``: lines after number ``after``, at most the ``last`` newest.
 
         Raises: ValueError when ``after`` or ``last`` is not a number.
         """
         after = int(query.get("after", ["0"])[0])
         last = int(query.get("last", [str(_REMEMBERED)])[0])
-        found = [entry for entry in self._kept if entry[0] > after]
-        shown = found[max(0, len(found) - last) :]
-        return (msgspec.json.encode({"number": number, **msgspec.to_builtins(one)}).decode() for number, one in shown)
+        entries = [entry for entry in self._kept if entry[0] > after]
+        shown = entries[max(0, len(entries) - last) :]
+        return (
+            msgspec.json.encode({"number": number, **msgspec.to_builtins(packet)}).decode() for number, packet in shown
+        )
 
     def samples(self) -> list[Metric]:
         """How many packets were logged, skipped and lost."""
         counted = (
             ("podwire_policy_logged_total", "Policy packets that have a line in the log.", self._number),
-            ("podwire_policy_log_passed_total", "Policy packets above the rate limit of the log.", self._passed),
+            ("podwire_policy_log_passed_total", "Policy packets above the rate limit of the log.", self._skipped),
             (
                 "podwire_policy_log_lost_total",
                 "Policy packets lost in the nflog queue.",
@@ -199,13 +203,13 @@ class PolicyLog:
         return [Sample(name, text, value, kind="counter") for name, text, value in counted]
 
 
-def _apart(one: Logged, connection: Connection) -> str:
+def _apart(packet: Logged, connection: Connection) -> str:
     """Why a packet was dropped for a reason other than policies."""
     port = f" {connection.port}" if connection.port else ""
     ends = f"{connection.source.name} -> {connection.destination.name} {connection.protocol}{port}"
-    devices = (("from", one.input), ("to", one.output))
-    way = " ".join(f"{word} {_device(number)}" for word, number in devices if number)
-    return f"{ends}: dropped: {APART[one.prefix]} ({way})"
+    devices = (("from", packet.input), ("to", packet.output))
+    devices_text = " ".join(f"{word} {_device(number)}" for word, number in devices if number)
+    return f"{ends}: dropped: {APART[packet.prefix]} ({devices_text})"
 
 
 def _device(number: int) -> str:
@@ -215,5 +219,12 @@ def _device(number: int) -> str:
         return f"device {number}"
 
 
-def _flow_of(one: Logged) -> Flow:
-    return one.prefix, one.protocol, one.source, one.source_port, one.destination, one.destination_port
+def _flow_of(packet: Logged) -> LoggedFlow:
+    return (
+        packet.prefix,
+        packet.protocol,
+        packet.source,
+        packet.source_port,
+        packet.destination,
+        packet.destination_port,
+    )

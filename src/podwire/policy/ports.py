@@ -27,15 +27,15 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, order=True):
     policy: str = ""
     """The key of the policy; empty: no rule allows, or no policy applies."""
     rule: int = -1
-    """The place of the rule in the list of its direction."""
+    """The index of the rule in the list of its direction."""
     log: str = ""
-    """Which of its packets are logged: ``all``, ``drops`` or ``none``; empty: as the node's settings say."""
+    """Which packets are logged: ``all``, ``drops`` or ``none``; empty: the node's settings decide."""
     audit: bool = False
     """Accepted, and dropped if the policies in audit were in force."""
     audit_policy: str = ""
     """The policy in audit whose rule would drop it; empty: no rule of the NetworkPolicies in audit allows."""
     audit_rule: int = -1
-    """The place of that rule."""
+    """The index of that rule."""
 
 
 class Selection(msgspec.Struct, frozen=True, gc=False):
@@ -45,15 +45,15 @@ class Selection(msgspec.Struct, frozen=True, gc=False):
     """In the order of :data:`PROTOCOLS`; a protocol without ranges is left out."""
     other: bool = False
 
-    def has(self, place: tuple[str, int] | None) -> bool:
-        """Whether a protocol and port are selected; None: whether protocols without ports are."""
-        if place is None:
+    def has(self, port: tuple[str, int] | None) -> bool:
+        """Whether a protocol and port are selected; None: whether protocols without ports are selected."""
+        if port is None:
             return self.other
-        return any(first <= place[1] <= last for first, last in dict(self.ports).get(place[0], ()))
+        return any(first <= port[1] <= last for first, last in dict(self.ports).get(port[0], ()))
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False, order=True):
-    """One range of one protocol."""
+class PortRuling(msgspec.Struct, frozen=True, gc=False, order=True):
+    """The ruling for one range of ports of one protocol."""
 
     protocol: str
     first: int
@@ -64,8 +64,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False, order=True):
 class PortTable(msgspec.Struct, frozen=True, gc=False):
     """The rulings for all ports, disjoint and without gaps."""
 
-    entries: tuple[Entry, ...]
-    """By protocol in the order of :data:`PROTOCOLS`, then by port; neighbours have different rulings."""
+    entries: tuple[PortRuling, ...]
+    """In the order of :data:`PROTOCOLS`, then by port; adjacent ranges have different rulings."""
     other: Ruling
     """For protocols without ports, such as ICMP."""
 
@@ -95,11 +95,11 @@ class PortTable(msgspec.Struct, frozen=True, gc=False):
 
     def accepting(self, *, accept: bool) -> dict[str, Ranges]:
         """The ports that are accepted, or those that are dropped, by protocol."""
-        found: dict[str, list[Range]] = {protocol: [] for protocol in PROTOCOLS}
+        result: dict[str, list[Range]] = {protocol: [] for protocol in PROTOCOLS}
         for entry in self.entries:
             if entry.ruling.accept == accept:
-                found[entry.protocol].append((entry.first, entry.last))
-        return {protocol: merged(ranges) for protocol, ranges in found.items()}
+                result[entry.protocol].append((entry.first, entry.last))
+        return {protocol: merged(ranges) for protocol, ranges in result.items()}
 
 
 EVERYTHING = Selection(ports=tuple((protocol, EVERY_PORT) for protocol in PROTOCOLS), other=True)
@@ -107,66 +107,66 @@ NOTHING = Selection(ports=())
 
 
 def merged(ranges: Iterable[Range]) -> Ranges:
-    """Ranges in any order, overlapping or not, as disjoint ones."""
-    found: list[Range] = []
+    """Disjoint ranges with the same ports as ``ranges``, which may overlap and be in any order."""
+    result: list[Range] = []
     for first, last in sorted(ranges):
         if first > last:
             continue
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
         else:
-            found.append((first, last))
-    return tuple(found)
+            result.append((first, last))
+    return tuple(result)
 
 
-def overlap(one: Ranges, other: Ranges) -> Ranges:
-    """The ports that are in both."""
-    found: list[Range] = []
-    mine, theirs = 0, 0
-    while mine < len(one) and theirs < len(other):
-        first, last = max(one[mine][0], other[theirs][0]), min(one[mine][1], other[theirs][1])
+def overlap(ranges: Ranges, others: Ranges) -> Ranges:
+    """The ports that both have."""
+    result: list[Range] = []
+    index, other_index = 0, 0
+    while index < len(ranges) and other_index < len(others):
+        first, last = max(ranges[index][0], others[other_index][0]), min(ranges[index][1], others[other_index][1])
         if first <= last:
-            found.append((first, last))
-        if one[mine][1] < other[theirs][1]:
-            mine += 1
+            result.append((first, last))
+        if ranges[index][1] < others[other_index][1]:
+            index += 1
         else:
-            theirs += 1
-    return tuple(found)
+            other_index += 1
+    return tuple(result)
 
 
-def without(one: Ranges, other: Ranges) -> Ranges:
+def without(ranges: Ranges, others: Ranges) -> Ranges:
     """The ports of the first without those of the second, in one pass over both."""
-    found: list[Range] = []
-    at = 0
-    for first, last in one:
-        while at < len(other) and other[at][1] < first:
-            at += 1
-        start, place = first, at
-        while place < len(other) and other[place][0] <= last:
-            taken, until = other[place]
+    result: list[Range] = []
+    outer = 0
+    for first, last in ranges:
+        while outer < len(others) and others[outer][1] < first:
+            outer += 1
+        start, inner = first, outer
+        while inner < len(others) and others[inner][0] <= last:
+            taken, last_taken = others[inner]
             if taken > start:
-                found.append((start, taken - 1))
-            start = until + 1
-            place += 1
-        at = max(at, place - 1)
+                result.append((start, taken - 1))
+            start = last_taken + 1
+            inner += 1
+        outer = max(outer, inner - 1)
         if start <= last:
-            found.append((start, last))
-    return tuple(found)
+            result.append((start, last))
+    return tuple(result)
 
 
 def selection(ports: Mapping[str, Iterable[Range]], *, other: bool = False) -> Selection:
     """A selection from ranges in any order; unknown protocols and those without ports are left out."""
-    each = ((protocol, merged(ports.get(protocol, ()))) for protocol in PROTOCOLS)
-    return Selection(ports=tuple((protocol, ranges) for protocol, ranges in each if ranges), other=other)
+    merged_ports = ((protocol, merged(ports.get(protocol, ()))) for protocol in PROTOCOLS)
+    return Selection(ports=tuple((protocol, ranges) for protocol, ranges in merged_ports if ranges), other=other)
 
 
 def union(selections: Sequence[Selection]) -> Selection:
     """The ports that any of the selections contains."""
     ports: dict[str, list[Range]] = {}
-    for each in selections:
-        for protocol, ranges in each.ports:
+    for selection_of_rule in selections:
+        for protocol, ranges in selection_of_rule.ports:
             ports.setdefault(protocol, []).extend(ranges)
-    return selection(ports, other=any(each.other for each in selections))
+    return selection(ports, other=any(selection_of_rule.other for selection_of_rule in selections))
 
 
 class PortTableBuilder:
@@ -209,12 +209,12 @@ class PortTableBuilder:
         """The finished table; ports that are still undecided get the ruling ``rest``."""
         self.decide(EVERYTHING, rest)
         assert self._other is not None, "everything is decided"
-        entries: list[Entry] = []
+        entries: list[PortRuling] = []
         for protocol in PROTOCOLS:
             for first, last, ruling in sorted(self._entries[protocol]):
                 before = entries[-1] if entries else None
                 if before is not None and (before.protocol, before.ruling) == (protocol, ruling):
-                    entries[-1] = Entry(protocol, before.first, last, ruling)
+                    entries[-1] = PortRuling(protocol, before.first, last, ruling)
                 else:
-                    entries.append(Entry(protocol, first, last, ruling))
+                    entries.append(PortRuling(protocol, first, last, ruling))
         return PortTable(entries=tuple(entries), other=self._other)

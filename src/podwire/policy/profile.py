@@ -50,15 +50,15 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     """The log setting of the policy, as in :class:`~podwire.policy.ports.Ruling`."""
 
-    def speaks_of(self, named: tuple[NamedPort, ...]) -> Selection:
+    def ports_for(self, named: tuple[NamedPort, ...]) -> Selection:
         """The ports of the rule for a destination with these named ports."""
         if not self.names:
             return self.ports
         resolved = [
             selection({protocol: ((number, number),)})
-            for wanted, of in self.names
+            for wanted, wanted_protocol in self.names
             for name, protocol, number in named
-            if name == wanted and of in ("", protocol)
+            if name == wanted and wanted_protocol in ("", protocol)
         ]
         return union((self.ports, *resolved))
 
@@ -159,11 +159,11 @@ class Profile:
     def _matched(self, selectors: frozenset[int]) -> frozenset[int]:
         """The indexes of the rules that match a pod with these selectors."""
         own = self._selectors & selectors
-        found = self._of_selectors.get(own)
-        if found is None:
+        cached = self._of_selectors.get(own)
+        if cached is None:
             places = (place for number in own for place in self._of_selector[number])
-            found = self._of_selectors[own] = self._everyone.union(places)
-        return found
+            cached = self._of_selectors[own] = self._everyone.union(places)
+        return cached
 
     def at(self, address: str) -> PortTable:
         """The table of an address."""
@@ -191,38 +191,38 @@ class Profile:
     def _lessens(self, before: PortTable, after: PortTable) -> bool:
         """Whether traffic is denied now that was accepted; cached, since tables live as long as the profile."""
         pair = (id(before), id(after))
-        found = self._lessening.get(pair)
-        if found is None:
-            found = self._lessening[pair] = before.lessens(after)
-        return found
+        cached = self._lessening.get(pair)
+        if cached is None:
+            cached = self._lessening[pair] = before.lessens(after)
+        return cached
 
     def _table(self, matched: frozenset[int], named: tuple[NamedPort, ...], *, own_node: bool) -> PortTable:
         key = (matched, named, own_node)
-        found = self._tables.get(key)
-        if found is None:
+        cached = self._tables.get(key)
+        if cached is None:
             destination = self.key.named if self.key.direction == "Ingress" else named
-            found = self._tables[key] = self._make(sorted(matched), destination, own_node=own_node)
-        return found
+            cached = self._tables[key] = self._make(sorted(matched), destination, own_node=own_node)
+        return cached
 
     def _make(self, matched: list[int], named: tuple[NamedPort, ...], *, own_node: bool) -> PortTable:
         rules = [self.rules[place] for place in matched]
         denied = DENIED if not self.key.log else Ruling(accept=False, log=self.key.log)
         isolated = bool(self.key.policies) and not own_node
         would_isolate = bool(self.key.audited) and not own_node
-        held = _decided([rule for rule in rules if not rule.audit], named, denied if isolated else None)
+        in_force = _decided([rule for rule in rules if not rule.audit], named, denied if isolated else None)
         if not would_isolate and not any(rule.audit for rule in rules):
-            return held
+            return in_force
         audited = AuditScope(
             policies=frozenset(rule.policy for rule in rules if rule.audit and rule.tier != "Namespace"),
             isolating=not isolated,
             passing=tuple(
-                (rule.speaks_of(named), Ruling(accept=False, policy=rule.policy, rule=rule.place))
+                (rule.ports_for(named), Ruling(accept=False, policy=rule.policy, rule=rule.place))
                 for rule in rules
                 if rule.audit and rule.tier == "Admin" and rule.action == "Pass"
             ),
         )
         whole = _decided(rules, named, denied if isolated or would_isolate else None)
-        return mark(held, whole, audited)
+        return mark(in_force, whole, audited)
 
 
 def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied: Ruling | None) -> PortTable:
@@ -239,7 +239,7 @@ def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied
 def _decide(maker: PortTableBuilder, rules: Iterable[CompiledRule], named: tuple[NamedPort, ...]) -> None:
     """Applies the rules of one tier."""
     for rule in rules:
-        ports = rule.speaks_of(named)
+        ports = rule.ports_for(named)
         if rule.action == "Pass":
             maker.pass_on(ports)
         else:

@@ -1,6 +1,6 @@
-"""The policy data planes by name, in the order in which one stands in for another that cannot be had (pure).
+"""The policy data planes by name, in the order in which ``auto`` and a fallback try them (pure).
 
-Each is a class that programs, in a module that is imported when it is chosen.
+Each entry names the class of a data plane; its module is imported when the data plane is chosen.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from podwire.runtime.registry import Registry
 
 AUTO = "auto"
-"""Asks for the first that this machine has."""
+"""The mode that selects the first data plane that the machine supports."""
 
 DATAPLANES: Registry[Any] = Registry(
     "data plane of policies",
@@ -27,7 +27,9 @@ TRACERS: Registry[Any] = Registry(
         "iptables": "podwire.policy.dataplanes.iptables.tracing",
     },
 )
-"""What follows a packet through the state of a data plane, by the name of the data plane (``policy.tracing``)."""
+"""The modules that trace a packet through the state of a data plane (``policy.tracing``), by data plane."""
 
 FEATURES = {"nftables": "nftables"}
-"""The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
+"""The kernel feature (``kernel.features``) that a data plane needs; a data plane that is not listed checks by
+itself.
+"""

@@ -44,25 +44,25 @@ class CompiledPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Admin, Namespace or Baseline."""
     priority: int = 0
     subject: int
-    """The number of the selector of the pods that it is about."""
+    """The number of the selector of the pods that the policy selects."""
     rules: dict[str, tuple[CompiledRule, ...]]
-    """By direction; a NetworkPolicy isolates for the directions that are there, whether they have rules or not."""
+    """By direction; a NetworkPolicy isolates in each direction that is a key, also without rules."""
     names: dict[str, frozenset[str]]
-    """The named ports of its rules, by direction."""
+    """The named ports of the rules, by direction."""
     audit: bool = False
-    """Whether it is in audit, and so not in force."""
+    """Whether the policy is in audit, and so not in force."""
     log: str = ""
-    """What it has logged: ``all``, ``drops`` or ``none``; empty: as the node's settings say."""
+    """Which packets are logged: ``all``, ``drops`` or ``none``; empty: the node's settings decide."""
     taken: tuple[int, ...]
 
     def release(self, index: SelectorIndex) -> None:
-        """Gives the numbers of its selectors back."""
+        """Releases the selectors of the policy."""
         for number in self.taken:
             index.release(number)
 
 
 class _SelectorNumbers:
-    """Takes numbers and remembers them."""
+    """Takes the numbers of selectors from an index, and lists them."""
 
     def __init__(self, index: SelectorIndex) -> None:
         self._index = index
@@ -79,15 +79,15 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> CompiledPolic
     take = _SelectorNumbers(index)
     namespace = policy.metadata.namespace
     spec = policy.spec
-    of: dict[str, tuple[IngressRule | EgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
+    rules_of: dict[str, tuple[IngressRule | EgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
     key = key_of(policy.metadata)
     rules = {
-        direction: tuple(_rule(key, place, rule, namespace, take) for place, rule in enumerate(of[direction]))
+        direction: tuple(_rule(key, place, rule, namespace, take) for place, rule in enumerate(rules_of[direction]))
         for direction in DIRECTIONS
         if direction in spec.types
     }
     subject = take(PodSelector(namespace=namespace, pods=spec.pod_selector))
-    made = CompiledPolicy(
+    compiled = CompiledPolicy(
         key=key,
         tier="Namespace",
         subject=subject,
@@ -95,23 +95,26 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> CompiledPolic
         names=_names(rules),
         taken=tuple(take.taken),
     )
-    return _annotated(made, policy.metadata.annotations)
+    return _annotated(compiled, policy.metadata.annotations)
 
 
 def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -> CompiledPolicy:
     """A ClusterNetworkPolicy as rules."""
     take = _SelectorNumbers(index)
     spec = policy.spec
-    of: dict[str, tuple[ClusterIngressRule | ClusterEgressRule, ...]] = {INGRESS: spec.ingress, EGRESS: spec.egress}
+    rules_of: dict[str, tuple[ClusterIngressRule | ClusterEgressRule, ...]] = {
+        INGRESS: spec.ingress,
+        EGRESS: spec.egress,
+    }
     rules = {
         direction: tuple(
             _cluster_rule((spec.tier, policy.metadata.name, place), rule, direction, take)
-            for place, rule in enumerate(of[direction])
+            for place, rule in enumerate(rules_of[direction])
         )
         for direction in DIRECTIONS
     }
     subject = take(_pods(spec.subject.namespaces, spec.subject.pods))
-    made = CompiledPolicy(
+    compiled = CompiledPolicy(
         key=policy.metadata.name,
         tier=spec.tier,
         priority=spec.priority,
@@ -120,36 +123,39 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         names=_names(rules),
         taken=tuple(take.taken),
     )
-    return _annotated(made, policy.metadata.annotations)
+    return _annotated(compiled, policy.metadata.annotations)
 
 
 def _annotated(policy: CompiledPolicy, annotations: Mapping[str, str]) -> CompiledPolicy:
-    """The policy and its rules with what the annotations ask for."""
+    """The policy and its rules with the mode and log setting of the annotations."""
     audit, log = in_audit(annotations), log_of(annotations)
     if not audit and not log:
         return policy
     rules = {
-        direction: tuple(replace(rule, audit=audit, log=log) for rule in some)
-        for direction, some in policy.rules.items()
+        direction: tuple(replace(rule, audit=audit, log=log) for rule in direction_rules)
+        for direction, direction_rules in policy.rules.items()
     }
     return replace(policy, rules=rules, audit=audit, log=log)
 
 
 def _names(rules: dict[str, tuple[CompiledRule, ...]]) -> dict[str, frozenset[str]]:
-    return {direction: frozenset(name for rule in some for name, _ in rule.names) for direction, some in rules.items()}
+    return {
+        direction: frozenset(name for rule in direction_rules for name, _ in rule.names)
+        for direction, direction_rules in rules.items()
+    }
 
 
 def _rule(
     key: str, place: int, rule: IngressRule | EgressRule, namespace: str, take: Callable[..., int]
 ) -> CompiledRule:
-    found = (_peer(peer, namespace) for peer in rule.peers)
+    selectors = (_peer(peer, namespace) for peer in rule.peers)
     ports, names = _ports(rule.ports)
     return CompiledRule(
         tier="Namespace",
         policy=key,
         place=place,
         everyone=not rule.peers,
-        selectors=frozenset(take(selector) for selector in found if selector is not None),
+        selectors=frozenset(take(selector) for selector in selectors if selector is not None),
         blocks=tuple(peer.ip_block for peer in rule.peers if peer.ip_block is not None),
         ports=ports,
         names=names,
@@ -157,7 +163,7 @@ def _rule(
 
 
 def _peer(peer: PolicyPeer, namespace: str) -> PodSelector | None:
-    """The pods of a peer; None: it has none."""
+    """The selector of a peer's pods; None for a peer without selectors."""
     if peer.ip_block is not None or (peer.pod_selector is None and peer.namespace_selector is None):
         return None
     pods = peer.pod_selector or LabelSelector()
@@ -167,7 +173,7 @@ def _peer(peer: PolicyPeer, namespace: str) -> PodSelector | None:
 
 
 def _ports(ports: tuple[PolicyPort, ...]) -> tuple[Selection, tuple[tuple[str, str], ...]]:
-    """Numbers and names."""
+    """The port numbers, and the named ports with their protocols."""
     if not ports:
         return EVERYTHING, ()
     numbers: dict[str, list[Range]] = {}
@@ -190,12 +196,12 @@ def _cluster_rule(
     take: Callable[..., int],
 ) -> CompiledRule:
     tier, policy, place = where
-    if not all(peer.known for peer in rule.peers) or not all(each.known for each in rule.protocols):
+    if not all(peer.known for peer in rule.peers) or not all(entry.known for entry in rule.protocols):
         if rule.action == "Accept":
             return CompiledRule(tier=tier, policy=policy, place=place, action="Accept")
         return CompiledRule(tier=tier, policy=policy, place=place, action="Deny", everyone=True)
     pods = [peer for peer in rule.peers if peer.namespaces is not None or peer.pods is not None]
-    beyond = [peer for peer in rule.peers if direction == EGRESS and peer not in pods]
+    external = [peer for peer in rule.peers if direction == EGRESS and peer not in pods]
     ports, names = _protocols(rule.protocols)
     return CompiledRule(
         tier=tier,
@@ -203,39 +209,39 @@ def _cluster_rule(
         place=place,
         action=rule.action,
         selectors=frozenset(take(_pods(peer.namespaces, peer.pods)) for peer in pods),
-        blocks=tuple(IPBlock(cidr=cidr) for peer in beyond for cidr in peer.networks),
-        nodes=tuple(_node_selectors(beyond)),
+        blocks=tuple(IPBlock(cidr=cidr) for peer in external for cidr in peer.networks),
+        nodes=tuple(_node_selectors(external)),
         ports=ports,
         names=names,
     )
 
 
 def node_selector(text: str) -> LabelSelector:
-    """The selector of nodes behind its JSON form."""
+    """The selector of nodes from its JSON form."""
     return msgspec.json.decode(text, type=LabelSelector)
 
 
 def _node_selectors(peers: Iterable[ClusterPeer]) -> Iterable[str]:
-    found = (peer.nodes for peer in peers if peer.nodes is not None)
-    return (msgspec.json.encode(selector, order="deterministic").decode() for selector in found)
+    selectors = (peer.nodes for peer in peers if peer.nodes is not None)
+    return (msgspec.json.encode(selector, order="deterministic").decode() for selector in selectors)
 
 
 def _pods(namespaces: LabelSelector | None, pods: NamespacedPods | None) -> PodSelector:
     if namespaces is not None:
         return PodSelector(namespaces=namespaces)
-    found = pods or NamespacedPods()
-    return PodSelector(namespaces=found.namespace_selector, pods=found.pod_selector)
+    namespaced = pods or NamespacedPods()
+    return PodSelector(namespaces=namespaced.namespace_selector, pods=namespaced.pod_selector)
 
 
 def _protocols(protocols: tuple[ClusterProtocol, ...]) -> tuple[Selection, tuple[tuple[str, str], ...]]:
     if not protocols:
         return EVERYTHING, ()
     numbers: dict[str, list[Range]] = {}
-    for each in protocols:
-        for protocol, ports in zip(PROTOCOLS, (each.tcp, each.udp, each.sctp), strict=True):
+    for entry in protocols:
+        for protocol, ports in zip(PROTOCOLS, (entry.tcp, entry.udp, entry.sctp), strict=True):
             if ports is not None:
                 numbers.setdefault(protocol, []).extend(_destination(ports))
-    names = tuple((each.destination_named_port, "") for each in protocols if each.destination_named_port)
+    names = tuple((entry.destination_named_port, "") for entry in protocols if entry.destination_named_port)
     return selection(numbers), names
 
 

@@ -25,7 +25,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod, PodIP, PodSpec
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.log import Log
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.policy.status.digest import same
@@ -74,7 +74,7 @@ class AttachedPod(msgspec.Struct, frozen=True, kw_only=True):
 class Reporter(Protocol):
     """Who is told what becomes of policies."""
 
-    def committed(self, delta: Delta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
+    def committed(self, delta: PolicyDelta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
         """A change is in force; ``changed`` has what it follows from, and when that was heard."""
         ...
 

@@ -50,8 +50,8 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """Alternative groups of places for the index: a pod at no place of a group is not selected."""
         if self.namespace:
             return list(_places(self.namespace, self.pods)) or [((self.namespace, "", None),)]
-        found = [*_places(_EVERYWHERE, self.pods), *_places(_NAMESPACES, self.namespaces)]
-        return found or [((_EVERYWHERE, "", None),)]
+        groups = [*_places(_EVERYWHERE, self.pods), *_places(_NAMESPACES, self.namespaces)]
+        return groups or [((_EVERYWHERE, "", None),)]
 
 
 def _places(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, ...]]:
@@ -64,8 +64,8 @@ def _places(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, ...]]:
             yield ((scope, term.key, None),)
 
 
-class Match:
-    """The selectors that match one set of labels in one namespace."""
+class SelectorMatches:
+    """The selectors that match one set of labels in one namespace; ``seen`` is the last selector that was tested."""
 
     __slots__ = ("labels", "namespace", "numbers", "seen")
 
@@ -86,12 +86,14 @@ class SelectorIndex:
         self._uses: Counter[int] = Counter()
         self._selectors: dict[int, tuple[bytes, PodSelector]] = {}
         self._next = 1
-        self._matches: dict[str, dict[tuple[tuple[str, str], ...], Match]] = {}
+        self._matches: dict[str, dict[tuple[tuple[str, str], ...], SelectorMatches]] = {}
         self._places: dict[int, tuple[Place, ...]] = {}
         self._at: dict[Place, set[int]] = {}
         self._keys: Counter[str] = Counter()
         self.version = 0
-        """Increases when sets of labels that were equal may differ now: all earlier :class:`Match` are invalid then."""
+        """Increases when sets of labels that were equal may differ now: all earlier :class:`SelectorMatches` are
+        invalid then.
+        """
 
     def take(self, selector: PodSelector) -> int:
         """The number of a selector; the selector is kept until :meth:`release` is called as often."""
@@ -146,33 +148,35 @@ class SelectorIndex:
         """The numbers of all selectors that match a pod; released selectors may be among them."""
         return self.numbers(self.match(namespace, labels))
 
-    def match(self, namespace: str, labels: Mapping[str, str]) -> Match:
+    def match(self, namespace: str, labels: Mapping[str, str]) -> SelectorMatches:
         """The cache entry of these labels; valid until :meth:`forget` for the namespace or a new :attr:`version`."""
-        known = self._matches.setdefault(namespace, {})
+        cached = self._matches.setdefault(namespace, {})
         keys = self._keys
         key = tuple(sorted(label for label in labels.items() if label[0] in keys))
-        found = known.get(key)
-        if found is None:
-            found = known[key] = Match(namespace, dict(key))
-        return found
+        matches = cached.get(key)
+        if matches is None:
+            matches = cached[key] = SelectorMatches(namespace, dict(key))
+        return matches
 
-    def numbers(self, match: Match) -> frozenset[int]:
+    def numbers(self, match: SelectorMatches) -> frozenset[int]:
         """The numbers of all selectors that match, as :meth:`matching` gives them."""
         if match.seen < self._next - 1:
             self._extend(match)
         return match.numbers
 
-    def _extend(self, match: Match) -> None:
+    def _extend(self, match: SelectorMatches) -> None:
         own = self._labels_of(match.namespace)
         new = self._newest(match.seen) if self._next - 1 - match.seen <= _FEW else self._candidates(match, own)
-        found = {n for n in new if n > match.seen and self._selectors[n][1].matches(match.namespace, own, match.labels)}
-        match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | found
+        matching = {
+            n for n in new if n > match.seen and self._selectors[n][1].matches(match.namespace, own, match.labels)
+        }
+        match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
         match.seen = self._next - 1
 
     def _newest(self, seen: int) -> Iterator[int]:
         return takewhile(lambda number: number > seen, reversed(self._selectors))
 
-    def _candidates(self, match: Match, own: Mapping[str, str]) -> Iterator[int]:
+    def _candidates(self, match: SelectorMatches, own: Mapping[str, str]) -> Iterator[int]:
         """The numbers of all selectors that could match."""
         at = self._at.get
         for scope, labels in ((match.namespace, match.labels), (_EVERYWHERE, match.labels), (_NAMESPACES, own)):

@@ -11,16 +11,16 @@ from podwire.policy.marks import MARKS, check_marks
 from podwire.policy.registry import AUTO, DATAPLANES
 
 ENCAPSULATION_PORTS = (4789, 6081, 8472)
-"""Where tunnels listen by default: VXLAN, Geneve, and VXLAN as Linux and Flannel have it."""
+"""The default UDP ports of tunnels: VXLAN, Geneve, and VXLAN of Linux and Flannel."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What of policies is logged; a policy's annotation ``podwire.io/log`` wins over ``drops`` and ``allows``.
+    """Which packets are logged; a policy's annotation ``podwire.io/log`` overrides ``drops`` and ``allows``.
 
-    ``drops``: what policies drop, or would drop if they were not in audit. ``allows``: the first packets of connections
-    that a rule allows. ``rate`` and ``burst``: packets a second that the kernel tells of each rule, and lines a second
-    that an agent writes in all. ``group``: the netlink group (nflog) of each node's network namespace; 0: the kernel
-    tells nothing.
+    ``drops``: packets that policies drop, or would drop if they were not in audit. ``allows``: the first packets of
+    connections that a rule allows. ``rate`` and ``burst``: packets per second that the kernel reports for each rule,
+    and lines per second that an agent writes in total. ``group``: the netlink group (nflog) in each node's network
+    namespace; 0: the kernel reports no packets.
     """
 
     drops: bool = True
@@ -35,17 +35,17 @@ SILENT = LogSettings(group=0)
 
 
 class PolicySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """How policies are enforced, and what the API leaves open.
+    """How policies are enforced, and how podwire behaves where the API does not define it.
 
-    ``mode``: the data plane, a name of :mod:`podwire.policy.registry`, or ``auto`` for the first that the node has.
-    ``marks``: the bits of packets' marks that the data plane ``iptables`` may use.
-    ``own_node_egress``: whether pods reach their own node whatever NetworkPolicies say. ``established``: ``strict``
-    judges every packet of a connection by the policies of the moment, ``keep`` lets a connection that was allowed when
-    it began live on. ``encapsulation``: ``drop`` lets pods send VXLAN, Geneve, IP in IP and GRE to pods alone, because
-    a node that unpacks such a packet would let in what is inside, past all policies; ``allow`` leaves that to policies.
-    ``bridge_netfilter``, where other CNI plugins make pods ports of a bridge: ``check`` says when the kernel does not
-    show the packets between them, ``set`` turns that on for those bridges, and loads the module br_netfilter for it.
-    ``log``: what is logged, and how much.
+    ``mode``: the data plane, a name of :mod:`podwire.policy.registry`, or ``auto`` for the first data plane that the
+    node supports. ``marks``: the bits of packet marks that the data plane ``iptables`` may use. ``own_node_egress``:
+    whether pods reach their own node independently of NetworkPolicies. ``established``: ``strict`` checks every packet
+    of a connection with the current policies; ``keep`` accepts later packets of a connection that was allowed at its
+    start. ``encapsulation``: ``drop`` lets pods send VXLAN, Geneve, IP in IP and GRE only to pods, because a node that
+    decapsulates such a packet would accept the inner packet without any policy; ``allow`` leaves the decision to
+    policies. ``bridge_netfilter``, for pods that other CNI plugins made ports of a bridge: ``check`` reports bridges
+    where the IP hooks do not see the packets between ports, ``set`` turns netfilter on for those bridges and loads the
+    module br_netfilter. ``log``: what is logged, and how much.
     """
 
     mode: str = AUTO
@@ -60,17 +60,17 @@ class PolicySettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, 
 def parse_settings(document: Mapping[str, Any], source: str = "configuration", path: str = "policy") -> PolicySettings:
     """The settings of a configuration section, which is at ``path`` in ``source``.
 
-    Raises: ConfigError with the field that is wrong.
+    Raises: ConfigError that names the invalid field.
     """
-    made = convert(document, PolicySettings, source, path)
-    check_settings(made, source, path)
-    return made
+    settings = convert(document, PolicySettings, source, path)
+    check_settings(settings, source, path)
+    return settings
 
 
 def check_settings(settings: PolicySettings, source: str, path: str = "policy") -> None:
-    """What types do not say.
+    """Checks the values that their types do not restrict.
 
-    Raises: ConfigError with the field that is wrong.
+    Raises: ConfigError that names the invalid field.
     """
     DATAPLANES.check(settings.mode, source, f"{path}.mode", besides=(AUTO,))
     try:
@@ -87,7 +87,7 @@ def check_settings(settings: PolicySettings, source: str, path: str = "policy") 
 
 
 def as_keys(settings: PolicySettings, named: Iterable[str] = ()) -> dict[str, str]:
-    """The settings that differ from the defaults, and those of ``named``, as keys of a cluster's ConfigMap."""
+    """The settings that differ from the defaults, and the keys in ``named``, as keys of a cluster's ConfigMap."""
     own, default = msgspec.to_builtins(settings), msgspec.to_builtins(PolicySettings())
     values = {f"policy.{field}": value for field, value in own.items()}
     defaults = {f"policy.{field}": value for field, value in default.items()}

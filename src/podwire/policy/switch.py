@@ -1,7 +1,8 @@
-"""The data plane of policies that is in force, and the change to another mode while policies are enforced.
+"""The data plane of policies in force, and the switch to another mode while policies are enforced.
 
-While both are there a packet passes when both let it (see :mod:`podwire.dataplane.switch`). Where none can be had, pods
-that policies select are refused (:mod:`podwire.policy.unenforced`).
+During a switch both data planes are in force, and a packet passes only if both accept it
+(see :mod:`podwire.dataplane.switch`). If no data plane is available, pods that policies select are refused
+(:mod:`podwire.policy.unenforced`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from podwire.dataplane import switch
 from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import Written
 from podwire.errors import KernelError, Unsupported
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
 from podwire.policy.registry import AUTO
 from podwire.policy.status.counts import Counted
@@ -19,12 +20,12 @@ from podwire.policy.verdicts import RuleHit
 
 
 class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
-    """The data plane in force, and the one that is wanted, which may be ``auto``."""
+    """The data plane in force, and the configured mode ``wanted``, which may be ``auto``."""
 
     def __init__(self, modes: Modes[PolicyFacts, PolicyDataPlane], wanted: str, facts: PolicyFacts) -> None:
-        """Opens the wanted one, or else another.
+        """Opens the configured data plane, or a fallback.
 
-        Raises: KernelError of the wanted one when none can be had, and another reason than that the machine lacks it.
+        Raises: KernelError of the configured mode when no mode can be opened for a reason other than a missing feature.
         """
         names = modes.names()
         super().__init__(modes, wanted, facts, names if wanted == AUTO else tuple(dict.fromkeys((wanted, *names))))
@@ -43,7 +44,7 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         return super().problem
 
     def locked(self) -> bool:
-        """Whether somebody holds a lock that a change takes."""
+        """Whether another process holds the lock that a change takes."""
         return isinstance(self._plane, Locking) and self._plane.locked()
 
     def _preferred(self) -> Sequence[str]:
@@ -53,17 +54,17 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         return names[: names.index(self.name)] if self.name in names else names
 
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
-        """Makes the kernel hold exactly what the compiler says, in the wanted mode if that can be had.
+        """Makes the kernel hold exactly the compiler's policies, in the configured mode if it is available.
 
-        Raises: KernelError; what was in force stays.
+        Raises: KernelError; the rules that were in force stay.
         """
         own = self._facts = facts or self._facts
         return self._load(lambda plane: plane.load(compiler, devices, own))
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> Written:
-        """Takes over a change of the compiler, and facts where they are others.
+        """Writes a change of the compiler; ``facts`` is None when the facts of the node did not change.
 
         Raises: KernelError.
         """
@@ -78,11 +79,11 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         return self._plane.heal()
 
     def hit(self, prefix: str) -> RuleHit | None:
-        """What a packet met that was logged with a prefix."""
+        """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
         return self._plane.hit(prefix)
 
     def counts(self) -> tuple[Counted, ...]:
-        """What rules have counted.
+        """The counts of all rules.
 
         Raises: KernelError.
         """

@@ -1,7 +1,7 @@
 """How ``podwire why`` traces a packet through the rules of a policy data plane.
 
-Each data plane has a module with two functions, registered in ``policy.registry.TRACERS``: ``planned`` makes what a
-compiler's profiles mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`.
+Each data plane has a module with two functions, registered in ``policy.registry.TRACERS``: ``planned`` makes the rules
+for a compiler's profiles, ``held`` reads the rules of a kernel; both return a :class:`~podwire.trace.packet.Tracer`.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from podwire.trace.packet import Machine, Tracer
 
 
 class Tracing(Protocol):
-    """What a module of :data:`podwire.policy.registry.TRACERS` has."""
+    """The functions of a module of :data:`podwire.policy.registry.TRACERS`."""
 
     def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
-        """What the data plane would program; ``devices`` has that of each pod of the node. Pure."""
+        """A tracer over the rules that the data plane would program; ``devices`` has each pod's device. Pure."""
         ...
 
     def held(self, netns: NetnsPath, machine: Machine) -> Tracer | None:
-        """What the kernel of a network namespace holds of the data plane (None: that of this thread).
+        """A tracer over the rules that the kernel holds in a network namespace (None: that of this thread).
 
-        None: nothing at all.
+        Returns None when the kernel holds no rules of the data plane.
 
         Raises: KernelError, and ProtocolError for a rule that cannot be read.
         """
@@ -32,7 +32,7 @@ class Tracing(Protocol):
 
 
 def open_tracing(mode: str) -> Tracing | None:
-    """The functions of a data plane; None for one that cannot be traced."""
+    """The tracing functions of a data plane; None when it has none."""
     if mode not in TRACERS:
         return None
     tracing: Tracing = TRACERS.load(mode)

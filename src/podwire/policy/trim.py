@@ -1,7 +1,7 @@
-"""What policies read of a pod, and nothing else: there may be ten thousand (pure).
+"""Reduces a pod to the fields that policies read, to save memory with ten thousand pods (pure).
 
-Replicas have their labels and ports in common, and pods of a node its name: each is kept once. A pod takes some 0.8 kB
-then, of 1.7 when all that is read is kept as it came. Labels are shared, so nobody may change them.
+Replicas have the same labels and ports, and pods of a node have the same node name: equal values are kept once. A pod
+then takes some 0.8 kB instead of 1.7 kB. Labels are shared between pods, so they must not be changed.
 """
 
 import sys
@@ -11,11 +11,11 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 
 _KEPT = 1 << 14
-"""Different sets of labels, and of ports, that are remembered for others that have the same."""
+"""The number of different sets of labels, and of ports, that are cached for pods with the same ones."""
 
 
 def trim_pod(pod: Pod) -> Pod:
-    """The pod with what policies read of it."""
+    """The pod, with only the fields that policies read."""
     meta = pod.metadata
     return Pod(
         metadata=ObjectMeta(
@@ -38,9 +38,9 @@ def trim_pod(pod: Pod) -> Pod:
 
 
 def _with_names(containers: tuple[Container, ...]) -> tuple[Container, ...]:
-    """Those with a port that has a name; policies mean others by their number."""
-    named = (each for each in containers if any(port.name for port in each.ports))
-    return _containers(tuple((each.ports, each.restart_policy) for each in named))
+    """The containers with named ports, without their other fields; ports without a name are not looked up."""
+    named = (container for container in containers if any(port.name for port in container.ports))
+    return _containers(tuple((container.ports, container.restart_policy) for container in named))
 
 
 @lru_cache(_KEPT)

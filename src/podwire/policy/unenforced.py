@@ -1,7 +1,7 @@
-"""The stand-in data plane of a node that cannot enforce policies: pods that a policy selects are refused.
+"""The fallback data plane of a node that cannot enforce policies: pods that a policy selects are refused.
 
-A pod that a policy selects gets no device: it is cut off rather than open. Pods that no policy selects run. Pods that
-ran before the policy was created keep running, and the error names them.
+A pod that a policy selects gets no device: it has no network rather than an open network. Pods that no policy selects
+run. Pods that ran before the policy was created keep running, and the error names them.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from podwire.dataplane.plane import Written
 from podwire.errors import Unsupported
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit
@@ -26,54 +26,56 @@ class Unenforced:
         self._read, self._write = os.pipe()
 
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
-        """Nothing, where no policy selects a pod of this node.
+        """Writes nothing.
 
-        Raises: Unsupported.
+        Raises: Unsupported when a policy selects a pod of this node.
         """
-        selected = [pod for pod, found in compiler.pods.items() if pod in devices and (found.ingress or found.egress)]
+        selected = [
+            pod for pod, profiles in compiler.pods.items() if pod in devices and (profiles.ingress or profiles.egress)
+        ]
         if selected:
-            some = ", ".join(sorted(selected)[:3]) + (", ..." if len(selected) > 3 else "")
-            detail = f"cannot enforce the policies that select {some}: {self._missing.detail or self._missing}"
+            names = ", ".join(sorted(selected)[:3]) + (", ..." if len(selected) > 3 else "")
+            detail = f"cannot enforce the policies that select {names}: {self._missing.detail or self._missing}"
             raise Unsupported(self._missing.feature, self._missing.minimum, detail)
         return ()
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], _delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], _delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> Written:
-        """The same as :meth:`load`.
+        """Writes nothing.
 
-        Raises: Unsupported.
+        Raises: Unsupported when a policy selects a pod of this node.
         """
         return self.load(compiler, devices, facts)
 
     def heal(self) -> Written:
-        """There is nothing to heal."""
+        """Restores nothing: there are no rules."""
         return ()
 
     def fileno(self) -> int:
-        """Never readable."""
+        """A descriptor that is never readable."""
         return self._read
 
     def disturbed(self) -> bool:
-        """Never."""
+        """Returns False: there are no rules that another program could change."""
         return False
 
     def hit(self, _prefix: str) -> RuleHit | None:
-        """Nothing is logged."""
+        """Returns None: nothing is logged."""
         return None
 
     def counts(self) -> tuple[Counted, ...]:
-        """Nothing is counted."""
+        """Returns no counts: nothing is counted."""
         return ()
 
     def desired(self) -> tuple[StateValue, ...]:
-        """Nothing."""
+        """Returns no state: nothing is programmed."""
         return ()
 
     def remove(self) -> None:
-        """There is nothing."""
+        """Does nothing: there are no rules."""
 
     def close(self) -> None:
-        """Lets go of the descriptor."""
+        """Closes the descriptor."""
         os.close(self._read)
         os.close(self._write)

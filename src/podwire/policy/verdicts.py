@@ -13,10 +13,10 @@ from podwire.policy.settings import LogSettings
 
 BORROWED, UNKNOWN, NOBODY, TUNNEL = "podwire-borrowed", "podwire-unknown", "podwire-nobody", "podwire-tunnel"
 APART = {
-    BORROWED: "the sender's device is a pod's, and the address is not that pod's",
-    UNKNOWN: "the sender has an address of this node's pods, and its device is none that is known",
-    NOBODY: "no pod that is known has the device that leads to this address",
-    TUNNEL: "pods send packets of tunnels to pods alone (policy.encapsulation)",
+    BORROWED: "the packet came from a pod's device with an address that is not that pod's",
+    UNKNOWN: "the source is an address of this node's pods, and the packet came from no known pod's device",
+    NOBODY: "the destination is an address of this node's pods, and no known pod has it",
+    TUNNEL: "pods may send encapsulated packets only to pods (policy.encapsulation)",
 }
 """Why packets are dropped for reasons other than policies, by log prefix."""
 
@@ -45,7 +45,7 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def verdict(self) -> str:
-        """``allowed``, ``dropped``, or ``audited``: let through, and dropped if policies in audit were in force."""
+        """``allowed``, ``dropped``, or ``audited``: accepted, and dropped if policies in audit were in force."""
         if self.ruling.audit:
             return "audited"
         return "allowed" if self.ruling.accept else "dropped"
@@ -58,7 +58,7 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rule(self) -> int:
-        """The place of the rule in its policy; -1: no rule."""
+        """The index of the rule in its policy; -1: no rule."""
         return self.ruling.audit_rule if self.ruling.audit else self.ruling.rule
 
     def logged(self, log: LogSettings) -> bool:
@@ -86,10 +86,10 @@ class DenyingPolicies(msgspec.Struct, frozen=True, gc=False):
         return RuleHit(self.direction, ruling, self.isolated_by if alone else ())
 
     def of(self, table: PortTable) -> "DenyingPolicies":
-        """The same, reduced to what this table uses, so that equal tables share one chain."""
-        hit = [self.hit(ruling) for ruling in table.rulings]
-        denies = any(each.isolated_by and not each.ruling.audit for each in hit)
-        audits = any(each.isolated_by and each.ruling.audit for each in hit)
+        """The policies that this table really names, so that equal tables share one chain."""
+        hits = [self.hit(ruling) for ruling in table.rulings]
+        denies = any(rule_hit.isolated_by and not rule_hit.ruling.audit for rule_hit in hits)
+        audits = any(rule_hit.isolated_by and rule_hit.ruling.audit for rule_hit in hits)
         return DenyingPolicies(self.direction, self.isolated_by if denies else (), self.audited if audits else ())
 
 

@@ -133,9 +133,9 @@ def test_unreachable_nodes_are_named_and_counts_become_lower_bounds(api: Api, ru
     found = run("list")
     assert found.stdout.splitlines()[1].split()[-2:] == ["17+", "0+"]
     assert found.stderr.splitlines() == [
-        "podwire: not asked: node-2: the API says 503: error trying to reach service: i/o timeout",
-        "podwire: not asked: node-3: the API does not let you ask nodes (get nodes/proxy)",
-        "podwire: not asked: node-4: its agent serves no health port on the network "
+        "podwire: no answer from node-2: the API says 503: error trying to reach service: i/o timeout",
+        "podwire: no answer from node-3: the API does not let you ask nodes (get nodes/proxy)",
+        "podwire: no answer from node-4: its agent serves no health port on the network "
         "(set health.address and health.port in its configuration)",
     ]
     (line,) = json.loads(run("list", "-o", "json").stdout)
@@ -146,7 +146,7 @@ def test_no_counts_are_shown_when_no_node_answers(api: Api, run: Run) -> None:
     api.nodes = {"node-1": enforcing("")}
     found = run("list")
     assert found.stdout.splitlines()[1].split()[-2:] == ["-", "-"]
-    assert found.stderr.startswith("podwire: not asked: node-1: its agent serves no health port on the network")
+    assert found.stderr.startswith("podwire: no answer from node-1: its agent serves no health port on the network")
     api.nodes = {"plain": {}}
     assert run("list").stderr == (
         "podwire: no node says that its agent enforces policies (annotation podwire.io/policy)\n"
@@ -159,7 +159,7 @@ def test_counters_of_the_nodes_that_answer(api: Api, run: Run) -> None:
     found = run("counters", "shop/db")
     assert found.return_value == 1
     assert found.stdout.splitlines()[1].split() == ["node-1", "shop/db", "ingress", "-", "dropped", "17", "1020"]
-    assert found.stderr.startswith("podwire: not asked: node-2: ")
+    assert found.stderr.startswith("podwire: no answer from node-2: ")
 
 
 def test_log_is_read_from_agents_that_serve_it(api: Api, run: Run) -> None:
@@ -173,7 +173,7 @@ def test_log_is_read_from_agents_that_serve_it(api: Api, run: Run) -> None:
     assert found.return_value == 1
     assert found.stdout.splitlines() == [f"00:00:0{n}.000 node-1   dropped number {n} of node-1" for n in (1, 2)]
     assert found.stderr == (
-        "podwire: not asked: node-2: its agent does not serve its policy log on the network "
+        "podwire: no answer from node-2: its agent does not serve its policy log on the network "
         "(set health.policyLog in its configuration)\n"
     )
     assert "/api/v1/nodes/node-1:9440/proxy/policy/log?after=0&last=1000" in api.asked

@@ -103,7 +103,7 @@ def test_silent_agent_is_reported_once_and_others_are_read(nodes: tuple[Node, No
     both = Reader(LocalAgents({"node-1": one.path, "node-9": tmp_path / "nowhere"}))
     assert read(both) == ["node-1 01"]
     (complaint,) = both.complaints()
-    assert complaint.startswith("not asked: node-9: its agent does not answer on ")
+    assert complaint.startswith("no answer from node-9: its agent does not answer on ")
     assert read(both) == [] and both.complaints() == []
     assert list(both.failures) == ["node-9"]
 

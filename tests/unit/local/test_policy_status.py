@@ -173,7 +173,7 @@ def test_an_annotation_that_nobody_knows_is_an_event(plane: StartControlPlane) -
 
             (event,) = await p.until(told)
             assert event[1] == (
-                "podwire.io/mode: 'Audit' is not known, there are audit, enforce; the policy is enforced"
+                "podwire.io/mode: unknown value 'Audit', expected one of audit, enforce; the policy is enforced"
             )
 
     asyncio.run(run())

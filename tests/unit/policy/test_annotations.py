@@ -14,6 +14,6 @@ def test_what_is_not_known_counts_as_nothing_and_is_said() -> None:
     annotations = {"podwire.io/mode": "Audit", "podwire.io/log": ""}
     assert not in_audit(annotations) and log_of(annotations) == ""
     assert problems(annotations) == (
-        "podwire.io/mode: 'Audit' is not known, there are audit, enforce; the policy is enforced",
-        "podwire.io/log: '' is not known, there are all, drops, none; the settings of the nodes hold",
+        "podwire.io/mode: unknown value 'Audit', expected one of audit, enforce; the policy is enforced",
+        "podwire.io/log: unknown value '', expected one of all, drops, none; the log settings of the nodes apply",
     )

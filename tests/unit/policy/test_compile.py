@@ -15,7 +15,7 @@ from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, EvaluationOptions, decide
 
 FOLDER = Path(__file__).parents[2] / "cases/policies"
@@ -332,7 +332,7 @@ def copy(compiler: Compiler) -> dict[str, Any]:
     return {"pods": dict(compiler.pods), "profiles": profiles}
 
 
-def follow(mirror: dict[str, Any], compiler: Compiler, delta: Delta) -> None:
+def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> None:
     """Takes over only what a delta names, as a data plane does."""
     now = copy(compiler)
     for key, pod in delta.pods.items():

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from tests.unit.policy.test_compile import CASES, filled
 
-from podwire.policy.compile import Delta, PodProfiles
+from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.contents import follow
 from podwire.policy.profile import Profile, ProfileKey
 
@@ -15,7 +15,7 @@ class Contents:
     def __init__(self) -> None:
         self.said: list[object] = []
 
-    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: PolicyDelta) -> None:
         self.said += [("made", delta.made <= profiles.keys())]
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:

@@ -11,7 +11,7 @@ from tests.unit.policy.test_compile import CASES, filled
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.conntrack import Ends, Flow
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.flows import FlowKeeper, Losses, Verdicts, verdicts
 
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
@@ -44,9 +44,9 @@ class Followed:
         self.compiler = filled(OPEN.world, "n1")
         self.losses = Losses(self.compiler)
         self.put(*policies)
-        self.losses.follow(Delta(pods=dict(self.compiler.pods)))
+        self.losses.follow(PolicyDelta(pods=dict(self.compiler.pods)))
 
-    def put(self, *policies: NetworkPolicy) -> Delta:
+    def put(self, *policies: NetworkPolicy) -> PolicyDelta:
         for each in policies:
             self.compiler.set_policy(f"shop/{each.metadata.name}", each)
         return self.compiler.flush()
@@ -200,7 +200,7 @@ def with_keeper(scenario: object) -> None:
     async def run() -> None:
         followed, clock, kernel = Followed(), FakeClock(), Kernel()
         keeper = FlowKeeper(followed.compiler, clock, kernel.forget)
-        keeper.committed(Delta(pods=dict(followed.compiler.pods)))
+        keeper.committed(PolicyDelta(pods=dict(followed.compiler.pods)))
         async with asyncio.TaskGroup() as group:
             running = group.create_task(keeper.run())
             await scenario(keeper, followed, clock, kernel)  # type: ignore[operator]

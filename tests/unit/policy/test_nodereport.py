@@ -14,7 +14,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.policy.nodereport import PolicyReport
 from podwire.policy.status.digest import Digest
-from podwire.policy.status.report import Report, parse
+from podwire.policy.status.report import EnforcedPolicies, parse
 from podwire.runtime.tasks import TaskSet
 
 ABSENT = NotFound(404, "NotFound", "configmaps not found")
@@ -56,7 +56,7 @@ class Api(Client):
         return {}
 
     @property
-    def told(self) -> Report:
+    def told(self) -> EnforcedPolicies:
         assert self.stored is not None
         return parse(self.stored["data"])
 

@@ -56,8 +56,8 @@ def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]
 
 def test_a_packet_is_told_with_names_and_the_reason() -> None:
     log, _, page = made()
-    log.tell(PACKET)
-    log.tell(replace(PACKET, destination="192.0.2.1", protocol="ICMPv6", destination_port=0, at=None))
+    log.write(PACKET)
+    log.write(replace(PACKET, destination="192.0.2.1", protocol="ICMPv6", destination_port=0, at=None))
     first, second = page()
     assert first == {
         "number": 1,
@@ -82,7 +82,7 @@ def test_a_packet_is_told_with_names_and_the_reason() -> None:
 def test_only_what_is_new_or_the_last() -> None:
     log, _, page = made()
     for _ in range(1500):
-        log.tell(PACKET)
+        log.write(PACKET)
     assert [len(page()), page()[0]["number"]] == [1000, 501]
     assert [one["number"] for one in page(after="1498")] == [1499, 1500]
     assert [one["number"] for one in page(last="1")] == [1500]
@@ -95,32 +95,32 @@ def test_passing_connection_is_logged_once_a_minute() -> None:
     log, clock, page = made()
     passing = replace(PACKET, prefix="rule-2")
     for _ in range(5):
-        log.tell(passing)
-    log.tell(replace(passing, source_port=4001))
+        log.write(passing)
+    log.write(replace(passing, source_port=4001))
     assert [(one["verdict"], one["sourcePort"]) for one in page()] == [("audited", 4000), ("audited", 4001)]
     assert page()[0]["why"] == "Ingress in audit about about 5432"
     asyncio.run(clock.advance(61))
-    log.tell(passing)
+    log.write(passing)
     assert len(page()) == 3
 
 
 def test_a_rule_that_is_there_no_more() -> None:
     log, _, page = made()
-    log.tell(replace(PACKET, prefix="rule-9"))
+    log.write(replace(PACKET, prefix="rule-9"))
     assert [(one["verdict"], one["policies"]) for one in page()] == [("dropped", [])]
 
 
 def test_drops_without_policy_name_their_reason_and_direction() -> None:
     log, _, page = made()
-    log.tell(replace(PACKET, prefix="podwire-borrowed", input=1, output=999_999))
+    log.write(replace(PACKET, prefix="podwire-borrowed", input=1, output=999_999))
     (one,) = page()
-    said = "the sender's device is a pod's, and the address is not that pod's (from lo to device 999999)"
+    said = "the packet came from a pod's device with an address that is not that pod's (from lo to device 999999)"
     assert one["why"] == f"shop/web -> shop/db TCP 5432: dropped: {said}"
     assert (one["verdict"], one["policies"]) == ("dropped", [])
 
 
 def test_log_says_when_policies_would_now_allow_the_packet() -> None:
     log, _, page = made()
-    log.tell(replace(PACKET, destination_port=81))
+    log.write(replace(PACKET, destination_port=81))
     (one,) = page()
     assert one["why"] == "about 81; the rules were different when the packet came (no ingress rule of shop/deny)"

@@ -27,7 +27,7 @@ def test_ports_are_numbers_and_names() -> None:
     first, second = network_policy(policy, index()).rules["Ingress"]
     assert first.ports == selection({"TCP": [(80, 80)], "UDP": [(90, 99)], "SCTP": [(0, 65535)]})
     assert first.names == (("http", "TCP"),)
-    assert first.speaks_of((("http", "TCP", 8080),)).ports[0] == ("TCP", ((80, 80), (8080, 8080)))
+    assert first.ports_for((("http", "TCP", 8080),)).ports[0] == ("TCP", ((80, 80), (8080, 8080)))
     assert second.ports == EVERYTHING
     assert second.everyone
 

@@ -18,7 +18,7 @@ from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.runner import AttachedPod, Enforcement, Sources
 from podwire.policy.status.counts import Counted
@@ -69,7 +69,7 @@ class Memory:
         return self._take("load", compiler, devices, compiler.pods)
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> Written:
         self.facts = facts or self.facts
         return self._take("update", compiler, devices, delta.pods)
@@ -130,7 +130,9 @@ class Bench:
         self.told: list[tuple[dict[Changed, float], float]] = []
         self.enforcement = Enforcement(sources, self.plane, Compiler("n1"), self.clock, self)
 
-    def committed(self, _delta: Delta, _duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
+    def committed(
+        self, _delta: PolicyDelta, _duration_s: float, changed: Mapping[Changed, float], *, full: bool
+    ) -> None:
         assert not full or self.plane.calls[-1] == "load"
         self.told.append((dict(changed), self.clock.monotonic()))
 

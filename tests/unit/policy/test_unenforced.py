@@ -4,7 +4,7 @@ import pytest
 from tests.unit.policy.test_compile import CASES, filled
 
 from podwire.errors import Unsupported
-from podwire.policy.compile import Delta
+from podwire.policy.compile import PolicyDelta
 from podwire.policy.unenforced import Unenforced
 
 MISSING = Unsupported("nftables", "3.13")
@@ -22,8 +22,8 @@ def test_a_pod_that_a_policy_selects_is_refused() -> None:
     plane = Unenforced(MISSING)
     case = next(case for case in CASES if case.name == "a policy without rules isolates")
     compiler = filled(case.world, "n1")
-    assert plane.update(compiler, {"shop/web": "dev"}, Delta()) == ()
+    assert plane.update(compiler, {"shop/web": "dev"}, PolicyDelta()) == ()
     with pytest.raises(Unsupported, match="cannot enforce the policies that select shop/db"):
-        plane.update(compiler, dict.fromkeys(compiler.pods, "dev"), Delta())
+        plane.update(compiler, dict.fromkeys(compiler.pods, "dev"), PolicyDelta())
     assert not plane.disturbed()
     plane.close()

@@ -29,7 +29,7 @@ from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
 from podwire.policy.status.coverage import Coverage, NodeReport, coverage_of, keep_since, newest_step, parse
 from podwire.policy.status.digest import AnyPolicy, History
-from podwire.policy.status.report import KINDS, Report
+from podwire.policy.status.report import KINDS, EnforcedPolicies
 from podwire.runtime.supervise import Supervisor
 
 COMPONENT = "podwire-policy"
@@ -54,7 +54,7 @@ class PolicyStatusController:
         self._found: Informer[Json] = Informer(
             self._client, CONFIGMAPS, namespace=reports.NAMESPACE, label_selector=label
         )
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[str, EnforcedPolicies] = {}
         self._places: dict[str, NodeReport] = {}
         self._histories: dict[str, History] = {}
         self._changed_s: dict[Changed, float] = {}

@@ -1,1 +1,1 @@
-"""Pods that are ports of a bridge: whose frames are whose, and what nothing else would see."""
+"""Policies for pods that are ports of a bridge: source checks per port, and isolation without br_netfilter."""

@@ -1,11 +1,11 @@
 """A policy data plane for nodes whose pods may be ports of bridges: another data plane plus a bridge table.
 
-1. Where no pod is a port of a bridge, nothing is written about bridges. 2. Every change, and every call of
-:meth:`BridgeIsolation.look`, checks whether the hooks of IP see packets between the ports of a bridge
-(``br_netfilter``). While they do not, pods that policies select are cut off from the other ports, ports without a known
-pod are cut off too, and the problem names the bridge. 3. With ``show``, ``br_netfilter`` is turned on, for the bridges
-of pods alone. 4. Where the kernel has no tables for bridges, the source address of each port is not checked, which is
-reported; a change that would have to cut off a pod fails.
+1. If no pod is a port of a bridge, no bridge table is written. 2. Every change, and every call of
+:meth:`BridgeIsolation.look`, checks whether the IP hooks see packets between the ports of a bridge (``br_netfilter``).
+If they do not, pods that policies select are isolated from the other ports, ports without a known pod are isolated
+too, and the problem names the bridge. 3. With ``enable_netfilter``, ``br_netfilter`` is turned on, only for bridges
+with pods. 4. If the kernel has no bridge tables, the source address of each port is not checked, which is reported; a
+change that needs to isolate a pod fails.
 """
 
 import select
@@ -18,8 +18,8 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
-from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
 from podwire.policy.runner import AttachedPod
 from podwire.policy.status.counts import Counted
@@ -31,28 +31,28 @@ FEATURE = "nftables tables of the family bridge"
 
 
 class BridgeIsolation:
-    """``plane`` enforces policies; this one keeps pods of one bridge apart in one network namespace."""
+    """Adds a bridge table to the data plane ``plane``, in one network namespace (None: that of this thread)."""
 
     def __init__(self, plane: PolicyDataPlane, netns: NetnsPath = None) -> None:
         self._plane = plane
         self._netlink = Netlink(netns)
-        self._both = select.epoll()
-        self._both.register(plane.fileno(), select.EPOLLIN)
+        self._events = select.epoll()
+        self._events.register(plane.fileno(), select.EPOLLIN)
         self._nft: Nft | None = None
         self._monitor: NftMonitor | None = None
         self._missing: Unsupported | None = None
         self._open(netns)
         self._compiler: Compiler | None = None
-        self._held: tuple[Port, ...] | None = None
+        self._held: tuple[BridgePort, ...] | None = None
         self._failure = ""
         self.attached: Callable[[], Iterable[AttachedPod]] = tuple
-        """The pods that are there."""
-        self.show = False
-        """Whether to turn on what is missing."""
-        self.told: Callable[[str], None] = lambda _: None
-        """Hears what is not as it should be, with every change."""
+        """Returns the pods on this node."""
+        self.enable_netfilter = False
+        """Whether to turn on ``br_netfilter`` for bridges of pods where it is off."""
+        self.report: Callable[[str], None] = lambda _: None
+        """Called with :attr:`problem` after every change."""
         self.unseen: dict[str, dict[str, str]] = {}
-        """By bridge and family: why packets between its ports are not seen; empty: they are."""
+        """By bridge and family: why the IP hooks do not see packets between its ports; empty: they see them."""
 
     def _open(self, netns: NetnsPath) -> None:
         try:
@@ -61,46 +61,49 @@ class BridgeIsolation:
         except Unsupported as missing:
             self._missing = missing
         else:
-            self._both.register(self._monitor.fileno(), select.EPOLLIN)
+            self._events.register(self._monitor.fileno(), select.EPOLLIN)
 
     @property
     def name(self) -> str:
-        """That of the data plane for everything else."""
+        """The name of the data plane ``plane``."""
         return self._plane.name
 
     @property
     def problem(self) -> str:
-        """What is not as it should be, by name; empty when all is well."""
+        """The bridges where policies are enforced only in part, and why; empty when there are none."""
         texts = []
         for bridge, missing in sorted(self.unseen.items()):
             if missing:
                 words = " and ".join(dict.fromkeys(missing.values()))
-                texts.append(f"{bridge}: {words}; pods that policies select are cut off from its other pods")
+                texts.append(f"{bridge}: {words}; pods that policies select are isolated from the bridge's other pods")
         if self.unseen and self._missing is not None:
-            texts.append(f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; sources are not checked")
+            texts.append(
+                f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; source addresses are not checked"
+            )
         if self._failure and texts:
             texts.append(self._failure)
         return "; ".join(texts)
 
     def look(self) -> bool:
-        """Whether packets between ports are seen otherwise than before, or there are other ports where they are not.
-
+        """Reads the kernel; returns whether netfilter of a bridge was turned on or off, or ports without a pod changed.
         Raises: KernelError.
         """
-        found = self._look(self.unseen)
-        return found != self.unseen or self._strangers() != tuple(port for port in self._held or () if port.stranger)
+        unseen = self._look(self.unseen)
+        return unseen != self.unseen or self._unknown_ports() != tuple(
+            port for port in self._held or () if port.unknown
+        )
 
     def _look(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        found = {}
+        unseen = {}
         for bridge in names:
             try:
-                found[bridge] = bridges.unseen(self._netlink, bridge)
+                unseen[bridge] = bridges.unseen(self._netlink, bridge)
             except KernelError:
                 continue
-        return found
+        return unseen
 
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
-        """Makes the kernel hold exactly what the compiler says, and the bridges' table.
+        """Makes the kernel hold exactly the compiler's policies, and the bridge table.
 
         Raises: KernelError.
         """
@@ -108,16 +111,16 @@ class BridgeIsolation:
         return self._after(self._hold(compiler), self._plane.load(compiler, devices, facts))
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> Written:
-        """Takes over a change.
+        """Writes a change of the compiler.
 
         Raises: KernelError.
         """
         return self._after(self._hold(compiler), self._plane.update(compiler, devices, delta, facts))
 
     def heal(self) -> Written:
-        """Restores what another program changed.
+        """Restores state that another program changed.
 
         Raises: KernelError.
         """
@@ -125,54 +128,54 @@ class BridgeIsolation:
         own = self._hold(self._compiler) if self._compiler is not None else ()
         return self._after(own, self._plane.heal())
 
-    def _after(self, own: Written, done: Written) -> Written:
-        """What both have done.
+    def _after(self, own: Written, written: Written) -> Written:
+        """The changes to the bridge table and those of the data plane.
 
-        Raises: Unsupported when pods cannot be shut off that have to be; everything else is done.
+        Raises: Unsupported when pods have to be isolated and the kernel has no bridge tables.
         """
-        shut = [port.name for port in self._held or () if port.shut and not port.stranger]
-        if self._missing is not None and shut:
+        isolated = [port.name for port in self._held or () if port.isolated and not port.unknown]
+        if self._missing is not None and isolated:
             detail = f"cannot enforce policies between pods of one bridge: {self.problem}"
             raise Unsupported(FEATURE, self._missing.minimum, detail)
-        return (*own, *done)
+        return (*own, *written)
 
     def _hold(self, compiler: Compiler) -> Sequence[Transaction]:
         self._compiler = compiler
-        pods = [one for one in self.attached() if one.port]
-        self.unseen = self._look({one.device for one in pods})
-        if self.show and any(self.unseen.values()):
-            self._show()
-        known = (self._port(one, compiler) for one in pods)
-        ports = (*sorted(known, key=lambda port: port.name), *self._strangers())
+        pods = [pod for pod in self.attached() if pod.port]
+        self.unseen = self._look({pod.device for pod in pods})
+        if self.enable_netfilter and any(self.unseen.values()):
+            self._enable_netfilter()
+        known = (self._port(pod, compiler) for pod in pods)
+        ports = (*sorted(known, key=lambda port: port.name), *self._unknown_ports())
         transaction = None
         if ports != self._held:
             transaction = self._apply(ports)
             self._held = ports
-        self.told(self.problem)
+        self.report(self.problem)
         return (transaction,) if transaction else ()
 
-    def _port(self, one: AttachedPod, compiler: Compiler) -> Port:
-        pod = compiler.pods.get(one.pod)
-        selected = pod is not None and (pod.ingress is not None or pod.egress is not None)
-        shut = frozenset(self.unseen.get(one.device, ())) if selected else frozenset[str]()
-        return Port(name=one.port, addresses=one.addresses, shut=shut)
+    def _port(self, pod: AttachedPod, compiler: Compiler) -> BridgePort:
+        profiles = compiler.pods.get(pod.pod)
+        selected = profiles is not None and (profiles.ingress is not None or profiles.egress is not None)
+        isolated = frozenset(self.unseen.get(pod.device, ())) if selected else frozenset[str]()
+        return BridgePort(name=pod.port, addresses=pod.addresses, isolated=isolated)
 
-    def _strangers(self) -> tuple[Port, ...]:
-        """The ports of nobody who is known, of bridges whose packets are not seen: the hooks of IP do not stop them."""
+    def _unknown_ports(self) -> tuple[BridgePort, ...]:
+        """The ports without a known pod, of bridges whose packets the IP hooks do not see."""
         blind = {bridge: frozenset(missing) for bridge, missing in self.unseen.items() if missing}
         if not blind:
             return ()
-        known = {one.port for one in self.attached()}
+        known = {pod.port for pod in self.attached()}
         wires = (wire for wire in bridges.read_wires(self._netlink) if wire.bridge in blind and wire.name not in known)
-        ports = (Port(name=wire.name, addresses=(), shut=blind[wire.bridge], stranger=True) for wire in wires)
+        ports = (BridgePort(name=wire.name, addresses=(), isolated=blind[wire.bridge], unknown=True) for wire in wires)
         return tuple(sorted(ports, key=lambda port: port.name))
 
-    def _show(self) -> None:
-        """Turns on what is missing; what cannot be is said with the problem."""
+    def _enable_netfilter(self) -> None:
+        """Turns ``br_netfilter`` on for the bridges where it is off; a failure becomes part of :attr:`problem`."""
         lacking = {why for missing in self.unseen.values() for why in missing.values()}
         try:
             if not self._failure and any(bridges.MODULE in why for why in lacking):
-                bridges.load_module()  # once: a machine that does not have it will not have it a moment later
+                bridges.load_module()  # only once: a module that is not installed stays missing
             for bridge, missing in self.unseen.items():
                 if missing:
                     bridges.show(self._netlink, bridge)
@@ -180,8 +183,8 @@ class BridgeIsolation:
             self._failure = failure.detail or str(failure)
         self.unseen = self._look(self.unseen)
 
-    def _apply(self, ports: tuple[Port, ...]) -> Transaction | None:
-        """Commits what differs from what is held; where that is not known, from what the kernel holds."""
+    def _apply(self, ports: tuple[BridgePort, ...]) -> Transaction | None:
+        """Commits the difference to the last committed table, or to the kernel's table when that is not known."""
         if self._nft is None:
             return None
         want = table(ports)
@@ -202,10 +205,10 @@ class BridgeIsolation:
 
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked."""
-        return self._both.fileno()
+        return self._events.fileno()
 
     def locked(self) -> bool:
-        """Whether somebody holds a lock that a change takes."""
+        """Whether another process holds the lock that a change takes."""
         return isinstance(self._plane, Locking) and self._plane.locked()
 
     def disturbed(self) -> bool:
@@ -215,23 +218,23 @@ class BridgeIsolation:
         return self._plane.disturbed() or own
 
     def hit(self, prefix: str) -> RuleHit | None:
-        """What a packet met that was logged with a prefix."""
+        """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
         return self._plane.hit(prefix)
 
     def counts(self) -> tuple[Counted, ...]:
-        """What rules have counted.
+        """The counts of all rules.
 
         Raises: KernelError.
         """
         return self._plane.counts()
 
     def desired(self) -> tuple[Table, ...]:
-        """What the kernel should hold."""
+        """The tables that the kernel should hold."""
         own = table(self._held or ()) if self._missing is None else None
         return (*self._plane.desired(), *((own.canonical(),) if own is not None else ()))
 
     def remove(self) -> None:
-        """Takes all of it out of the kernel.
+        """Deletes all rules and sets from the kernel.
 
         Raises: KernelError.
         """
@@ -242,19 +245,19 @@ class BridgeIsolation:
 
     def close(self) -> None:
         """Closes the sockets to the kernel; what is in force stays."""
-        self._both.close()
+        self._events.close()
         self._plane.close()
-        for each in (self._nft, self._monitor, self._netlink):
-            if each is not None:
-                each.close()
+        for resource in (self._nft, self._monitor, self._netlink):
+            if resource is not None:
+                resource.close()
 
 
 def clear(netns: NetnsPath = None) -> bool:
-    """Removes what an earlier run left; returns whether there was anything.
+    """Deletes the bridge table that an earlier run left; returns whether there was one.
 
     Raises: KernelError.
     """
     with Nft(netns) as nft:
-        there = (FAMILY, TABLE) in nft.tables()
+        exists = (FAMILY, TABLE) in nft.tables()
         nft.delete(FAMILY, TABLE)
-    return there
+    return exists

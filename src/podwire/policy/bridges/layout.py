@@ -1,17 +1,17 @@
-"""The table that looks at the frames of a bridge's ports, in the family ``bridge`` (pure).
+"""The table of the nftables family ``bridge``, which filters the frames of a bridge's ports (pure).
 
-To the hooks of IP all pods of a bridge are one device, so policies know them by their addresses there. That holds as
-long as nobody uses another's address, which this table sees to, port by port::
+The IP hooks see all pods of a bridge behind one device, so policies identify these pods by address. This is safe only
+if no pod can use the address of another pod. This table checks that for each port::
 
     prerouting   IP, IPv6, ARP and neighbour advertisements from a pod's port have the pod's address;
-                 a pod's address comes from its port alone; no pod is a router to others
-    forward      pods that are shut off get nothing from other ports and send nothing there
+                 a pod's address comes only from its own port; no pod announces itself as a router
+    forward      isolated pods receive nothing from other ports and send nothing to them
 
-Pods are shut off here when a policy selects them and packets between the ports of their bridge pass no hook of IP
-(``br_netfilter``): a table of this family has no connections on some kernels, so it could not tell an answer from a
-request and cannot enforce policies by itself. They still have the way to everybody outside of the bridge.
+A pod is isolated when a policy selects it and packets between the ports of its bridge pass no IP hook
+(``br_netfilter``): on some kernels, tables of this family have no connection tracking. So this table cannot tell a
+reply from a request and cannot enforce policies. Isolated pods still reach everything outside of the bridge.
 
-Frames of protocols other than these pass, and hardware addresses are not looked at: those are for the plugin in front
+Frames of other protocols pass, and hardware addresses are not checked: the plugin that made the bridge can check them
 (``macspoofchk`` of ``bridge``).
 """
 
@@ -26,7 +26,7 @@ FAMILY = "bridge"
 TABLE = "podwire-policy"
 
 _PRIORITY = -310
-"""Before anything that is usual there, and before br_netfilter's own hooks at 0."""
+"""Before the usual priorities of bridge tables, and before br_netfilter's own hooks at 0."""
 
 _ADVERT = "icmpv6 type nd-neighbor-advert icmpv6 taddr"
 _PREROUTING = (
@@ -51,19 +51,19 @@ _FORWARD = (
 )
 
 
-class Port(msgspec.Struct, frozen=True, kw_only=True):
+class BridgePort(msgspec.Struct, frozen=True, kw_only=True):
     """One port of a bridge."""
 
     name: str
     addresses: tuple[str, ...]
-    shut: frozenset[str] = frozenset()
-    """The families (``ip``, ``ip6``) in which it is cut off from the other ports."""
-    stranger: bool = False
-    """Whether nobody knows whose it is."""
+    isolated: frozenset[str] = frozenset()
+    """The families (``ip``, ``ip6``) in which the port is isolated from the other ports."""
+    unknown: bool = False
+    """Whether no known pod has this port."""
 
 
-def table(ports: Iterable[Port]) -> Table | None:
-    """The table for these pods; None when there are none."""
+def table(ports: Iterable[BridgePort]) -> Table | None:
+    """The table for these ports; None when there are none."""
     pods = tuple(ports)
     if not pods:
         return None
@@ -82,14 +82,14 @@ def _chain(hook: str, texts: tuple[str, ...]) -> Chain:
     )
 
 
-def _sets(pods: tuple[Port, ...]) -> tuple[Set, ...]:
-    found = [_filled("ports", ("ifname",), (pod.name for pod in pods))]
+def _sets(pods: tuple[BridgePort, ...]) -> tuple[Set, ...]:
+    sets = [_filled("ports", ("ifname",), (pod.name for pod in pods))]
     for number, family, kind in (("4", "ip", "ipv4_addr"), ("6", "ip6", "ipv6_addr")):
-        pairs = [(pod.name, each) for pod in pods for each in pod.addresses if (":" in each) == (family == "ip6")]
-        found.append(_filled(f"own{number}", ("ifname", kind), (f"{name} . {address}" for name, address in pairs)))
-        found.append(_filled(f"pods{number}", (kind,), (address for _, address in pairs)))
-        found.append(_filled(f"shut{number}", ("ifname",), (pod.name for pod in pods if family in pod.shut)))
-    return tuple(sorted(found, key=lambda each: each.name))
+        pairs = [(pod.name, ip) for pod in pods for ip in pod.addresses if (":" in ip) == (family == "ip6")]
+        sets.append(_filled(f"own{number}", ("ifname", kind), (f"{name} . {address}" for name, address in pairs)))
+        sets.append(_filled(f"pods{number}", (kind,), (address for _, address in pairs)))
+        sets.append(_filled(f"shut{number}", ("ifname",), (pod.name for pod in pods if family in pod.isolated)))
+    return tuple(sorted(sets, key=lambda declared: declared.name))
 
 
 def _filled(name: str, key: tuple[str, ...], texts: Iterable[str]) -> Set:

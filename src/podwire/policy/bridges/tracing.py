@@ -1,8 +1,9 @@
-"""How ``podwire why`` follows a packet past a bridge of pods: by the bridges' table, and by the rules of IP.
+"""How ``podwire why`` follows a packet over a bridge of pods: through the bridge table and through the IP rules.
 
-What a pod sends comes in by its port, where the bridges' table looks at its address. To another port of the bridge it
-is forwarded as a frame, past the same table's ``forward``, and past the hooks of IP only where ``br_netfilter`` shows
-it there. Whatever goes elsewhere, or to a Service first, is routed, and passes the hooks of IP anyway.
+A packet from a pod enters by the pod's port, where the bridge table checks its source address. To another port of the
+bridge the packet is forwarded as a frame: through the chain ``forward`` of the same table, and through the IP hooks
+only if ``br_netfilter`` is on. A packet to another destination, or to a Service first, is routed and passes the IP
+hooks in any case.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,45 +16,45 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
-from podwire.policy.bridges.layout import FAMILY, TABLE, Port, table
+from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
 from podwire.policy.foreign.kernel import KernelLinks
 from podwire.policy.foreign.locate import PodLink, locate
 from podwire.state.nft import Table
 from podwire.trace import nft
 from podwire.trace.packet import Machine, Outcome, Packet, Step, Tracer
 
-_PLACE = f"{FAMILY} {TABLE}"
+_TABLE_NAME = f"{FAMILY} {TABLE}"
 _FORWARD = "forward"
 
 
 class BridgePorts(msgspec.Struct, frozen=True, kw_only=True):
-    """What bridges of one node make of pods."""
+    """The pods of one node that are ports of bridges."""
 
-    places: Mapping[str, PodLink]
-    """Bridge and port of those that are ports of bridges, by their keys."""
+    links: Mapping[str, PodLink]
+    """Bridge and port by pod."""
     addresses: Mapping[str, PodLink]
-    """The same by the pods' addresses."""
+    """Bridge and port by address of the pod."""
     unseen: Mapping[str, Mapping[str, str]]
-    """By bridge: the families whose packets between its ports pass no hook of IP, and why."""
+    """By bridge: the families whose packets between its ports pass no IP hook, and why."""
     held: Table | None
-    """What the kernel holds for bridges."""
+    """The bridge table that the kernel holds."""
 
 
 def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts | None:
-    """What there is to know of the bridges of pods, given with their addresses; None: they are ports of none.
+    """The ports of ``pods`` (addresses by pod) and the bridge table; None: no pod is a port of a bridge.
 
     Raises: KernelError.
     """
     place = Path(netns) if netns is not None else None
-    found = locate(pods, *KernelLinks(place).read(), {})
-    places = {pod: each for pod, each in found.items() if each.port}
-    if not places:
+    links = locate(pods, *KernelLinks(place).read(), {})
+    links = {pod: link for pod, link in links.items() if link.port}
+    if not links:
         return None
     with Netlink(netns) as netlink:
-        unseen = {each.device: bridges.unseen(netlink, each.device) for each in places.values()}
+        unseen = {link.device: bridges.unseen(netlink, link.device) for link in links.values()}
     return BridgePorts(
-        places=places,
-        addresses={address: each for pod, each in places.items() for address in pods[pod]},
+        links=links,
+        addresses={address: link for pod, link in links.items() for address in pods[pod]},
         unseen=unseen,
         held=_held(netns),
     )
@@ -68,28 +69,28 @@ def _held(netns: NetnsPath) -> Table | None:
 
 
 def planned(ports: BridgePorts, selected: Collection[str], pods: Mapping[str, Collection[str]]) -> Table | None:
-    """What should be held of these pods; ``selected`` are those that a policy selects."""
+    """The bridge table as planned for these pods; ``selected`` are the pods that a policy selects."""
     return table(
-        Port(
-            name=place.port,
+        BridgePort(
+            name=link.port,
             addresses=tuple(pods[pod]),
-            shut=frozenset(ports.unseen[place.device]) if pod in selected else frozenset(),
+            isolated=frozenset(ports.unseen[link.device]) if pod in selected else frozenset(),
         )
-        for pod, place in sorted(ports.places.items(), key=lambda item: item[1].port)
+        for pod, link in sorted(ports.links.items(), key=lambda item: item[1].port)
     )
 
 
 class BridgeTracer:
-    """Rules of IP, those of bridges before them, and who is a port of which bridge."""
+    """Traces packets through the bridge table and then through the tracer of the IP rules."""
 
     def __init__(self, plane: Tracer | None, own: Table | None, ports: BridgePorts, machine: Machine) -> None:
-        """``own`` is the bridges' table."""
+        """``plane`` traces the IP rules (None: there are none), ``own`` is the bridge table."""
         self._plane = plane
         self._frames = nft.Tracer([own] if own is not None else [], machine)
         self._ports = ports
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """What happens to a packet."""
+        """The possible outcomes for a packet."""
         came = self._port(packet.source, packet.input)
         if came is None:
             yield from self._routed(packet)
@@ -110,9 +111,9 @@ class BridgeTracer:
         yield from (_with(first.steps, then.steps, routed) for routed in self._routed(packet))
 
     def _port(self, address: str, device: str) -> PodLink | None:
-        """The port that a pod is, where packets of its address come or go by that bridge."""
-        found = self._ports.addresses.get(address)
-        return found if found is not None and found.device == device else None
+        """The port of the pod that has an address, if ``device`` is its bridge."""
+        link = self._ports.addresses.get(address)
+        return link if link is not None and link.device == device else None
 
     def _routed(self, packet: Packet) -> Iterator[Outcome]:
         if self._plane is None:
@@ -120,20 +121,20 @@ class BridgeTracer:
         return self._plane.outcomes(packet)
 
     def about(self, step: Step) -> str:
-        """What a step stands for."""
-        if step.table != _PLACE:
+        """The reason for the rule of a step."""
+        if step.table != _TABLE_NAME:
             return self._plane.about(step) if self._plane is not None else ""
         if step.chain == _FORWARD:
-            return f"pods that policies select are cut off from the other pods of their bridge: {self._why()}"
-        return "addresses of pods belong to their ports of the bridge"
+            return f"pods that policies select are isolated from the other pods of their bridge: {self._why()}"
+        return "a pod's address may come only from the pod's own port of the bridge"
 
     def _why(self) -> str:
         reasons = (why for missing in self._ports.unseen.values() for why in missing.values())
-        return " and ".join(dict.fromkeys(reasons)) or "the kernel shows what they send each other now"
+        return " and ".join(dict.fromkeys(reasons)) or "now the IP hooks see packets between the ports"
 
 
 def _with(first: tuple[Step, ...], then: tuple[Step, ...], outcome: Outcome) -> Outcome:
-    """An outcome, with the steps of frames at the hooks where they are: at each, IP is shown a frame behind them."""
+    """An outcome with the steps of the bridge table added: at each hook, bridge rules come before IP rules."""
     early = tuple(step for step in outcome.steps if step.hook == "prerouting")
     late = outcome.steps[len(early) :]
     middle = then if late or outcome.verdict == "accept" else ()

@@ -1,1 +1,1 @@
-"""Pods that other CNI plugins wire: where they are on this node."""
+"""Finds the devices of pods that other CNI plugins wired on this node."""

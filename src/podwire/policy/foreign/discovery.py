@@ -1,7 +1,7 @@
-"""Finds the pods that other CNI plugins have wired on this node, and has policies enforced for them.
+"""Finds the pods that other CNI plugins wired on this node, and reports them to the enforcement of policies.
 
 Guarantees: 1. nothing is reported before the pods are known; all pods on the node are reported before
-:attr:`Discovery.looked` is set, so a start that waits for :attr:`Discovery.looked` cuts off no pod; 2. a pod that is
+:attr:`PodDiscovery.scanned` is set, so a start that waits for it isolates no pod; 2. a pod that is
 added, changed or deleted in the API, and a device or route that is added or deleted on the node, leads to a scan 20 ms
 later; 3. scans are 0.1 s apart; 4. a pod without a known link is searched again with the next change of devices,
 routes, addresses or neighbours, and reported after 2 to 4 s; 5. pods that another source reported (the chained plugin)
@@ -31,7 +31,7 @@ from podwire.state.network import NetworkState
 
 _SETTLE_S = 0.02
 _REST_S = 0.1
-_LOOK_S = 2.0
+_CHECK_S = 2.0
 
 
 class NodeLinks(Protocol):
@@ -50,7 +50,7 @@ class NodeLinks(Protocol):
 
 
 class Enforcer(Protocol):
-    """Where discovered pods are reported; the enforcement of ``policy.runner``."""
+    """Receives the discovered pods; the enforcement of ``policy.runner``."""
 
     @property
     def attached(self) -> Mapping[str, AttachedPod]:
@@ -69,34 +69,34 @@ class Enforcer(Protocol):
         ...
 
     def look_again(self) -> None:
-        """Reports that something which rules depend on has changed in the kernel."""
+        """Reports that a kernel setting which rules depend on has changed."""
         ...
 
 
-class Discovery:
+class PodDiscovery:
     """Follows one node's pods and devices."""
 
-    def __init__(self, node: str, pods: Source[Pod], enforcer: Enforcer, sight: NodeLinks, clock: Clock) -> None:
+    def __init__(self, node: str, pods: Source[Pod], enforcer: Enforcer, links: NodeLinks, clock: Clock) -> None:
         self._node = node
         self._pods = pods
         self._enforcer = enforcer
-        self._sight = sight
+        self._links = links
         self._clock = clock
         self._wake = asyncio.Event()
         self._log = Log("policy")
         self._own: dict[str, AttachedPod] = {}
-        self.looked = asyncio.Event()
+        self.scanned = asyncio.Event()
         """Set when all pods that are on the node have been reported."""
-        self.sought: frozenset[str] = frozenset()
-        """The pods that have an address and no known link: they are cut off."""
+        self.unlocated: frozenset[str] = frozenset()
+        """The pods that have an address and no known link: they are isolated."""
         self.stuck: Callable[[frozenset[str]], None] = lambda _: None
-        """Called with the pods whose link has not been found for a while."""
+        """Called with the pods whose link was not found for 2 s."""
         self.bridges_changed: Callable[[], bool] = lambda: False
-        """Returns whether the hooks of IP see other packets of bridges than before."""
+        """Returns whether netfilter was turned on or off for a bridge."""
 
     async def run(self) -> None:
         """Follows until cancelled."""
-        with self._sight.watch(self._kernel_changed):
+        with self._links.watch(self._kernel_changed):
             self._pods.subscribe(self._pod_changed)
             await self._pods.synced.wait()
             self._wake.set()
@@ -104,19 +104,19 @@ class Discovery:
                 await self._wake.wait()
                 await self._clock.sleep(_SETTLE_S)
                 self._wake.clear()
-                self._look()
-                self._look_at_bridges()
+                self._scan()
+                self._check_bridges()
                 await self._clock.sleep(_REST_S)
 
     async def watch(self) -> None:
-        """Checks bridges and reports pods that are not found, until cancelled."""
+        """Checks bridges and reports pods whose link is not found, until cancelled."""
         while True:
-            before = self.sought
-            await self._clock.sleep(_LOOK_S)
-            self.stuck(before & self.sought)
-            self._look_at_bridges()
+            previous = self.unlocated
+            await self._clock.sleep(_CHECK_S)
+            self.stuck(previous & self.unlocated)
+            self._check_bridges()
 
-    def _look_at_bridges(self) -> None:
+    def _check_bridges(self) -> None:
         with suppress(KernelError):
             if self.bridges_changed():
                 self._enforcer.look_again()
@@ -126,7 +126,7 @@ class Discovery:
             self._wake.set()
 
     def _kernel_changed(self, events: Sequence[Event]) -> None:
-        if any(event.kind not in ("neighbour", "address") or self.sought for event in events):
+        if any(event.kind not in ("neighbour", "address") or self.unlocated for event in events):
             self._wake.set()
 
     def _wanted(self) -> Mapping[str, Pod]:
@@ -136,40 +136,40 @@ class Discovery:
         pods = {key_of(pod.metadata): pod for pod in pods_by_address(local).values()}
         return {key: pod for key, pod in pods.items() if key not in reported}
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         pods = self._wanted()
-        before = {one.pod: PodLink(one.device, one.port) for one in self._own.values()}
+        previous = {attached.pod: PodLink(attached.device, attached.port) for attached in self._own.values()}
         try:
-            state, ports = self._sight.read()
+            state, ports = self._links.read()
         except KernelError as failure:
             self._log.warning("cannot read the devices of pods", problem=failure)
             self._wake.set()
             return
-        places = locate({key: pod.addresses for key, pod in pods.items()}, state, ports, before)
-        self._say(frozenset(pods) - places.keys())
-        self._tell(dict(_attachments(pods, places)))
-        self.looked.set()
+        links = locate({key: pod.addresses for key, pod in pods.items()}, state, ports, previous)
+        self._log_unlocated(frozenset(pods) - links.keys())
+        self._report(dict(_attachments(pods, links)))
+        self.scanned.set()
 
-    def _say(self, sought: frozenset[str]) -> None:
-        if new := sorted(sought - self.sought):
+    def _log_unlocated(self, unlocated: frozenset[str]) -> None:
+        if new := sorted(unlocated - self.unlocated):
             self._log.warning("isolated pods whose device is not known", pods=", ".join(new[:10]))
-        self.sought = sought
+        self.unlocated = unlocated
 
-    def _tell(self, now: Mapping[str, AttachedPod]) -> None:
-        for link in [link for link in self._own if link not in now]:
+    def _report(self, current: Mapping[str, AttachedPod]) -> None:
+        for link in [link for link in self._own if link not in current]:
             del self._own[link]
             self._enforcer.detach(link)
-        for link, one in now.items():
-            if self._own.get(link) != one:
-                self._own[link] = one
+        for link, attached in current.items():
+            if self._own.get(link) != attached:
+                self._own[link] = attached
                 with suppress(KernelError):  # the enforcement logs the failure and tries again
-                    self._enforcer.attach(one)
+                    self._enforcer.attach(attached)
 
 
-def _attachments(pods: Mapping[str, Pod], places: Mapping[str, PodLink]) -> Iterator[tuple[str, AttachedPod]]:
-    for key, place in places.items():
+def _attachments(pods: Mapping[str, Pod], links: Mapping[str, PodLink]) -> Iterator[tuple[str, AttachedPod]]:
+    for key, link in links.items():
         pod = pods[key]
-        one = AttachedPod(
-            pod=key, device=place.device, port=place.port, addresses=pod.addresses, uid=pod.metadata.uid or ""
+        attached = AttachedPod(
+            pod=key, device=link.device, port=link.port, addresses=pod.addresses, uid=pod.metadata.uid or ""
         )
-        yield one.link, one
+        yield attached.link, attached

@@ -28,14 +28,14 @@ class LinkTable:
     """Which device leads to an address: routes without a gateway, and the networks of the node's own addresses."""
 
     def __init__(self, state: NetworkState) -> None:
-        found: dict[tuple[int, int, int], str] = {}
+        links: dict[tuple[int, int, int], str] = {}
         for route in state.routes:
             if route.kind == "unicast" and not route.via and route.link and route.table == _MAIN:
-                found.setdefault(_key(route.dst), route.link)
+                links.setdefault(_key(route.dst), route.link)
         for address in state.addresses:
-            found.setdefault(_key(address.cidr), address.link)
-        self._links = found
-        self._lengths = sorted({(version, length) for version, length, _ in found}, reverse=True)
+            links.setdefault(_key(address.cidr), address.link)
+        self._links = links
+        self._lengths = sorted({(version, length) for version, length, _ in links}, reverse=True)
 
     def device(self, address: str) -> str:
         """The device of the longest prefix that contains an address; empty when there is none."""

@@ -1,1 +1,1 @@
-"""Where policies are in force, what they dropped, and how that is told."""
+"""On which nodes policies are in force, what they dropped, and how that is reported."""

@@ -3,7 +3,7 @@
 A rule may be removed and added again; its total must survive. So the code that removes rules reads their counters just
 before and calls :meth:`Totals.keep`. A counter that is lower than at the last reading (another program removed the
 rule) counts as a new one, added to the old total. Of removed rules, the last ``_REMEMBERED`` keep their own total;
-earlier ones are summed up for each direction and verdict.
+the totals of rules that were removed earlier are added up by direction and verdict.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,17 +46,17 @@ class Totals:
 
     def keep(self, family: str, readings: Mapping[str, Counted]) -> None:
         """Keeps the last readings of rules, by name, that are removed or reset now."""
-        self._note(family, readings)
+        self._update(family, readings)
         for name in readings:
             self._end(family, name)
 
     def totals(self, family: str, readings: Mapping[str, Counted]) -> None:
         """Takes over the current readings of all rules of a family, by name."""
-        self._note(family, readings)
+        self._update(family, readings)
         for gone in [key for key in self._last if key[0] == family and key[1] not in readings]:
             self._end(*gone)
 
-    def _note(self, family: str, readings: Mapping[str, Counted]) -> None:
+    def _update(self, family: str, readings: Mapping[str, Counted]) -> None:
         for name, counted in readings.items():
             before = self._last.get((family, name))
             if before is not None and before.count.packets > counted.count.packets:
@@ -64,10 +64,10 @@ class Totals:
             self._last[family, name] = counted
 
     def _end(self, family: str, name: str) -> None:
-        found = self._last.pop((family, name), None)
-        if found is None or not found.count.packets:
+        counted = self._last.pop((family, name), None)
+        if counted is None or not counted.count.packets:
             return
-        self._add(found.hit, found.count)
+        self._add(counted.hit, counted.count)
         if len(self._past) > _REMEMBERED:
             oldest = next(iter(self._past))
             accept, audit = oldest.ruling.accept, oldest.ruling.audit
@@ -81,17 +81,17 @@ class Totals:
 
     def all(self) -> tuple[Counted, ...]:
         """All totals, both families together, in no order; rules that counted nothing are left out."""
-        found = dict(self._past)
-        for each in self._last.values():
-            found[each.hit] = found.get(each.hit, Count()).plus(each.count)
-        return tuple(Counted(hit, count) for hit, count in found.items() if count.packets)
+        totals = dict(self._past)
+        for counted in self._last.values():
+            totals[counted.hit] = totals.get(counted.hit, Count()).plus(counted.count)
+        return tuple(Counted(hit, count) for hit, count in totals.items() if count.packets)
 
 
-def by_policy(counted: Iterable[Counted]) -> dict[tuple[str, str], Count]:
+def by_policy(rules: Iterable[Counted]) -> dict[tuple[str, str], Count]:
     """Counts by policy and verdict; a rule hit with several policies counts for each of them."""
-    found: dict[tuple[str, str], Count] = {}
-    for each in counted:
-        for policy in each.hit.policies:
-            key = (policy, each.hit.verdict)
-            found[key] = found.get(key, Count()).plus(each.count)
-    return found
+    totals: dict[tuple[str, str], Count] = {}
+    for counted in rules:
+        for policy in counted.hit.policies:
+            key = (policy, counted.hit.verdict)
+            totals[key] = totals.get(key, Count()).plus(counted.count)
+    return totals

@@ -1,8 +1,8 @@
 """On how many nodes each policy is in force, from the reports of their agents (pure).
 
 A policy is in force on a node when the node reports a set of policies that existed at or after the last change of the
-policy. Nodes that are not Ready are listed separately: nobody waits for them. A node without a report enforces no
-policies, or its agent has never started: it is not counted.
+policy. Nodes that are not Ready are listed separately: they do not delay the report. A node without a report enforces
+no policies, or its agent has never started: it is not counted.
 """
 
 import datetime
@@ -13,10 +13,10 @@ import msgspec
 from podwire.cluster.names import POLICY_MODE
 from podwire.policy.annotations import AUDIT
 from podwire.policy.status.digest import AnyPolicy, History
-from podwire.policy.status.report import Report
+from podwire.policy.status.report import EnforcedPolicies
 
 SILENT = "its agent has not reported the policy as in force"
-"""The reason for a node that gives none: the policy may be in force there in a moment."""
+"""The reason for a node that reports no problem: the policy may be in force there soon."""
 _NAMED = 3
 
 
@@ -25,7 +25,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     generation: int = 0
     mode: str = ""
-    """``audit``, or nothing."""
+    """``audit``; empty for a policy that is enforced."""
     nodes: str = ""
     """In force on this many of the Ready nodes that enforce policies: ``2/3``."""
     since: str = ""
@@ -54,7 +54,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 def parse(text: str) -> Coverage | None:
-    """The value of an annotation; None: the text is not in our format."""
+    """The value of an annotation; None: the text does not have this format."""
     try:
         return msgspec.json.decode(text, type=Coverage)
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -62,28 +62,28 @@ def parse(text: str) -> Coverage | None:
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What is known about one node: readiness and the last report."""
+    """The readiness of one node and its last report."""
 
     ready: bool
-    report: Report
+    report: EnforcedPolicies
 
 
 def coverage_of(
-    key: str, kind: str, policy: AnyPolicy, history: History, places: Mapping[str, NodeReport]
+    key: str, kind: str, policy: AnyPolicy, history: History, nodes: Mapping[str, NodeReport]
 ) -> Coverage | None:
     """On which nodes a policy is in force; None: no node has reported."""
-    if not places:
+    if not nodes:
         return None
     changed = history.changed(key)
     at_ms, took_ms, missing = 0, 0.0, []
-    ready = {name: place for name, place in places.items() if place.ready}
-    for name, place in sorted(ready.items()):
-        commits = place.report.commits.get(kind, ())
-        found = next((commit for commit in commits if history.step(commit.digest) >= changed), None)
-        if found is None:
-            missing.append(f"{name}: {place.report.problem or SILENT}")
+    ready = {name: node for name, node in nodes.items() if node.ready}
+    for name, node in sorted(ready.items()):
+        commits = node.report.commits.get(kind, ())
+        commit = next((commit for commit in commits if history.step(commit.digest) >= changed), None)
+        if commit is None:
+            missing.append(f"{name}: {node.report.problem or SILENT}")
         else:
-            at_ms, took_ms = max(at_ms, found.at_ms), max(took_ms, found.took_ms)
+            at_ms, took_ms = max(at_ms, commit.at_ms), max(took_ms, commit.took_ms)
     complete = bool(ready) and not missing
     return Coverage(
         generation=policy.metadata.generation,
@@ -92,7 +92,7 @@ def coverage_of(
         since=_stamp(at_ms) if complete else "",
         took=f"{took_ms:.0f}ms" if complete else "",
         missing=tuple(missing[:_NAMED]),
-        not_ready=tuple(sorted(name for name, place in places.items() if not place.ready)[:_NAMED]),
+        not_ready=tuple(sorted(name for name, node in nodes.items() if not node.ready)[:_NAMED]),
     )
 
 
@@ -105,9 +105,9 @@ def keep_since(before: Coverage | None, now: Coverage) -> Coverage:
     return msgspec.structs.replace(now, since=before.since, took=before.took)
 
 
-def newest_step(history: History, kind: str, report: Report | None) -> int:
+def newest_step(history: History, kind: str, report: EnforcedPolicies | None) -> int:
     """The newest step of the history that a node has reached; -1: unknown."""
-    commits: Iterable[str] = (each.digest for each in report.commits.get(kind, ())) if report is not None else ()
+    commits: Iterable[str] = (commit.digest for commit in report.commits.get(kind, ())) if report is not None else ()
     return max((history.step(digest) for digest in commits), default=-1)
 
 

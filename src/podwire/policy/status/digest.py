@@ -26,13 +26,13 @@ _REMEMBERED = 4096
 
 def version(meta: ObjectMeta) -> str:
     """A text that changes when the policy changes: uid, generation and configuring annotations."""
-    asked = (meta.annotations.get(name, "") for name in (POLICY_MODE, POLICY_LOG))
-    return "/".join((meta.uid, str(meta.generation), *asked))
+    settings = (meta.annotations.get(name, "") for name in (POLICY_MODE, POLICY_LOG))
+    return "/".join((meta.uid, str(meta.generation), *settings))
 
 
-def same(one: AnyPolicy, other: AnyPolicy) -> bool:
-    """Whether two versions of a policy mean the same."""
-    return version(one.metadata) == version(other.metadata) and one.spec == other.spec
+def same(policy: AnyPolicy, other: AnyPolicy) -> bool:
+    """Whether two versions of a policy have the same effect."""
+    return version(policy.metadata) == version(other.metadata) and policy.spec == other.spec
 
 
 def _hash(text: str) -> int:
@@ -90,7 +90,7 @@ class History:
             self._steps.popitem(last=False)
         self._changed.pop(key, None)
         if meta is not None:
-            self._changed[key] = self._step  # as the last one: they are in the order of their steps
+            self._changed[key] = self._step  # becomes the last entry: entries are in the order of their steps
         return True
 
     def step(self, digest: str) -> int:
@@ -103,10 +103,10 @@ class History:
 
     def between(self, after: int, until: int) -> list[str]:
         """The policies whose last change is after one step and not after another, the latest first."""
-        found = []
+        keys = []
         for key in reversed(self._changed):
             if self._changed[key] <= after:
                 break
             if self._changed[key] <= until:
-                found.append(key)
-        return found
+                keys.append(key)
+        return keys

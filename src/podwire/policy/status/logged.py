@@ -23,16 +23,16 @@ class LoggedPacket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     destination: str
     protocol: str
     port: int
-    """Of the destination; 0: the protocol has none."""
+    """The destination's port; 0: the protocol has no ports."""
     source_address: str
     destination_address: str
     source_port: int = 0
     policies: tuple[str, ...] = ()
-    """The policies that decided: the one with the rule, or all isolating policies."""
+    """The policies that decided: the policy with the rule, or all isolating policies."""
     rule: int | None = None
-    """The place of the rule; None: no rule allows."""
+    """The index of the rule; None: no rule allows."""
     why: str = ""
-    """What ``podwire why`` says of the connection."""
+    """The explanation of ``podwire why`` for the connection."""
 
     def fields(self) -> dict[str, object]:
         """The fields of the line in the agent's log."""
@@ -71,14 +71,14 @@ def logged_packet(
     )
 
 
-def log_line(one: LoggedPacket) -> str:
-    """One line for a person."""
-    place = f"{one.at[11:-1]} {one.node:8} {one.verdict:7}"
-    if one.why:
-        return f"{place} {one.why}"
-    port = f" {one.port}" if one.port else ""
-    cause = f" ({', '.join(one.policies)} {one.direction})" if one.policies else ""
-    return f"{place} {one.source} -> {one.destination} {one.protocol}{port}{cause}"
+def log_line(packet: LoggedPacket) -> str:
+    """The text of a log entry for people."""
+    head = f"{packet.at[11:-1]} {packet.node:8} {packet.verdict:7}"
+    if packet.why:
+        return f"{head} {packet.why}"
+    port = f" {packet.port}" if packet.port else ""
+    cause = f" ({', '.join(packet.policies)} {packet.direction})" if packet.policies else ""
+    return f"{head} {packet.source} -> {packet.destination} {packet.protocol}{port}{cause}"
 
 
 def _stamp(at_s: float) -> str:

@@ -32,24 +32,24 @@ def port_of(address: str, port: int) -> str:
 
 def enforcing(nodes: Iterable[Node]) -> dict[str, int]:
     """The health ports of nodes that enforce policies, by node name; 0: the agent serves none on the network."""
-    found = {}
+    ports = {}
     for node in nodes:
-        notes = node.metadata.annotations
-        if notes.get(NODE_POLICY):
-            port = notes.get(NODE_HEALTH_PORT, "")
-            found[node.metadata.name] = int(port) if port.isdecimal() else 0
-    return found
+        annotations = node.metadata.annotations
+        if annotations.get(NODE_POLICY):
+            port = annotations.get(NODE_HEALTH_PORT, "")
+            ports[node.metadata.name] = int(port) if port.isdecimal() else 0
+    return ports
 
 
 def complaints(failures: Mapping[str, str]) -> list[str]:
-    """One sentence for each reason why nodes could not be asked, naming the first of these nodes."""
+    """One sentence for each reason why nodes did not answer; it names the first five of these nodes."""
     by_reason: dict[str, list[str]] = {}
     for node, reason in failures.items():
         by_reason.setdefault(reason, []).append(node)
-    return [f"not asked: {_some(nodes)}: {reason}" for reason, nodes in by_reason.items()]
+    return [f"no answer from {_listed(nodes)}: {reason}" for reason, nodes in by_reason.items()]
 
 
-def _some(nodes: list[str]) -> str:
+def _listed(nodes: list[str]) -> str:
     ordered = sorted(nodes, key=lambda node: (len(node), node))
     more = f" and {len(nodes) - _FEW} more" if len(nodes) > _FEW else ""
     return ", ".join(ordered[:_FEW]) + more

@@ -30,7 +30,7 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     mode: str
     """``enforce`` or ``audit``."""
     selects: int
-    """Pods, as of now."""
+    """The number of pods that the policy selects now."""
     nodes: str = ""
     """``2/3``; empty: no node has reported on this version of the policy."""
     in_force_for_ms: int | None = None
@@ -49,8 +49,16 @@ class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         since = duration(self.in_force_for_ms) if self.in_force_for_ms is not None else NOTHING
         more = "+" if self.not_asked else ""
         counts = (NOTHING if count is None else f"{count}{more}" for count in (self.dropped, self.audited))
-        place = self.namespace or NOTHING
-        return (place, self.name, short, self.mode, str(self.selects), self.nodes or NOTHING, since, *counts)
+        return (
+            self.namespace or NOTHING,
+            self.name,
+            short,
+            self.mode,
+            str(self.selects),
+            self.nodes or NOTHING,
+            since,
+            *counts,
+        )
 
 
 class Packets(msgspec.Struct, frozen=True):
@@ -99,10 +107,10 @@ def _line(
     packets: Packets | None,
 ) -> PolicyRow:
     meta = policy.metadata
-    said = parse(meta.annotations.get(POLICY_ENFORCED, ""))
+    coverage = parse(meta.annotations.get(POLICY_ENFORCED, ""))
     mode = AUDIT if in_audit(meta.annotations) else ENFORCE
-    if said is not None and (said.generation, said.mode or ENFORCE) != (meta.generation, mode):
-        said = None
+    if coverage is not None and (coverage.generation, coverage.mode or ENFORCE) != (meta.generation, mode):
+        coverage = None
     key = key_of(meta)
     return PolicyRow(
         namespace=meta.namespace,
@@ -110,10 +118,10 @@ def _line(
         kind=kind,
         mode=mode,
         selects=selects,
-        nodes=said.nodes if said is not None else "",
-        in_force_for_ms=_age_ms(said.since, now) if said is not None and said.since else None,
-        missing=said.missing if said is not None else (),
-        not_ready=said.not_ready if said is not None else (),
+        nodes=coverage.nodes if coverage is not None else "",
+        in_force_for_ms=_age_ms(coverage.since, now) if coverage is not None and coverage.since else None,
+        missing=coverage.missing if coverage is not None else (),
+        not_ready=coverage.not_ready if coverage is not None else (),
         dropped=packets.counts.get((key, "dropped"), 0) if packets is not None else None,
         audited=packets.counts.get((key, "audited"), 0) if packets is not None else None,
         not_asked=packets.not_asked if packets is not None else 0,

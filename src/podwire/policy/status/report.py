@@ -1,9 +1,9 @@
 """The report of one agent on the policies in force on its node: one small ConfigMap (pure).
 
-There is one for each node, ``podwire-policies-NODE``, with a key for each kind of policies and a line for each of the
-last commits that changed what is in force of it: the digest of the policies (:mod:`podwire.policy.status.digest`),
-when it was in force (milliseconds since 1970), and how many milliseconds that was after the agent had heard of the
-change. The size does not depend on how many policies there are.
+Each node has a ConfigMap ``podwire-policies-NODE`` with a key for each kind of policies. The value has a line for each
+of the last commits that changed the policies in force: the digest of the policies
+(:mod:`podwire.policy.status.digest`), when they were in force (milliseconds since 1970), and how many milliseconds
+after the agent received the change. The size does not depend on the number of policies.
 """
 
 import hashlib
@@ -32,14 +32,14 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     """Since the agent received the first change of the commit."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class EnforcedPolicies(msgspec.Struct, frozen=True):
     """The policies in force on one node."""
 
     node: str
     commits: Mapping[str, tuple[Commit, ...]]
-    """By kind, the last one last."""
+    """By kind, the newest commit last."""
     problem: str = ""
-    """Why the latest changes are not in force; empty: they are."""
+    """Why the latest changes are not in force; empty when they are in force."""
 
 
 def name_of(node: str) -> str:
@@ -50,7 +50,7 @@ def name_of(node: str) -> str:
     return f"{name[: _LONGEST - 17]}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
 
 
-def render(report: Report) -> dict[str, str]:
+def render(report: EnforcedPolicies) -> dict[str, str]:
     """The data of the ConfigMap."""
     lines = {kind: "\n".join(map(_line, report.commits.get(kind, ())[-COMMITS:])) for kind in KINDS}
     return {"node": report.node, "problem": report.problem[:_PROBLEM], **lines}
@@ -60,10 +60,10 @@ def _line(commit: Commit) -> str:
     return f"{commit.digest} {commit.at_ms} {commit.took_ms:.1f}"
 
 
-def parse(data: Mapping[str, str]) -> Report:
-    """The report in the data of a ConfigMap; lines that are none are left out."""
+def parse(data: Mapping[str, str]) -> EnforcedPolicies:
+    """The report in the data of a ConfigMap; invalid lines are ignored."""
     commits = {kind: tuple(filter(None, map(_commit, data.get(kind, "").splitlines()))) for kind in KINDS}
-    return Report(data.get("node", ""), commits, data.get("problem", ""))
+    return EnforcedPolicies(data.get("node", ""), commits, data.get("problem", ""))
 
 
 def _commit(line: str) -> Commit | None:

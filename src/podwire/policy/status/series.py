@@ -1,8 +1,8 @@
-"""What policies have dropped, as series of metrics whose number is bounded (pure).
+"""The packets that policies dropped, as a bounded number of metric series (pure).
 
 A cluster may have ten thousand policies: one series for each policy and node would be too much for the collector. A
-policy gets its own series on a node once it has dropped a packet there, for the first ``_MOST`` policies; the others
-share one series, so that sums are right. A series stays once it exists: totals never go down.
+policy gets its own series on a node when it drops its first packet there, up to ``_MOST`` policies; all other policies
+share one series, so that sums are right. A series never disappears: totals never go down.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,11 +27,11 @@ class Series:
     def samples(self, counted: Iterable[Counted]) -> Iterator[tuple[str, str, dict[str, str], int]]:
         """Name, help, labels and value of each series; the label lists all policies of a rule hit."""
         sums: dict[tuple[str, str, str], int] = {}
-        for each in sorted(counted, key=lambda each: each.hit.policies):
-            if each.hit.verdict not in _METRICS or not each.count.packets:
+        for counted_rule in sorted(counted, key=lambda counted_rule: counted_rule.hit.policies):
+            if counted_rule.hit.verdict not in _METRICS or not counted_rule.count.packets:
                 continue
-            key = (each.hit.verdict, self._label(each.hit.policies), each.hit.direction.lower())
-            sums[key] = sums.get(key, 0) + each.count.packets
+            key = (counted_rule.hit.verdict, self._label(counted_rule.hit.policies), counted_rule.hit.direction.lower())
+            sums[key] = sums.get(key, 0) + counted_rule.count.packets
         for (verdict, policy, direction), packets in sorted(sums.items()):
             name, text = _METRICS[verdict]
             yield name, text, {"policy": policy, "direction": direction}, packets

@@ -1,6 +1,6 @@
 """The table about a bridge's frames, compared whole."""
 
-from podwire.policy.bridges.layout import Port, table
+from podwire.policy.bridges.layout import BridgePort, table
 from podwire.state.nft_text import parse_table
 
 WHOLE = """\
@@ -70,8 +70,8 @@ iifname . icmpv6 taddr != @own6 counter drop
 
 def test_the_table_of_two_pods() -> None:
     ports = (
-        Port(name="veth1", addresses=("10.0.0.1", "fd00::1")),
-        Port(name="veth2", addresses=("10.0.0.2",), shut=frozenset(("ip",))),
+        BridgePort(name="veth1", addresses=("10.0.0.1", "fd00::1")),
+        BridgePort(name="veth2", addresses=("10.0.0.2",), isolated=frozenset(("ip",))),
     )
     assert table(ports) == parse_table(WHOLE)
 

@@ -29,7 +29,7 @@ MACHINE = Machine(addresses=frozenset({"192.168.99.1"}))
 def bridges(places: dict[str, PodLink] = PLACES, *, seen: bool = True) -> BridgePorts:
     unseen = {each.device: {} if seen else dict.fromkeys(("ip", "ip6"), MISSING) for each in places.values()}
     addresses = {address: each for pod, each in places.items() for address in PODS[pod]}
-    return BridgePorts(places=places, addresses=addresses, unseen=unseen, held=None)
+    return BridgePorts(links=places, addresses=addresses, unseen=unseen, held=None)
 
 
 def rules(world: World, there: BridgePorts) -> BridgeTracer:
@@ -63,7 +63,7 @@ def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
     assert found.verdict == "drop"
     assert found.steps[0].table == "bridge podwire-policy"
     assert found.steps[-1].table == "ip podwire-policy" and "shop/" in shut.about(found.steps[-1])
-    assert "ports of the bridge" in shut.about(found.steps[0])
+    assert "own port of the bridge" in shut.about(found.steps[0])
 
 
 @pytest.mark.parametrize(("source", "destination"), [(WEB, DB), ("fd18::1", "fd18::2")])
@@ -74,7 +74,7 @@ def test_selected_pod_is_shut_off_from_other_ports(source: str, destination: str
         found = next(shut.outcomes(packet(*ends)))
         assert found.verdict == "drop"
         assert [step.table for step in found.steps] == ["bridge podwire-policy"] * 2
-        assert shut.about(found.steps[-1]).endswith(f"cut off from the other pods of their bridge: {MISSING}")
+        assert shut.about(found.steps[-1]).endswith(f"isolated from the other pods of their bridge: {MISSING}")
     assert came_by(rules(OPEN, blind), packet(source, destination)) == ("accept", [FRAME])
 
 

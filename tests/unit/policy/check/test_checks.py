@@ -55,7 +55,7 @@ def test_annotations_that_are_misspelled() -> None:
         (
             "unknown-annotation",
             "metadata.annotations[podwire.io/mode]",
-            "'Audit' is not known, there are audit, enforce; the policy is enforced",
+            "unknown value 'Audit', expected one of audit, enforce; the policy is enforced",
         ),
     ]
 

@@ -11,7 +11,7 @@ from tests.fakes.clock import FakeClock
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.pod import Pod
-from podwire.policy.foreign.discovery import Discovery
+from podwire.policy.foreign.discovery import PodDiscovery
 from podwire.policy.foreign.kernel import PortAddresses
 from podwire.policy.runner import AttachedPod
 from podwire.state.network import NetworkState, parse
@@ -77,7 +77,7 @@ class Bench:
         self.loads = 0
         self.refusing = False
         self.stuck: list[frozenset[str]] = []
-        self.discovery = Discovery("n1", self.pods, self, self.node, self.clock)
+        self.discovery = PodDiscovery("n1", self.pods, self, self.node, self.clock)
         self.discovery.stuck = self.stuck.append
 
     def attach(self, one: AttachedPod) -> None:
@@ -122,12 +122,12 @@ async def test_existing_pods_are_reported_before_the_start_ends(bench: Bench) ->
     bench.pods.put("ended", "10.244.1.9", phase="Succeeded")
     await bench.clock.advance(60)
     assert not bench.attached
-    assert not bench.discovery.looked.is_set()
+    assert not bench.discovery.scanned.is_set()
     bench.pods.synced.set()
     await bench.clock.advance(0.03)
     assert bench.found == {"shop/a": "va", "shop/b": "vb"}
-    assert bench.discovery.looked.is_set()
-    assert not bench.discovery.sought
+    assert bench.discovery.scanned.is_set()
+    assert not bench.discovery.unlocated
 
 
 @with_bench
@@ -135,10 +135,10 @@ async def test_a_kernel_that_cannot_be_read_is_looked_at_again(bench: Bench) -> 
     bench.node.failing = True
     bench.pods.synced.set()
     await bench.clock.advance(1)
-    assert not bench.discovery.looked.is_set()
+    assert not bench.discovery.scanned.is_set()
     bench.node.failing = False
     await bench.clock.advance(0.2)
-    assert bench.discovery.looked.is_set()
+    assert bench.discovery.scanned.is_set()
 
 
 async def started(bench: Bench) -> None:
@@ -185,7 +185,7 @@ async def test_neighbour_events_matter_during_a_search_and_delays_are_reported(b
     assert bench.node.looks == before
     bench.pods.put("a", A)
     await bench.clock.advance(0.1)
-    assert bench.discovery.sought == {"shop/a"}
+    assert bench.discovery.unlocated == {"shop/a"}
     assert not any(bench.stuck)
     await bench.clock.advance(4)
     assert bench.stuck[-1] == {"shop/a"}

@@ -6,7 +6,7 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.status.coverage import Coverage, NodeReport, coverage_of, keep_since, newest_step, parse
 from podwire.policy.status.digest import Digest, History
-from podwire.policy.status.report import Commit, Report
+from podwire.policy.status.report import Commit, EnforcedPolicies
 
 KIND = "NetworkPolicy"
 META = ObjectMeta(name="db", namespace="shop", uid="u", generation=1)
@@ -21,7 +21,7 @@ def digest(meta: ObjectMeta) -> str:
 
 def place(*told: tuple[ObjectMeta, int, float], ready: bool = True, problem: str = "") -> NodeReport:
     commits = tuple(Commit(digest(meta), at_ms, took_ms) for meta, at_ms, took_ms in told)
-    return NodeReport(ready, Report("", {KIND: commits}, problem))
+    return NodeReport(ready, EnforcedPolicies("", {KIND: commits}, problem))
 
 
 def changed() -> History:

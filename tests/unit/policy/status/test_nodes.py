@@ -44,7 +44,7 @@ def test_nodes_that_enforce_policies_with_the_ports_that_they_tell() -> None:
 def test_nodes_that_could_not_be_asked_are_named_by_reason() -> None:
     failures = {f"node-{n}": NO_PORT for n in range(12, 3, -1)} | {"node-1": "away"}
     assert complaints(failures) == [
-        f"not asked: node-4, node-5, node-6, node-7, node-8 and 4 more: {NO_PORT}",
-        "not asked: node-1: away",
+        f"no answer from node-4, node-5, node-6, node-7, node-8 and 4 more: {NO_PORT}",
+        "no answer from node-1: away",
     ]
     assert complaints({}) == []

@@ -1,8 +1,8 @@
 """A node's report of the policies that are in force there."""
 
-from podwire.policy.status.report import COMMITS, Commit, Report, name_of, parse, render
+from podwire.policy.status.report import COMMITS, Commit, EnforcedPolicies, name_of, parse, render
 
-REPORT = Report(
+REPORT = EnforcedPolicies(
     "node-1", {"NetworkPolicy": (Commit("aa", 1_700_000_000_123, 7.5), Commit("bb", 1_700_000_001_000, 12))}
 )
 
@@ -24,12 +24,12 @@ def test_lines_that_are_none_are_left_out() -> None:
     found = parse({"node": "n", "problem": "the kernel said no", "NetworkPolicy": "aa\nbb x 1\ncc 1 2\n\n"})
     assert found.commits["NetworkPolicy"] == (Commit("cc", 1, 2),)
     assert found.problem == "the kernel said no"
-    assert parse({}) == Report("", {"NetworkPolicy": (), "ClusterNetworkPolicy": ()})
+    assert parse({}) == EnforcedPolicies("", {"NetworkPolicy": (), "ClusterNetworkPolicy": ()})
 
 
 def test_its_size_is_bounded() -> None:
     many = tuple(Commit(f"{number:016x}", number, 1) for number in range(100))
-    data = render(Report("n", {"NetworkPolicy": many}, "x" * 5000))
+    data = render(EnforcedPolicies("n", {"NetworkPolicy": many}, "x" * 5000))
     assert len(data["NetworkPolicy"].splitlines()) == COMMITS
     assert data["NetworkPolicy"].endswith(f"{99:016x} 99 1.0")
     assert len(data["problem"]) == 300

@@ -257,7 +257,7 @@ def test_cluster_policies() -> None:
     assert passed.outcome == "allowed"
     assert [str(each) for each in passed.ingress.passed] == [f'floor ingress[0] "trusted" (p.yaml:{first})']
     assert asked(text, OUT, DB).ingress.message == (
-        "no ingress rule of floor speaks of it, and no NetworkPolicy selects shop/db"
+        "no ingress rule of floor matches, and no NetworkPolicy selects shop/db"
     )
 
 

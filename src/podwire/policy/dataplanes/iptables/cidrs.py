@@ -36,29 +36,29 @@ def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str
     spans = _spans(texts, family)
     ranges = profile.ranges(family)
     starts = [first for first, _, _ in ranges]
-    found: dict[str, PortTable] = {}
+    tables: dict[str, PortTable] = {}
     for number, (first, length) in enumerate(spans):
-        at = _own_address(number, spans, _BITS[family])
-        if at is None:
+        address = _own_address(number, spans, _BITS[family])
+        if address is None:
             continue
-        place = bisect_right(starts, at) - 1
-        table = ranges[place][2] if place >= 0 and at <= ranges[place][1] else profile.default
+        index = bisect_right(starts, address) - 1
+        table = ranges[index][2] if index >= 0 and address <= ranges[index][1] else profile.default
         network = IPv6Network((first, length)) if family == 6 else IPv4Network((first, length))
-        found[str(network.network_address) if length == _BITS[family] else str(network)] = table
-    return found
+        tables[str(network.network_address) if length == _BITS[family] else str(network)] = table
+    return tables
 
 
 def _spans(texts: Iterable[str], family: int) -> list[tuple[int, int]]:
     """First address and prefix length of each network, once each; an outer network comes before its inner ones."""
-    found = set()
+    spans = set()
     for text in texts:
         try:
             network = ip_network(text.strip(), strict=False)
         except ValueError:
             continue
         if network.version == family:
-            found.add((int(network.network_address), network.prefixlen))
-    return sorted(found)
+            spans.add((int(network.network_address), network.prefixlen))
+    return sorted(spans)
 
 
 def _own_address(number: int, spans: list[tuple[int, int]], bits: int) -> int | None:

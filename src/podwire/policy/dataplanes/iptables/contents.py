@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.compile import Delta, PodProfiles
+from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
@@ -26,8 +26,8 @@ Elements = dict[str, dict[str, Element]]
 Named = tuple[str, PortTable]
 """A table of ports with the name of its chain."""
 
-_REMEMBERED = 1024
-"""How many deleted rules are remembered, because a log line may still name them."""
+_KEPT_HITS = 1024
+"""How many deleted rules are kept, because a log line may still name them."""
 
 
 class Contents:
@@ -46,20 +46,20 @@ class Contents:
         self._keyed: KeyedContents[Rules, IpSet, str, Element] = KeyedContents()
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
-        self._parts: dict[str, tuple[str, ...]] = {}
+        self._chains_of: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._hits: dict[str, RuleHit] = {}
         self._gone: dict[str, RuleHit] = {}
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
-        for each in (*layout.sets(), *devices):
-            self._keyed.add_set(each)
+        for declared in (*layout.sets(), *devices):
+            self._keyed.add_set(declared)
         self._generated: dict[str, Rules] = {}
 
     # What the kernel should hold
 
-    def piece(self) -> FamilyRules:
+    def rules(self) -> FamilyRules:
         """All chains, sets and jumps of the family."""
         chains = {**self._keyed.chains, **self._generate(leading=False)}
         return FamilyRules(chains, {each.name: each for each in self._keyed.filled_sets()}, self.layout.jumps())
@@ -68,23 +68,23 @@ class Contents:
         """Whether the rules differ from the desired ones, or a set has a different number of elements."""
         if any(sizes.get(name) != len(elements) for name, elements in self._keyed.elements.items()):
             return True
-        found = self.piece()
-        return bool(steps(saved, {}, FamilyRules(found.chains, {}, found.jumps), {}))
+        rules = self.rules()
+        return bool(steps(saved, {}, FamilyRules(rules.chains, {}, rules.jumps), {}))
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
         """The rules and sets of the family, as values with a text form."""
-        found = self.piece()
-        ruleset = Ruleset(family=self.layout.family, table=names.TABLE, chains=found.chains, jumps=found.jumps)
-        return ruleset, *(found.sets[name] for name in sorted(found.sets))
+        rules = self.rules()
+        ruleset = Ruleset(family=self.layout.family, table=names.TABLE, chains=rules.chains, jumps=rules.jumps)
+        return ruleset, *(rules.sets[name] for name in sorted(rules.sets))
 
     def _generate(self, *, leading: bool) -> dict[str, Rules]:
         """The chains that depend on numbers; ``leading``: numbers that were given back still select their chains."""
-        found = self.layout.chains(self._device_sets)
+        chains = self.layout.chains(self._device_sets)
         for root, numbers in self._numbers.items():
-            made = branches(root, numbers.leading if leading else numbers.used, self.layout.marks)
+            generated_branches = branches(root, numbers.leading if leading else numbers.used, self.layout.marks)
             before = self.layout.root() if root != names.TABLES else ()
-            found |= made | {root: (*before, *made[root])}
-        return found
+            chains |= generated_branches | {root: (*before, *generated_branches[root])}
+        return chains
 
     # Updates
 
@@ -94,7 +94,7 @@ class Contents:
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
-    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: PolicyDelta) -> None:
         """Updates profiles; :meth:`place` updates the pods that have them.
 
         Raises: KernelError when the packet mark has too few numbers for all profiles and tables.
@@ -215,7 +215,7 @@ class Contents:
         """Updates exact addresses of a profile; peers share tables, so few chain names are computed."""
         six = self.layout.family == "ip6"
         hosts, _ = names.profile_sets(chain, self.layout.family)
-        made: dict[int, str] = {}
+        names_by_table: dict[int, str] = {}
         have = self._hosts[chain]
         denying = denying_policies(profile.key)
         for address in addresses:
@@ -228,7 +228,9 @@ class Contents:
                     self._keyed.put_element(hosts, address, None)
                     self._drop(before)
                 continue
-            name = made.get(id(table)) or made.setdefault(id(table), names.ports_chain(table, denying))
+            name = names_by_table.get(id(table)) or names_by_table.setdefault(
+                id(table), names.ports_chain(table, denying)
+            )
             if name != before:
                 have[address] = self._take((name, table), profile.key)
                 self._keyed.put_element(hosts, address, self._leads_to(name))
@@ -241,7 +243,7 @@ class Contents:
         """The chain of a table of ports; it exists until each taken use is dropped."""
         chain, table = named
         if not self._uses[chain]:
-            self._parts[chain] = self._ports(table, key, chain)
+            self._chains_of[chain] = self._ports(table, key, chain)
             denying = denying_policies(key)
             self._needs[chain] = tuple(self._rule(denying.hit(ruling)) for ruling in table.rulings)
             self._numbers[names.TABLES].take(chain)
@@ -249,16 +251,16 @@ class Contents:
         return chain
 
     def _ports(self, table: PortTable, key: ProfileKey, chain: str) -> tuple[str, ...]:
-        made = self.layout.ports(chain, table, denying_policies(key))
-        for name, rules in made.items():
+        chains = self.layout.ports(chain, table, denying_policies(key))
+        for name, rules in chains.items():
             self._keyed.put_chain(name, rules)
-        return tuple(made)
+        return tuple(chains)
 
     def _rule(self, hit: RuleHit) -> str:
         chain = names.rule_chain(hit)
         if not self._uses[chain]:
             self._keyed.put_chain(chain, self.layout.rule(hit, chain.removeprefix(names.CHAIN).lower()))
-            self._parts[chain] = (chain,)
+            self._chains_of[chain] = (chain,)
             self._hits[chain] = hit
             self._gone.pop(chain, None)
         self._uses[chain] += 1
@@ -272,9 +274,9 @@ class Contents:
         del self._uses[chain]
         if chain in self._hits:
             self._gone[chain] = self._hits.pop(chain)
-            if len(self._gone) > _REMEMBERED:
+            if len(self._gone) > _KEPT_HITS:
                 del self._gone[next(iter(self._gone))]
-        for name in self._parts.pop(chain):
+        for name in self._chains_of.pop(chain):
             self._keyed.remove_chain(name)
         if chain in self._numbers[names.TABLES].used:
             self._numbers[names.TABLES].give_back(chain)
@@ -291,7 +293,7 @@ class Contents:
     def loaded(self, saved: Saved, have: Mapping[str, IpSet]) -> Steps:
         """The steps from everything that the kernel holds to the desired state."""
         self._keyed.changes()
-        return self._stepped(saved, have, self.piece())
+        return self._stepped(saved, have, self.rules())
 
     def changed(self) -> Steps:
         """The steps for all changes since the last call."""
@@ -303,17 +305,17 @@ class Contents:
         return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
     def _stepped(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyRules) -> Steps:
-        meanwhile = self._generate(leading=True)
+        during = self._generate(leading=True)
         final = self._generate(leading=False)
-        for name in list(meanwhile):
-            if name in want.chains or meanwhile[name] != final.get(name):
+        for name in list(during):
+            if name in want.chains or during[name] != final.get(name):
                 continue
-            del meanwhile[name]
-        found = steps(saved, have, want, meanwhile)
+            del during[name]
+        result = steps(saved, have, want, during)
         for numbers in (*self._numbers.values(), self._devices):
             numbers.settle()
         self._generated = final
-        return found
+        return result
 
 
 def _root(key: ProfileKey) -> str:
@@ -323,14 +325,16 @@ def _root(key: ProfileKey) -> str:
 def _device_sets(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[int, IpSet]:
     """The sets of devices by their numbers, including empty ones."""
     prefix = layout.set_name("devices-")
-    words = ((name.removeprefix(prefix), each) for name, each in sets.items() if name.startswith(prefix))
-    return {int(word): each for word, each in words if word.isdecimal()}
+    words = ((name.removeprefix(prefix), ipset) for name, ipset in sets.items() if name.startswith(prefix))
+    return {int(word): ipset for word, ipset in words if word.isdecimal()}
 
 
 def _known_devices(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[str, int]:
     """The numbers of devices, as given by the sets that hold the devices now."""
-    found: dict[str, int] = {}
-    for number, each in _device_sets(layout, sets).items():
-        devices = sorted(key.rpartition(",")[2] for key in each.elements)[:PER_SET]
-        found |= {device: number * PER_SET + at for at, device in enumerate(devices) if device not in found}
-    return found
+    numbers: dict[str, int] = {}
+    for number, ipset in _device_sets(layout, sets).items():
+        devices = sorted(key.rpartition(",")[2] for key in ipset.elements)[:PER_SET]
+        numbers |= {
+            device: number * PER_SET + position for position, device in enumerate(devices) if device not in numbers
+        }
+    return numbers

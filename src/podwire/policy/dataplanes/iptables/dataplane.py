@@ -27,7 +27,7 @@ from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, choose
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.kernel.netns import NetnsPath
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.iptables import kernel
@@ -35,14 +35,14 @@ from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.kernel import clear, held
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
-from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.status.counts import Counted, Totals
 from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 
-_ALL = 20
+_FULL_COMPARISON = 20
 """Each 20th tick of the poll timer leads to a full comparison with the kernel."""
 
 __all__ = ["IptablesPolicy", "clear", "held"]
@@ -61,21 +61,21 @@ class IptablesPolicy:
         self._sets = IpSets(netns)
         self._watch = watch(self.programs, (TABLE,), netns)
         self._ticker = Ticker(POLL_S)
-        self._both = select.epoll()
+        self._events = select.epoll()
         for each in (self._watch, self._ticker):
-            self._both.register(each.fileno(), select.EPOLLIN)
+            self._events.register(each.fileno(), select.EPOLLIN)
         self._tools = {family: Iptables(family, self.programs, netns) for family in FAMILIES}
         self._contents: dict[str, Contents] = {}
         self._missing: set[str] = set()
-        self._doomed: set[str] = set()
+        self._undeleted: set[str] = set()
         """Sets to delete that rules still referred to."""
         self._ticks = 0
         self._totals = Totals()
-        self._lost = True
+        self._reload = True
 
     def close(self) -> None:
         """Closes the sockets to the kernel; what is in force stays."""
-        self._both.close()
+        self._events.close()
         self._watch.close()
         self._ticker.close()
         self._sets.close()
@@ -84,7 +84,7 @@ class IptablesPolicy:
 
     def fileno(self) -> int:
         """Readable when :meth:`disturbed` should be asked."""
-        return self._both.fileno()
+        return self._events.fileno()
 
     def locked(self) -> bool:
         """Whether another process holds the xtables lock, which a change would have to wait for."""
@@ -96,14 +96,16 @@ class IptablesPolicy:
         self._ticks += ticked
         if changed and self.programs.kind == "nft":
             return True
-        return (ticked or changed) and (self._ticks % _ALL == 0 or self._differs())
+        return (ticked or changed) and (self._ticks % _FULL_COMPARISON == 0 or self._differs())
 
     def _differs(self) -> bool:
         """Whether the rules differ from the desired ones, or a set has more or fewer elements."""
         try:
             sizes = self._sets.sizes()
-            found = ((contents, kernel.read_rules(self._tools[family])) for family, contents in self._contents.items())
-            return any(contents.differs(saved, sizes) for contents, saved in found)
+            readings = (
+                (contents, kernel.read_rules(self._tools[family])) for family, contents in self._contents.items()
+            )
+            return any(contents.differs(saved, sizes) for contents, saved in readings)
         except KernelError:
             return True
 
@@ -117,8 +119,8 @@ class IptablesPolicy:
         Raises: KernelError; steps that were already taken stay in force.
         """
         self._facts = facts or self._facts
-        self._lost = True
-        self._doomed.clear()
+        self._reload = True
+        self._undeleted.clear()
         make_tables(self.programs, (TABLE,), self._netns_path, self._watch.started)
         uplinks = self._uplinks(devices)
         done = []
@@ -137,16 +139,16 @@ class IptablesPolicy:
             contents = Contents(layout_of(self._facts, family, uplinks), chains, have)
             follow(contents, compiler, compiler.everything(), devices)
             done.append(contents.loaded(saved, have))
-            self._take(tool, done[-1])
+            self._apply(tool, done[-1])
             self._contents[family] = contents
-        self._lost = False
+        self._reload = False
         return tuple(done)
 
     def _uplinks(self, devices: Mapping[str, str]) -> tuple[str, ...]:
         return kernel.uplinks(self._netns_path, self._facts.addresses, (*devices.values(), *self._facts.bridges))
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> tuple[Steps, ...]:
         """Writes a change of the compiler; ``delta.pods`` also has the pods whose device was added or removed.
 
@@ -154,7 +156,7 @@ class IptablesPolicy:
         Raises: KernelError when a full load was tried as well and failed.
         """
         self._facts = facts or self._facts
-        if self._lost:
+        if self._reload:
             return self.load(compiler, devices)
         done = []
         try:
@@ -163,7 +165,7 @@ class IptablesPolicy:
             for family, contents in self._contents.items():
                 follow(contents, compiler, delta, devices)
                 done.append(contents.changed())
-                self._take(self._tools[family], done[-1])
+                self._apply(self._tools[family], done[-1])
         except KernelError:
             return self.load(compiler, devices)
         return tuple(done)
@@ -185,19 +187,19 @@ class IptablesPolicy:
         for family, contents in self._contents.items():
             tool = self._tools[family]
             done.append(contents.loaded(kernel.read_rules(tool), kernel.read_sets(self._sets, family)))
-            self._take(tool, done[-1])
-        self._doomed = kernel.forget(self._sets, self._doomed)
+            self._apply(tool, done[-1])
+        self._undeleted = kernel.forget(self._sets, self._undeleted)
         return tuple(done)
 
-    def _take(self, tool: Iptables, steps: Steps) -> None:
+    def _apply(self, tool: Iptables, steps: Steps) -> None:
         """Applies the steps of a change, in order."""
         self._keep_counts(tool, steps)
         self._sets.commit(steps.prepare)
         tool.restore(steps.enter, self._watch.started)
         self._sets.commit(steps.lead)
         tool.restore(steps.leave, self._watch.started)
-        if steps.forget or self._doomed:
-            self._doomed = kernel.forget(self._sets, (*self._doomed, *steps.forget))
+        if steps.forget or self._undeleted:
+            self._undeleted = kernel.forget(self._sets, (*self._undeleted, *steps.forget))
 
     def _keep_counts(self, tool: Iptables, steps: Steps) -> None:
         """Saves the counts of the rules that a change deletes."""
@@ -210,8 +212,8 @@ class IptablesPolicy:
         contents = self._contents.get(tool.family)
         if contents is None:
             return {}
-        found = ((name, contents.meaning(name), count) for name, count in kernel.read_counts(tool).items())
-        return {name: Counted(hit, count) for name, hit, count in found if hit is not None}
+        counts = ((name, contents.meaning(name), count) for name, count in kernel.read_counts(tool).items())
+        return {name: Counted(hit, count) for name, hit, count in counts if hit is not None}
 
     @property
     def missing(self) -> frozenset[str]:
@@ -233,20 +235,20 @@ class IptablesPolicy:
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
         """The rules and sets that the kernel should hold."""
-        return tuple(each for contents in tuple(self._contents.values()) for each in contents.desired())
+        return tuple(value for contents in tuple(self._contents.values()) for value in contents.desired())
 
     def remove(self) -> None:
         """Deletes all rules and sets.
         Raises: KernelError.
         """
-        self._lost = True
+        self._reload = True
         for tool in self._tools.values():
             if tool.family not in self._missing:
                 kernel.remove(tool, self._sets)
         drop_tables((TABLE,), self._netns_path, self._watch.started)
-        self._doomed.clear()
+        self._undeleted.clear()
 
 
 def layout_of(facts: PolicyFacts, family: str, uplinks: tuple[str, ...]) -> ChainLayout:
     """The layout of a node's chains in one family; ``uplinks`` are the devices with the node's own addresses."""
-    return ChainLayout(**of_family(facts, family), marks=Marks(facts.marks), uplinks=uplinks)
+    return ChainLayout(**of_family(facts, family), marks=MarkBits(facts.marks), uplinks=uplinks)

@@ -15,7 +15,7 @@ from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, RULE, TABLE, set_prefix
-from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import removal
 from podwire.policy.status.counts import Count
 from podwire.state.chain_marks import POLICY
@@ -42,8 +42,8 @@ def read_counts(tool: Iptables) -> dict[str, Count]:
     """The counts of the chains of rules, by chain.
     Raises: KernelError.
     """
-    found = _COUNTED.findall(tool.save(TABLE, counters=True))
-    return {chain: Count(int(packets), int(octets)) for packets, octets, chain in found}
+    matches = _COUNTED.findall(tool.save(TABLE, counters=True))
+    return {chain: Count(int(packets), int(octets)) for packets, octets, chain in matches}
 
 
 def read_sets(sets: IpSets, family: str) -> dict[str, IpSet]:
@@ -52,8 +52,8 @@ def read_sets(sets: IpSets, family: str) -> dict[str, IpSet]:
     Raises: KernelError.
     """
     prefix = set_prefix(family)
-    found = (sets.read(name) for name in sets.names() if name.startswith(prefix))
-    return {each.name: each for each in found if each is not None}
+    read = (sets.read(name) for name in sets.names() if name.startswith(prefix))
+    return {ipset.name: ipset for ipset in read if ipset is not None}
 
 
 def forget(sets: IpSets, names: Iterable[str]) -> set[str]:
@@ -93,9 +93,9 @@ def uplinks(netns_path: NetnsPath, addresses: Iterable[str], pods: Iterable[str]
     wanted = set(addresses)
     with closing(Netlink(netns_path)) as netlink:
         state = read_paths(netlink)
-    found = {each.link for each in state.addresses if each.cidr.partition("/")[0] in wanted}
-    found |= {link.name for link in state.links if link.kind in _TUNNELS}
-    return tuple(sorted(found - set(pods)))
+    devices = {address.link for address in state.addresses if address.cidr.partition("/")[0] in wanted}
+    devices |= {link.name for link in state.links if link.kind in _TUNNELS}
+    return tuple(sorted(devices - set(pods)))
 
 
 def held(netns_path: NetnsPath = None) -> tuple[Ruleset | IpSet, ...]:
@@ -103,12 +103,12 @@ def held(netns_path: NetnsPath = None) -> tuple[Ruleset | IpSet, ...]:
 
     Raises: KernelError.
     """
-    found: list[Ruleset | IpSet] = list(iptables_chains.read(netns_path, POLICY))
-    if found:
+    state: list[Ruleset | IpSet] = list(iptables_chains.read(netns_path, POLICY))
+    if state:
         with IpSets(netns_path) as sets:
             for family in FAMILIES:
-                found.extend(read_sets(sets, family).values())
-    return tuple(found)
+                state.extend(read_sets(sets, family).values())
+    return tuple(state)
 
 
 def clear(netns_path: NetnsPath = None) -> bool:
@@ -137,15 +137,15 @@ def check(programs: Programs) -> None:
     """Tries all needed sets and rules in a temporary network namespace.
     Raises: Unsupported naming what is missing.
     """
-    layout = ChainLayout(family="ip", marks=Marks(0xFF), bridges=("lo",))
+    layout = ChainLayout(family="ip", marks=MarkBits(0xFF), bridges=("lo",))
     descriptor = netns.create_anonymous()
     try:
         with netns.inside(descriptor), Iptables("ip", programs) as tool, IpSets() as sets:
-            for each in layout.sets():
-                sets.apply(each)
+            for ipset in layout.sets():
+                sets.apply(ipset)
             rules = layout.chains(0) | dict.fromkeys((OUT, IN), layout.root())
             lines = [f":{name} -" for name in rules]
-            lines += [f"-A {name} {rule}" for name, some in rules.items() for rule in some]
+            lines += [f"-A {name} {rule}" for name, chain_rules in rules.items() for rule in chain_rules]
             tool.restore("\n".join((f"*{TABLE}", *lines, "COMMIT", "")))
     except KernelError as failure:
         raise Unsupported("iptables", detail=f"{programs.kind}: {failure.detail or failure}") from failure

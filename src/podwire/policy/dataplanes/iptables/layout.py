@@ -31,8 +31,8 @@ import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.dataplanes.iptables import names
-from podwire.policy.dataplanes.iptables.numbers import Marks
-from podwire.policy.ports import PROTOCOLS, Entry, PortTable
+from podwire.policy.dataplanes.iptables.numbers import MarkBits
+from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable
 from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
 from podwire.state.ipset import PLAIN, Element, Family, IpSet
@@ -65,7 +65,7 @@ Chains = dict[str, Rules]
 class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     """One family on one node."""
 
-    marks: Marks
+    marks: MarkBits
     uplinks: tuple[str, ...] = ()
     """Devices that carry the node's own addresses."""
 
@@ -140,7 +140,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     def chains(self, device_sets: int) -> Chains:
         """The chains that always exist; ``device_sets`` is the number of sets of devices."""
         devices = tuple(self.set_name(f"devices-{number}") for number in range(device_sets))
-        found = {
+        chains = {
             names.FORWARD: self._forward(),
             names.INPUT: self._input(),
             names.SENT: self._sent(devices),
@@ -159,7 +159,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
             ),
             names.NOWHERE: (*self._drops((_in(self.set_name("pod-ranges"), "dst"),), NOBODY),),
         }
-        return found | (self._encapsulation(devices) if self._guarded else {})
+        return chains | (self._encapsulation(devices) if self._guarded else {})
 
     @property
     def _clear(self) -> str:
@@ -173,12 +173,12 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     def _unmarked(self) -> str:
         return f"-m mark --mark {self.marks.within(0)}"
 
-    def _away(self, way: str) -> str:
+    def _away(self, direction: str) -> str:
         """The match of packets with an address of this node's pods on a link that does not belong to a pod."""
-        return f"-m mark --mark {self.marks.within(AWAY)} {_in(self.set_name('pod-ranges'), way)}"
+        return f"-m mark --mark {self.marks.within(AWAY)} {_in(self.set_name('pod-ranges'), direction)}"
 
     @property
-    def _judged(self) -> str:
+    def _to_check(self) -> str:
         """The match of packets that the chain of a profile or of a bridge has to check."""
         return f"-m mark ! --mark {self.marks.within(0, 2)}"
 
@@ -186,11 +186,11 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         """The rules that log and drop matching packets independently of policies."""
         for match in matches:
             if self.log.group and self.log.drops:
-                yield f"{match} {self._limit} {self._tell(prefix)}"
+                yield f"{match} {self._limit} {self._log_target(prefix)}"
             yield f"{match}{comment} -j DROP"
 
     @property
-    def _seen(self) -> int:
+    def _checked_number(self) -> int:
         """The number of checked packets between FORWARD and POSTROUTING: only the highest bit."""
         return (self.marks.last + 1) >> 1
 
@@ -201,14 +201,14 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
             _maps(self.set_name("egress"), "src,src"),
             f"{self._unmarked} -j {names.STRANGER}",
             f"{self._away('src')} -j {names.STRANGER}",
-            f"{self._judged} -j {names.OUT}",
+            f"{self._to_check} -j {names.OUT}",
             self._clear,
             _maps(self.set_name("ingress"), "dst,dst"),
             f"{self._unmarked} -j {names.NOBODY}",
             f"{self._away('dst')} -j {names.NOWHERE}",
             *self._to_encapsulation(f"-m mark --mark {self.marks.either(AWAY)} "),
-            f"{self._judged} -j {names.IN}",
-            self.marks.sets(self._seen),
+            f"{self._to_check} -j {names.IN}",
+            self.marks.sets(self._checked_number),
         )
 
     @property
@@ -235,7 +235,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
 
     def _sent(self, devices: tuple[str, ...]) -> Rules:
-        seen, _ = self.marks.of(self._seen)
+        seen, _ = self.marks.of(self._checked_number)
         link_local = (
             ("-s fe80::/10 -j RETURN", "-s ::/128 -j RETURN") if self.family == "ip6" else ("-s 0.0.0.0/32 -j RETURN",)
         )
@@ -248,11 +248,11 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
             *(f"{match} -j RETURN" for match in self._itself),
             self._clear,
             _maps(self.set_name("sources"), "src"),
-            f"{self._judged} -j {names.OUT}",
+            f"{self._to_check} -j {names.OUT}",
             self._clear,
             *(_maps(name, "dst,dst") for name in devices),
             _maps(self.set_name("ingress"), "dst,dst"),
-            f"{self._judged} -j {names.IN}",
+            f"{self._to_check} -j {names.IN}",
             self._clear,
         )
 
@@ -273,8 +273,8 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     def _encapsulation(self, devices: tuple[str, ...]) -> Chains:
         """The chains that drop packets from pods to tunnels of nodes, as in the data plane ``nftables``."""
         ports = sorted(set(self.encapsulation_ports))
-        parts = (ports[at : at + _PORTS_IN_A_MATCH] for at in range(0, len(ports), _PORTS_IN_A_MATCH))
-        goes = f"-g {names.ENCAPSULATED}"
+        groups = (ports[at : at + _PORTS_IN_A_MATCH] for at in range(0, len(ports), _PORTS_IN_A_MATCH))
+        goto_drop = f"-g {names.ENCAPSULATED}"
         pods = self.set_name("cluster-ranges")
         senders = (
             *(_in(name, "src,src") for name in devices),
@@ -283,8 +283,8 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         )
         return {
             names.ENCAPSULATION: (
-                *(f"-p udp -m multiport --dports {','.join(map(str, some))} {goes}" for some in parts),
-                *(f"-p {number} {goes}" for number in (4, 41, 47)),
+                *(f"-p udp -m multiport --dports {','.join(map(str, group))} {goto_drop}" for group in groups),
+                *(f"-p {number} {goto_drop}" for number in (4, 41, 47)),
             ),
             names.ENCAPSULATED: (
                 f"{_in(pods, 'dst')} -m addrtype ! --dst-type LOCAL -j RETURN",
@@ -302,49 +302,49 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         """The chain of a profile; ``default`` is the chain for all other peers."""
         hosts, ranges = names.profile_sets(chain, self.family)
         peer = "src" if key.direction == "Ingress" else "dst"
-        found = f"{self._marked} -g {names.TABLES}"
+        goto_table = f"{self._marked} -g {names.TABLES}"
         audited = (f"{name} (audit)" for name in key.audited)
-        said = names.comment(", ".join((*key.cluster_policies, *key.policies, *audited)))
+        comment = names.comment(", ".join((*key.cluster_policies, *key.policies, *audited)))
         return (
             self._clear,
             _maps(hosts, peer),
-            found,
-            *((_maps(ranges, peer), found) if ranged else ()),
-            f"{said} -g {default}",
+            goto_table,
+            *((_maps(ranges, peer), goto_table) if ranged else ()),
+            f"{comment} -g {default}",
         )
 
     def ports(self, chain: str, table: PortTable, denying: DenyingPolicies) -> Chains:
         """The chains of a table of ports; many ranges of one protocol become a search tree, like numbers."""
-        made: Chains = {}
+        chains: Chains = {}
         rules = []
         for protocol in PROTOCOLS:
             entries = [entry for entry in table.entries if entry.protocol == protocol]
-            word = protocol.lower()
+            protocol_name = protocol.lower()
             if len(entries) > 1:
-                below = f"{chain}-{word[0]}"
-                self._ranges(below, entries, denying, made)
-                rules.append(f"-p {word} -g {below}")
+                below = f"{chain}-{protocol_name[0]}"
+                self._ranges(below, entries, denying, chains)
+                rules.append(f"-p {protocol_name} -g {below}")
             elif entries[0].ruling != table.other:
-                rules.append(f"-p {word} -g {names.rule_chain(denying.hit(entries[0].ruling))}")
-        made[chain] = (*rules, f"-g {names.rule_chain(denying.hit(table.other))}")
-        return made
+                rules.append(f"-p {protocol_name} -g {names.rule_chain(denying.hit(entries[0].ruling))}")
+        chains[chain] = (*rules, f"-g {names.rule_chain(denying.hit(table.other))}")
+        return chains
 
-    def _ranges(self, chain: str, entries: list[Entry], denying: DenyingPolicies, made: Chains) -> None:
-        word = entries[0].protocol.lower()
+    def _ranges(self, chain: str, entries: list[PortRuling], denying: DenyingPolicies, chains: Chains) -> None:
+        protocol_name = entries[0].protocol.lower()
         if len(entries) <= _FEW:
-            parts = [(entry, names.rule_chain(denying.hit(entry.ruling))) for entry in entries]
+            targets = [(entry, names.rule_chain(denying.hit(entry.ruling))) for entry in entries]
         else:
             size = -(-len(entries) // _FEW)
-            parts = []
+            targets = []
             for at in range(0, len(entries), size):
-                some = entries[at : at + size]
-                below = f"{chain[: chain.rindex('-') + 2]}{len(made)}"
-                made[below] = ()
-                self._ranges(below, some, denying, made)
-                parts.append((Entry(some[0].protocol, some[0].first, some[-1].last, some[0].ruling), below))
-        *most, (_, last) = parts
-        rules = (f"-p {word} -m {word} --dport {_port(entry)} -g {target}" for entry, target in most)
-        made[chain] = (*rules, f"-g {last}")
+                part = entries[at : at + size]
+                below = f"{chain[: chain.rindex('-') + 2]}{len(chains)}"
+                chains[below] = ()
+                self._ranges(below, part, denying, chains)
+                targets.append((PortRuling(part[0].protocol, part[0].first, part[-1].last, part[0].ruling), below))
+        *most, (_, last) = targets
+        rules = (f"-p {protocol_name} -m {protocol_name} --dport {_port(entry)} -g {target}" for entry, target in most)
+        chains[chain] = (*rules, f"-g {last}")
 
     def rule(self, hit: RuleHit, prefix: str) -> Rules:
         """The chain of one rule, or of a denial because no rule allows; ``prefix`` is the prefix of its log lines.
@@ -353,32 +353,32 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         return to their sender through a Service. The rules for them stand just before the drop.
         """
         verdict = "RETURN" if hit.ruling.accept else "DROP"
-        said = f"{names.comment(hit.text)} -j {verdict}"
+        verdict_rule = f"{names.comment(hit.text)} -j {verdict}"
         exempt: Rules = (
             "-m conntrack --ctstate RELATED -j RETURN",
             f"-m conntrack --ctstate DNAT {_in(self.set_name('own'), 'src,dst')} -j RETURN",
             *(f"-m conntrack --ctstate DNAT {match} -j RETURN" for match in self._itself),
         )
         exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
-        return (*exempt, *(self._logs(hit, prefix) if hit.logged(self.log) else ()), said)
+        return (*exempt, *(self._logs(hit, prefix) if hit.logged(self.log) else ()), verdict_rule)
 
     def _logs(self, hit: RuleHit, prefix: str) -> Rules:
         """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
 
         Packets that pass only because the policy is in audit are also logged later, at most once a second.
         """
-        tell = self._tell(prefix)
+        target = self._log_target(prefix)
         if not hit.ruling.accept:
-            return (f"{self._limit} {tell}",)
-        later = f"-m conntrack ! --ctstate NEW -m limit --limit 1/sec {tell}"
-        return (f"-m conntrack --ctstate NEW {self._limit} {tell}", *((later,) if hit.ruling.audit else ()))
+            return (f"{self._limit} {target}",)
+        later = f"-m conntrack ! --ctstate NEW -m limit --limit 1/sec {target}"
+        return (f"-m conntrack --ctstate NEW {self._limit} {target}", *((later,) if hit.ruling.audit else ()))
 
     @property
     def _limit(self) -> str:
         rate, burst = _TICKS // (_TICKS // min(self.log.rate, _TICKS)), min(self.log.burst, _TICKS)
         return f"-m limit --limit {rate}/sec" + (f" --limit-burst {burst}" if burst != _USUAL_BURST else "")
 
-    def _tell(self, prefix: str) -> str:
+    def _log_target(self, prefix: str) -> str:
         return f"-j NFLOG --nflog-prefix {prefix} --nflog-group {self.log.group}"
 
 
@@ -390,5 +390,5 @@ def _maps(name: str, ways: str) -> str:
     return f"-j SET --map-set {name} {ways} --map-mark"
 
 
-def _port(entry: Entry) -> str:
+def _port(entry: PortRuling) -> str:
     return str(entry.first) if entry.first == entry.last else f"{entry.first}:{entry.last}"

@@ -22,7 +22,7 @@ from podwire.state.iptables import Rules
 _FEW = 4
 
 
-class Marks(msgspec.Struct, frozen=True, gc=False):
+class MarkBits(msgspec.Struct, frozen=True, gc=False):
     """The bits of the packet mark that podwire uses, as numbers."""
 
     mask: int
@@ -100,36 +100,36 @@ class Numbers:
         self._left.clear()
 
 
-def branches(root: str, numbers: Mapping[str, int], marks: Marks) -> dict[str, Rules]:
+def branches(root: str, numbers: Mapping[str, int], marks: MarkBits) -> dict[str, Rules]:
     """The chains that branch from ``root`` to the chain of each number."""
-    made: dict[str, Rules] = {}
-    _branch(root, root, sorted((number, name) for name, number in numbers.items()), marks, made)
-    return made
+    chains: dict[str, Rules] = {}
+    _branch(root, root, sorted((number, name) for name, number in numbers.items()), marks, chains)
+    return chains
 
 
-def _branch(root: str, chain: str, leaves: list[tuple[int, str]], marks: Marks, made: dict[str, Rules]) -> None:
+def _branch(root: str, chain: str, leaves: list[tuple[int, str]], marks: MarkBits, chains: dict[str, Rules]) -> None:
     if len(leaves) <= _FEW:
-        found = [f"-m mark --mark {marks.within(number)} -g {name}" for number, name in leaves]
-        made[chain] = (*found, "-j DROP")
+        rules_of_leaves = [f"-m mark --mark {marks.within(number)} -g {name}" for number, name in leaves]
+        chains[chain] = (*rules_of_leaves, "-j DROP")
         return
     below = ((leaves[0][0] ^ leaves[-1][0]).bit_length() + 1) // 2 * 2 - 2
     groups: dict[int, list[tuple[int, str]]] = {}
     for number, name in leaves:
         groups.setdefault(number >> below, []).append((number, name))
     rules = []
-    for group, some in groups.items():
+    for group, members in groups.items():
         name = f"{root}-{below}-{group:x}"
         rules.append(f"-m mark --mark {marks.within(group << below, below)} -g {name}")
-        _branch(root, name, some, marks, made)
-    made[chain] = (*rules, "-j DROP")
+        _branch(root, name, members, marks, chains)
+    chains[chain] = (*rules, "-j DROP")
 
 
-def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: Marks) -> dict[str, int]:
+def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: MarkBits) -> dict[str, int]:
     """The names and numbers in existing chains of :func:`branches`; ``prefix`` begins the names.
 
     Empty when two names have the same number, or when the chains were written for other bits of the mark.
     """
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for chain, rules in chains.items():
         if chain != root and not chain.startswith(f"{root}-"):
             continue
@@ -140,5 +140,5 @@ def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: Ma
                 number = value // marks.of(1)[0]
                 if words[3] != marks.within(number):
                     return {}
-                found[words[-1]] = number
-    return found if len(set(found.values())) == len(found) else {}
+                numbers[words[-1]] = number
+    return numbers if len(set(numbers.values())) == len(numbers) else {}

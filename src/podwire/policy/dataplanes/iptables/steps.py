@@ -76,9 +76,9 @@ def _added(declared: IpSet) -> Iterator[Operation]:
 
 def _led(have: Mapping[str, IpSet], want: Mapping[str, IpSet]) -> Iterator[Operation]:
     """The changes of elements: additions in all sets come before deletions."""
-    operations = [operation for name, each in want.items() if name in have for operation in diff(have[name], each)]
-    yield from (each for each in operations if not isinstance(each, Delete))
-    yield from (each for each in operations if isinstance(each, Delete))
+    operations = [operation for name, ipset in want.items() if name in have for operation in diff(have[name], ipset)]
+    yield from (operation for operation in operations if not isinstance(operation, Delete))
+    yield from (operation for operation in operations if isinstance(operation, Delete))
 
 
 def _text(saved: Saved, chains: Mapping[str, Rules], jumps: Jumps) -> str:
@@ -87,11 +87,13 @@ def _text(saved: Saved, chains: Mapping[str, Rules], jumps: Jumps) -> str:
 
 def _jumped(chains: Mapping[str, Iterable[str]], jumps: Jumps) -> dict[str, list[str]]:
     """The kernel's built-in chains with the jumps in the first place."""
-    found: dict[str, list[str]] = {}
+    built_in: dict[str, list[str]] = {}
     for chain, rule in reversed(jumps):
-        before = found.get(chain) or [each for each in chains.get(chain, ()) if each not in dict(jumps).values()]
-        found[chain] = [rule, *before]
-    return found
+        before = built_in.get(chain) or [
+            existing for existing in chains.get(chain, ()) if existing not in dict(jumps).values()
+        ]
+        built_in[chain] = [rule, *before]
+    return built_in
 
 
 def removal(names: Iterable[str]) -> Iterator[Operation]:

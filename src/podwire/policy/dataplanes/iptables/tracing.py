@@ -32,15 +32,15 @@ Counts = Mapping[tuple[str, str], Count]
 class Tracer:
     """Rules and sets of both families."""
 
-    def __init__(self, pieces: Iterable[Ruleset | IpSet], machine: Machine, counts: Counts | None = None) -> None:
+    def __init__(self, state: Iterable[Ruleset | IpSet], machine: Machine, counts: Counts | None = None) -> None:
         rulesets: list[Ruleset] = []
         sets: dict[str, Elements] = {}
-        for each in pieces:
-            if isinstance(each, Ruleset):
-                rulesets.append(each)
+        for value in state:
+            if isinstance(value, Ruleset):
+                rulesets.append(value)
             else:
-                marks = {key: element.mark for key, element in each.elements.items() if element.mark is not None}
-                sets[each.name] = Elements(each.kind, each.elements, marks)
+                marks = {key: element.mark for key, element in value.elements.items() if element.mark is not None}
+                sets[value.name] = Elements(value.kind, value.elements, marks)
         self._tracer = iptables.Tracer(rulesets, machine)
         self._tracer.sets = sets
         self._counts = counts or {}
@@ -64,12 +64,12 @@ class Tracer:
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
     """A tracer over the rules and sets that the data plane would program."""
-    pieces: list[Ruleset | IpSet] = []
+    state: list[Ruleset | IpSet] = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family, ()), {}, {})
         follow(contents, compiler, compiler.everything(), devices)
-        pieces += contents.desired()
-    return Tracer(pieces, machine)
+        state += contents.desired()
+    return Tracer(state, machine)
 
 
 def held(netns: NetnsPath, machine: Machine) -> Tracer | None:
@@ -77,12 +77,12 @@ def held(netns: NetnsPath, machine: Machine) -> Tracer | None:
 
     Raises: KernelError.
     """
-    pieces = kernel.held(netns)
-    if not pieces:
+    state = kernel.held(netns)
+    if not state:
         return None
     counts: dict[tuple[str, str], Count] = {}
     for programs, _ in iptables_chains.marked(netns, POLICY):
         for family in FAMILIES:
             with Iptables(family, programs, netns) as tool:
                 counts |= {(family, chain): count for chain, count in kernel.read_counts(tool).items()}
-    return Tracer(pieces, machine, counts)
+    return Tracer(state, machine, counts)

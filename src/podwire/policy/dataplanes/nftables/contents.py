@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
-from podwire.policy.compile import Delta, PodProfiles
+from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
@@ -28,8 +28,8 @@ from podwire.state.nft_diff import Transaction, diff
 
 Elements = dict[str, dict[bytes, Element]]
 
-_GONE = 1024
-"""How many deleted chains of rules are remembered: their counts and log lines are still asked for."""
+_KEPT_HITS = 1024
+"""How many deleted chains of rules are kept: their counts and log lines are still looked up."""
 
 
 class Contents:
@@ -84,12 +84,12 @@ class Contents:
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
-    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: Delta) -> None:
+    def follow(self, profiles: Mapping[ProfileKey, Profile], delta: PolicyDelta) -> None:
         """Updates profiles; :meth:`place` updates the pods that have them."""
         for key in delta.made:
             self._write(profiles[key])
         for key, addresses in delta.hosts.items():
-            self._lead(self._names[key], profiles[key], addresses)
+            self._map_hosts(self._names[key], profiles[key], addresses)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Removes profiles that no pod has any more."""
@@ -122,7 +122,7 @@ class Contents:
         taken = (default, *(chain for _, _, chain in ranges))
         name = profile_name(key, default, ranges)
         if name == before:
-            self._lead(name, profile, (*profile.hosts, *(self._hosts[name].keys() - profile.hosts.keys())))
+            self._map_hosts(name, profile, (*profile.hosts, *(self._hosts[name].keys() - profile.hosts.keys())))
             for chain in taken:
                 self._drop(chain)
             return
@@ -150,38 +150,38 @@ class Contents:
         self._needs[name] = taken
         if _node_chain_needed(key):
             self._put(self.layout.node_chain(name, key))
-        self._lead(name, profile, profile.hosts)
+        self._map_hosts(name, profile, profile.hosts)
 
-    def _lead(self, name: str, profile: Profile, addresses: Iterable[str]) -> None:
+    def _map_hosts(self, name: str, profile: Profile, addresses: Iterable[str]) -> None:
         """Points exact addresses to the chains of their tables; peers share tables, so few names are computed."""
         ours = ":" if self.layout.family == "ip6" else "."
         declared, _ = self.layout.profile_sets(name)
         have = self._hosts[name]
-        led = _PeerChains(lambda table: self._take(table, profile.key))
+        peer_chains = _PeerChains(lambda table: self._take(table, profile.key))
         changed: dict[bytes, Element | None] = {}
         for address in addresses:
             if ours not in address:
                 continue
             before = have.get(address)
-            chain, element = led.by(profile.hosts.get(address))
+            chain, element = peer_chains.chain_of(profile.hosts.get(address))
             if chain == before:
                 continue
             if chain is None:
                 del have[address]
             else:
                 have[address] = chain
-            led.moved(before, chain)
+            peer_chains.moved(before, chain)
             changed[self.layout.key(address)] = element
         self._keyed.put_elements(declared.name, changed)
-        self._settle(led)
+        self._settle(peer_chains)
 
-    def _settle(self, led: "_PeerChains") -> None:
+    def _settle(self, peer_chains: "_PeerChains") -> None:
         """Updates the use counts of chains, and gives back the chains that were taken only for the update."""
-        self._uses.update({chain: step for chain, step in led.steps.items() if step > 0})
-        for chain, step in led.steps.items():
+        self._uses.update({chain: step for chain, step in peer_chains.steps.items() if step > 0})
+        for chain, step in peer_chains.steps.items():
             if step < 0:
                 self._drop(chain, -step)
-        for chain in led.taken:
+        for chain in peer_chains.taken:
             self._drop(chain)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
@@ -220,7 +220,7 @@ class Contents:
         del self._uses[name]
         if name in self._hits:
             self._gone[name] = self._hits.pop(name)
-            if len(self._gone) > _GONE:
+            if len(self._gone) > _KEPT_HITS:
                 del self._gone[next(iter(self._gone))]
         self._keyed.remove_chain(name)
         for need in self._needs.pop(name, ()):
@@ -251,15 +251,15 @@ class _PeerChains:
         self.steps: Counter[str] = Counter()
         """The change in the number of addresses that use each chain."""
 
-    def by(self, table: PortTable | None) -> tuple[str | None, Element | None]:
+    def chain_of(self, table: PortTable | None) -> tuple[str | None, Element | None]:
         """The chain of a table, and the map element that jumps to it."""
-        found = self._known.get(id(table))
-        if found is None:
+        known = self._known.get(id(table))
+        if known is None:
             assert table is not None, "None is known"
             chain = self._take(table)
             self.taken.append(chain)
-            found = self._known[id(table)] = (chain, leading_to(chain))
-        return found
+            known = self._known[id(table)] = (chain, leading_to(chain))
+        return known
 
     def moved(self, before: str | None, after: str | None) -> None:
         """Counts that an address now uses another chain."""

@@ -14,7 +14,7 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FamilyTables
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
@@ -48,7 +48,7 @@ class NftablesPolicy:
         self._tables = FamilyTables(TABLE, netns)
         self._facts = facts
         self._contents: dict[str, Contents] = {}
-        self._lost = True
+        self._reload = True
         self._totals = Totals()
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class NftablesPolicy:
         Raises: KernelError; the tables are as they were.
         """
         self._facts = facts or self._facts
-        self._lost = True
+        self._reload = True
         made: dict[str, Contents] = {}
 
         def want(family: str, _have: Table | None) -> Table:
@@ -85,11 +85,11 @@ class NftablesPolicy:
         for family, transaction in self._tables.load(want, self._commit):
             self._contents[family] = made[family]
             committed.append(transaction)
-        self._lost = False
+        self._reload = False
         return tuple(committed)
 
     def update(
-        self, compiler: Compiler, devices: Mapping[str, str], delta: Delta, facts: PolicyFacts | None = None
+        self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> tuple[Transaction, ...]:
         """Commits a change of the compiler; ``delta.pods`` also has the pods whose device was added or removed.
 
@@ -97,7 +97,7 @@ class NftablesPolicy:
         Raises: KernelError when a full load was tried as well and failed.
         """
         self._facts = facts or self._facts
-        if self._lost:
+        if self._reload:
             return self.load(compiler, devices)
         committed = []
         try:
@@ -176,7 +176,7 @@ class NftablesPolicy:
         Raises: KernelError.
         """
         self._tables.remove()
-        self._lost = True
+        self._reload = True
 
 
 def layout_of(facts: PolicyFacts, family: str) -> TableLayout:

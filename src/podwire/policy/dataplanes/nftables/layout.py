@@ -45,7 +45,7 @@ from collections.abc import Iterable
 import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
-from podwire.policy.ports import PROTOCOLS, Entry, PortTable
+from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable
 from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
 from podwire.state.address import pack_ip
@@ -253,7 +253,9 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         if device in self.bridges:
             return self._sending(sets, sources, own, chains) | {
                 "bridged": dict(sets["bridged"].element(address, _leads(chains.ingress)) for address in own),
-                "self": dict(sets["self"].element(f"{one} . {other}") for one in own for other in own),
+                "self": dict(
+                    sets["self"].element(f"{source} . {destination}") for source in own for destination in own
+                ),
             }
         return self._sending(sets, sources, own, chains) | {
             "pod-devices": dict((sets["pod-devices"].element(device),)),
@@ -378,7 +380,7 @@ def leading_to(chain: str) -> Element:
     return Element(verdict=Verdict("goto", chain))
 
 
-def _ports_element(entry: Entry, chain: str) -> tuple[bytes, Element]:
+def _ports_element(entry: PortRuling, chain: str) -> tuple[bytes, Element]:
     """The element of a range of ports."""
     first, last = (port.to_bytes(2, "big") for port in (entry.first, entry.last))
     return first, Element(verdict=Verdict("goto", chain), end=last)

@@ -7,18 +7,18 @@ from msgspec.structs import replace
 from tests.unit.policy.test_compile import CASES, Chaos, filled
 
 from podwire.errors import KernelError
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
-from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.settings import LogSettings
 from podwire.state.ipset import Element, IpSet
 from podwire.state.ipset_diff import Add, Create, Delete, Operation
 from podwire.state.iptables import Rules
 
-MARKS = Marks(0xFFF00000)
+MARKS = MarkBits(0xFFF00000)
 LAYOUTS = {
     "ip": ChainLayout(
         family="ip", marks=MARKS, pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",),
@@ -119,7 +119,7 @@ class Kernel:
         return self._words
 
     def holds(self, contents: Contents) -> bool:
-        want = contents.piece()
+        want = contents.rules()
         ours = {name: tuple(rules) for name, rules in self.chains.items() if name.startswith("PODWIRE-")}
         return ours == want.chains and self.held() == want.sets
 
@@ -128,7 +128,7 @@ def device(pod: str) -> str:
     return pod.replace("/", "-")[-15:]
 
 
-def follow(contents: Contents, compiler: Compiler, delta: Delta) -> None:
+def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta) -> None:
     contents.follow(compiler.profiles, delta)
     for key, profiles in delta.pods.items():
         contents.place(key, device(key), profiles)
@@ -188,7 +188,7 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
         follow(contents, compiler, compiler.flush())
         kernel.take(contents.changed())
         roots = {names.OUT, names.IN, names.TABLES}
-        assert contents.piece().chains.keys() == layout.chains(1).keys() | roots
+        assert contents.rules().chains.keys() == layout.chains(1).keys() | roots
         assert {word for word in kernel.sets if "-in-" in word or "-out-" in word} == set()
 
 
@@ -297,14 +297,14 @@ def test_a_bridge_stands_for_none_of_its_pods() -> None:
 def test_too_few_numbers_are_an_error_that_says_so() -> None:
     case = next(each for each in CASES if each.name == "ports, protocols and ranges")
     with pytest.raises(KernelError, match=r"give policy\.marks more bits"):
-        fresh(replace(LAYOUTS["ip"], marks=Marks(0b11)), filled(case.world, "n1"))
+        fresh(replace(LAYOUTS["ip"], marks=MarkBits(0b11)), filled(case.world, "n1"))
 
 
 def test_rules_that_are_gone_are_remembered_for_the_log() -> None:
     case = next(each for each in CASES if each.name == "ports, protocols and ranges")
     compiler = filled(case.world, "n1")
     contents = fresh(LAYOUTS["ip"], compiler)
-    rules = [chain for chain in contents.piece().chains if chain.startswith(names.RULE)]
+    rules = [chain for chain in contents.rules().chains if chain.startswith(names.RULE)]
     assert rules
     for policy in case.world.policies:
         compiler.set_policy(f"{policy.metadata.namespace}/{policy.metadata.name}", None)
@@ -332,6 +332,6 @@ def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
         assert not (steps.prepare or steps.enter or steps.leave or steps.forget)
         kernel.take(steps)
         assert kernel.holds(contents)
-        assert kernel.held() == fresh(layout, compiler, kernel).piece().sets
+        assert kernel.held() == fresh(layout, compiler, kernel).rules().sets
     contents.move(layout)
     assert not contents.changed()

@@ -4,7 +4,7 @@ import pytest
 
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
-from podwire.policy.dataplanes.iptables.numbers import Marks
+from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
@@ -13,7 +13,7 @@ from podwire.trace.bytecode import same_ends
 
 LAYOUT = ChainLayout(
     family="ip",
-    marks=Marks(0xFFF00000),
+    marks=MarkBits(0xFFF00000),
     pod_ranges=("10.180.0.0/24",),
     node_addresses=("192.168.99.1",),
     log=LogSettings(group=5),
@@ -21,7 +21,7 @@ LAYOUT = ChainLayout(
     encapsulation_ports=(8472, 4789),
     uplinks=("eth0",),
 )
-SIX = ChainLayout(family="ip6", marks=Marks(0xFF), bridges=("cni0",))
+SIX = ChainLayout(family="ip6", marks=MarkBits(0xFF), bridges=("cni0",))
 TELL = "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix {} --nflog-group 5"
 OWNER = DenyingPolicies("Ingress", ("shop/db",))
 ALLOWED, DENIED = (names.rule_chain(OWNER.hit(each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
@@ -162,7 +162,7 @@ def test_a_rule_counts_logs_and_decides() -> None:
 
 
 def test_connections_are_kept_on_request() -> None:
-    keeping = ChainLayout(family="ip", marks=Marks(0xFF), keep=True)
+    keeping = ChainLayout(family="ip", marks=MarkBits(0xFF), keep=True)
     assert keeping.root()[0] == "-m conntrack --ctstate ESTABLISHED -j RETURN"
     assert LAYOUT.root()[0] == "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN"
 

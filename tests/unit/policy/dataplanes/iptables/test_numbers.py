@@ -3,13 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.errors import KernelError
-from podwire.policy.dataplanes.iptables.numbers import Marks, Numbers, branches, known_numbers
+from podwire.policy.dataplanes.iptables.numbers import MarkBits, Numbers, branches, known_numbers
 from podwire.state.iptables import Rules
 
-MARKS = Marks(0xFFF00000)
+MARKS = MarkBits(0xFFF00000)
 
 
-def lead(chains: dict[str, Rules], number: int, marks: Marks = MARKS) -> tuple[str, int]:
+def lead(chains: dict[str, Rules], number: int, marks: MarkBits = MARKS) -> tuple[str, int]:
     """Where a number leads, and after how many rules."""
     chain, count = "TO", 0
     mark = marks.of(number)[0]
@@ -56,11 +56,11 @@ def test_one_more_number_writes_few_chains() -> None:
 
 
 def test_a_whole_mark_is_printed_without_its_mask() -> None:
-    assert Marks(0xFFFFFFFF).within(5) == "0x5"
-    assert Marks(0xFF00).within(5) == "0x500/0xff00"
-    assert Marks(0xFF00).within(5, 1) == "0x400/0xfe00"
-    assert Marks(0xFF00).sets(1) == "-j MARK --set-xmark 0x100/0xff00"
-    assert Marks(0xFF00).last == 255
+    assert MarkBits(0xFFFFFFFF).within(5) == "0x5"
+    assert MarkBits(0xFF00).within(5) == "0x500/0xff00"
+    assert MarkBits(0xFF00).within(5, 1) == "0x400/0xfe00"
+    assert MarkBits(0xFF00).sets(1) == "-j MARK --set-xmark 0x100/0xff00"
+    assert MarkBits(0xFF00).last == 255
 
 
 def test_names_keep_their_numbers_and_new_names_take_free_ones() -> None:
@@ -87,6 +87,6 @@ def test_released_number_stays_valid_until_all_is_settled() -> None:
 
 def test_foreign_bits_and_ambiguous_numbers_are_unknown() -> None:
     chains = branches("TO", {"TABLE-a": 1, "TABLE-b": 2}, MARKS)
-    assert known_numbers(chains, "TO", "TABLE-", Marks(0xFF00)) == {}
+    assert known_numbers(chains, "TO", "TABLE-", MarkBits(0xFF00)) == {}
     twice = {"TO": (chains["TO"][0], chains["TO"][0].replace("TABLE-a", "TABLE-c"))}
     assert known_numbers(twice, "TO", "TABLE-", MARKS) == {}

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.policy.test_compile import CASES, Chaos, filled
 
-from podwire.policy.compile import Compiler, Delta
+from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.settings import LogSettings
@@ -110,7 +110,7 @@ def device(pod: str) -> str:
     return pod.replace("/", "-")[-15:]
 
 
-def follow(contents: Contents, compiler: Compiler, delta: Delta) -> None:
+def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta) -> None:
     contents.follow(compiler.profiles, delta)
     for key, profiles in delta.pods.items():
         contents.place(key, device(key), profiles)
