@@ -7,11 +7,11 @@ bound counts from the moment of the decision, before the API shows the binding.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from podwire.embedded.scheduler.quantity import parse_milli
 from podwire.errors import ConfigError
 from podwire.model.meta import controller_of
 from podwire.model.node import Node
 from podwire.model.pod import Container, Pod, PodAffinityTerm
+from podwire.model.quantity import parse_milli
 
 HostPort = tuple[str, str, int]
 """Host address (``0.0.0.0`` for all), protocol, port."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from podwire.embedded.scheduler.quantity import parse_milli
 from podwire.errors import ConfigError
+from podwire.model.quantity import parse_milli
 
 
 @pytest.mark.parametrize(
