@@ -13,7 +13,7 @@ from tests.kernel.policy_namespaces import ADDRESSES, MARK, RANGES, World, batch
 
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
-from podwire.policy.runner import AttachedPod
+from podwire.policy.attached import AttachedPod
 
 PLUGINS = "/usr/lib/cni"
 BRIDGE = "cni0"

@@ -19,10 +19,10 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
+from podwire.policy.attached import AttachedPod
 from podwire.policy.foreign.discovery import PodDiscovery
 from podwire.policy.foreign.kernel import KernelLinks
 from podwire.policy.foreign.locate import locate
-from podwire.policy.runner import AttachedPod
 from podwire.runtime.clock import Clock
 
 

@@ -24,6 +24,7 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
+from podwire.policy.attached import AttachedPod
 from podwire.policy.bridges.dataplane import BridgeIsolation, clear
 from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
@@ -31,7 +32,8 @@ from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.modes import PolicyModes
 from podwire.policy.nodestatus import PolicyStatus
-from podwire.policy.runner import AttachedPod, Enforcement, Sources
+from podwire.policy.objects import Sources
+from podwire.policy.runner import Enforcement
 from podwire.policy.settings import PolicySettings
 from podwire.policy.status.nodes import port_of
 from podwire.policy.switch import Switch
@@ -181,16 +183,10 @@ class PolicyPart:
     async def _known(self, request: CniRequest) -> None:
         try:
             async with asyncio.timeout(KNOWN_S):
-                await self._enforcement.known(request.pod_name, request.uid)
+                await self._enforcement.admission.known(request.pod_name, request.uid)
         except TimeoutError:
-            what, hint = self._waited_for()
+            what, hint = self._enforcement.admission.waits_for()
             raise CniError(TRY_LATER, f"{request.pod_name}: {what}", hint) from None
-
-    def _waited_for(self) -> tuple[str, str]:
-        if self._enforcement.locked:
-            return "policies wait for the xtables lock", "another process holds /run/xtables.lock"
-        what = "the pod is not known yet" if self._enforcement.loaded.is_set() else "policies are not in force yet"
-        return what, "check that the API server answers"
 
     def attach(self, one: Attachment) -> None:
         """Puts a pod's policies into the kernel.

@@ -20,8 +20,9 @@ from podwire.observe.log import Log
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.policy.nodereport import PolicyReport
+from podwire.policy.objects import Sources
 from podwire.policy.packetlog import PacketLookups, PolicyLog
-from podwire.policy.runner import Enforcement, Sources
+from podwire.policy.runner import Enforcement
 from podwire.policy.settings import SILENT, PolicySettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.status.nodes import COUNTERS_PAGE, LOG_PAGE

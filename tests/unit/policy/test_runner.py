@@ -18,9 +18,11 @@ from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.attached import AttachedPod
 from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyFacts
-from podwire.policy.runner import AttachedPod, Enforcement, Sources
+from podwire.policy.objects import Sources
+from podwire.policy.runner import Enforcement
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table
@@ -282,7 +284,7 @@ async def test_who_waits_for_a_pod_waits_for_this_very_one(bench: Bench) -> None
     await bench.start()
     web = bench.pods.objects["shop/web"]
     bench.pods.put("shop/web", with_uid(web, "old", "web"))
-    waiting = asyncio.ensure_future(bench.enforcement.known("shop/web", "new"))
+    waiting = asyncio.ensure_future(bench.enforcement.admission.known("shop/web", "new"))
     await bench.clock.advance(1)
     assert not waiting.done()
     bench.enforcement.attach(attached("shop/web", uid="new"))
@@ -299,7 +301,7 @@ async def test_while_somebody_else_holds_the_lock_other_work_goes_on(bench: Benc
     bench.taken()
     bench.plane.held = True
     bench.policies.put("shop/deny", DENY)
-    pod = asyncio.ensure_future(bench.enforcement.known("shop/web"))
+    pod = asyncio.ensure_future(bench.enforcement.admission.known("shop/web"))
     await bench.clock.advance(1)
     assert bench.taken() == []
     assert not pod.done()

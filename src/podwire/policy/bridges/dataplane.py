@@ -18,10 +18,10 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
+from podwire.policy.attached import AttachedPod
 from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
 from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
-from podwire.policy.runner import AttachedPod
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table

@@ -23,9 +23,9 @@ from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
+from podwire.policy.attached import AttachedPod
 from podwire.policy.foreign.kernel import PortAddresses
 from podwire.policy.foreign.locate import PodLink, locate
-from podwire.policy.runner import AttachedPod
 from podwire.runtime.clock import Clock
 from podwire.state.network import NetworkState
 

@@ -11,9 +11,9 @@ from tests.fakes.clock import FakeClock
 from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.pod import Pod
+from podwire.policy.attached import AttachedPod
 from podwire.policy.foreign.discovery import PodDiscovery
 from podwire.policy.foreign.kernel import PortAddresses
-from podwire.policy.runner import AttachedPod
 from podwire.state.network import NetworkState, parse
 
 A, B = "10.244.1.5", "10.244.1.6"

@@ -1,0 +1,103 @@
+"""The objects that policies depend on: where they come from, and how the compiler follows them."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from podwire.cluster.ranges import ClusterRanges
+from podwire.dataplane.follower import Source
+from podwire.model.meta import Object
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.compile import Compiler
+from podwire.policy.status.digest import same
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the objects come from."""
+
+    pods: Source[Pod]
+    namespaces: Source[Object]
+    nodes: Source[Node]
+    policies: Source[NetworkPolicy]
+    cluster_policies: Source[ClusterNetworkPolicy]
+
+    async def synced(self) -> None:
+        """Waits until all of them are known."""
+        for source in (self.pods, self.namespaces, self.nodes, self.policies, self.cluster_policies):
+            await source.synced.wait()
+
+
+class PolicyObjects:
+    """Hands changed namespaces, nodes and policies to a compiler.
+
+    ``changed`` is called with the kind and the key of each changed object, pods included, ``own_node`` with the Node
+    of this node. Changes that policies do not depend on are passed over.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        compiler: Compiler,
+        changed: Callable[[str, str], None],
+        own_node: Callable[[Node], None],
+    ) -> None:
+        self._sources = sources
+        self._compiler = compiler
+        self._changed = changed
+        self._own_node = own_node
+        self._subscribed = False
+        self.ranges = ClusterRanges()
+        """The pod ranges of the cluster."""
+
+    def subscribe(self) -> None:
+        """Follows the objects from now on; a second call does nothing."""
+        if self._subscribed:
+            return
+        self._subscribed = True
+        sources = self._sources
+        sources.pods.subscribe(self._pod_changed)
+        sources.namespaces.subscribe(self._namespace_changed)
+        sources.nodes.subscribe(self._node_changed)
+        sources.policies.subscribe(self._policy_changed)
+        sources.cluster_policies.subscribe(self._cluster_policy_changed)
+
+    def _pod_changed(self, key: str, _old: Pod | None, _new: Pod | None) -> None:
+        self._changed("Pod", key)
+
+    def _namespace_changed(self, key: str, _old: Object | None, new: Object | None) -> None:
+        self._compiler.set_namespace(key, new.metadata.labels if new is not None else None)
+        self._changed("Namespace", key)
+
+    def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
+        if old is not None and new is not None and _alike(old, new):
+            return  # a Node reports its status all the time
+        self._compiler.set_node(key, new)
+        self.ranges.follow(key, new)
+        if key == self._compiler.node and new is not None:
+            self._own_node(new)
+        self._changed("Node", key)
+
+    def _policy_changed(self, key: str, old: NetworkPolicy | None, new: NetworkPolicy | None) -> None:
+        if old is not None and new is not None and same(old, new):
+            return  # only metadata or status changed
+        self._compiler.set_policy(key, new)
+        self._changed("NetworkPolicy", key)
+
+    def _cluster_policy_changed(
+        self, key: str, old: ClusterNetworkPolicy | None, new: ClusterNetworkPolicy | None
+    ) -> None:
+        if old is not None and new is not None and same(old, new):
+            return
+        self._compiler.set_cluster_policy(key, new)
+        self._changed("ClusterNetworkPolicy", key)
+
+
+def _alike(old: Node, new: Node) -> bool:
+    """Whether policies depend on nothing that changed in a Node."""
+
+    def read(node: Node) -> tuple[object, ...]:
+        return node.metadata.labels, node.status.addresses, node.pod_cidrs
+
+    return read(old) == read(new)

@@ -1,0 +1,39 @@
+"""The pods with devices on a node, and their objects with the addresses that the node gave them."""
+
+from tests.fakes.collection import Collection
+
+from podwire.model.meta import ObjectMeta
+from podwire.model.pod import Pod
+from podwire.policy.attached import AttachedPod, AttachedPods
+
+
+def web(uid: str = "u1") -> Pod:
+    return Pod(metadata=ObjectMeta(name="web", namespace="shop", uid=uid))
+
+
+def test_attached_pod_has_the_addresses_of_this_node() -> None:
+    pods = Collection[Pod]()
+    pods.put("shop/web", web())
+    attached = AttachedPods(pods, "n1")
+    assert attached.add(AttachedPod(pod="shop/web", device="veth1", addresses=("10.0.0.7",), uid="u1")) == "shop/web"
+    assert attached.devices() == {"shop/web": "veth1"}
+    found = attached.objects(["shop/web"])["shop/web"]
+    assert found is not None and found.addresses == ("10.0.0.7",)
+
+
+def test_device_of_a_pod_with_another_uid_does_not_count() -> None:
+    pods = Collection[Pod]()
+    pods.put("shop/web", web("new"))
+    attached = AttachedPods(pods, "n1")
+    attached.add(AttachedPod(pod="shop/web", device="veth1", addresses=("10.0.0.7",), uid="old"))
+    assert attached.devices() == {}
+    assert attached.objects(["shop/web"]) == {"shop/web": web("new")}
+
+
+def test_container_that_is_no_pod_is_kept_by_its_device() -> None:
+    attached = AttachedPods(Collection[Pod](), "n1")
+    assert attached.add(AttachedPod(pod="", device="cni0", port="veth1", addresses=("10.0.0.7",))) == "/veth1"
+    assert (attached.keys(), attached.devices()) == (("/veth1",), {"/veth1": "cni0"})
+    removed = attached.remove("veth1")
+    assert removed is not None and removed.pod == "/veth1"
+    assert (attached.keys(), attached.remove("veth1")) == ((), None)
