@@ -18,6 +18,8 @@ import msgspec
 
 from podwire.embedded.apiserver import bootstrap, failures
 from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
+from podwire.embedded.apiserver.authorization.authorizer import Authorizer
+from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
 from podwire.embedded.apiserver.customresources import CustomResources
 from podwire.embedded.apiserver.discovery import DiscoveryDocuments
 from podwire.embedded.apiserver.documents import OpenApi
@@ -95,6 +97,8 @@ class ApiServer:
                 pages,
             )
         )  # fmt: skip
+        self.authorizer = Authorizer(self.store)
+        self.authorizer.start()
         self._semantics.start()
         bootstrap.DefaultAccounts(self.store, self.writer).start()
         Garbage(self.store, self.writer.deletion, self.kinds).start()
@@ -109,6 +113,8 @@ class ApiServer:
         Raises: ClusterError when an address is taken.
         """
         bootstrap.fill(self.store, self.writer, self._settings)
+        ensure_defaults(self.store, self.writer)
+        Aggregation(self.store, self.writer).start()
         pending = self.store.durable(self.store.version)
         if pending is not None:
             await pending

@@ -68,21 +68,41 @@ def _secret(new: Json, old: Json | None) -> Iterator[Cause]:
 
 def _binding(new: Json, old: Json | None) -> Iterator[Cause]:
     role = new.get("roleRef") or {}
-    if not role.get("name"):
-        yield causes.required("roleRef.name")
-    kinds = ("ClusterRole", "Role") if new.get("kind") == "RoleBinding" else ("ClusterRole",)
+    namespaced = new.get("kind") == "RoleBinding"
+    if (role.get("apiGroup") or "") != _RBAC:
+        yield causes.unsupported("roleRef.apiGroup", role.get("apiGroup") or "", (_RBAC,))
+    kinds = ("ClusterRole", "Role") if namespaced else ("ClusterRole",)
     if role.get("kind") not in kinds:
         yield causes.unsupported("roleRef.kind", role.get("kind") or "", kinds)
+    if not role.get("name"):
+        yield causes.required("roleRef.name")
+    elif problem := names.path_segment(role["name"]):
+        yield causes.invalid("roleRef.name", role["name"], problem)
+    for index, subject in enumerate(new.get("subjects") or ()):
+        yield from _subject(subject, f"subjects[{index}]", namespaced=namespaced)
     if old is not None and role != old.get("roleRef"):
         yield causes.invalid("roleRef", role, "cannot change roleRef")
-    for index, subject in enumerate(new.get("subjects") or ()):
-        path = f"subjects[{index}]"
-        if not subject.get("name"):
-            yield causes.required(f"{path}.name")
-        kind = subject.get("kind")
-        yield from pods.one_of(kind or "", ("Group", "ServiceAccount", "User"), f"{path}.kind")
-        if kind == "ServiceAccount" and not subject.get("namespace"):
+
+
+def _subject(subject: Json, path: str, *, namespaced: bool) -> Iterator[Cause]:
+    """A subject; an account without a namespace is one of the binding's own namespace."""
+    kind, name, group = (subject.get(field) or "" for field in ("kind", "name", "apiGroup"))
+    if not name:
+        yield causes.required(f"{path}.name")
+    if kind == "ServiceAccount":
+        if name and (problem := names.subdomain(name)):
+            yield causes.invalid(f"{path}.name", name, problem)
+        if group:
+            yield causes.unsupported(f"{path}.apiGroup", group, ("",))
+        if not namespaced and not subject.get("namespace"):
             yield causes.required(f"{path}.namespace")
+    elif kind in ("Group", "User"):
+        if not name:
+            yield causes.invalid(f"{path}.name", name, f"{kind.lower()} name cannot be empty")
+        if group != _RBAC:
+            yield causes.unsupported(f"{path}.apiGroup", group, (_RBAC,))
+    else:
+        yield causes.unsupported(f"{path}.kind", kind, ("ServiceAccount", "User", "Group"))
 
 
 def _role(new: Json, _: Json | None) -> Iterator[Cause]:
@@ -93,6 +113,9 @@ def _role(new: Json, _: Json | None) -> Iterator[Cause]:
         if rule.get("nonResourceURLs"):
             if new.get("kind") == "Role":
                 detail = "namespaced rules cannot apply to non-resource URLs"
+                yield causes.invalid(f"{path}.nonResourceURLs", rule["nonResourceURLs"], detail)
+            if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
+                detail = "rules cannot apply to both regular resources and non-resource URLs"
                 yield causes.invalid(f"{path}.nonResourceURLs", rule["nonResourceURLs"], detail)
             continue
         for field, noun in (("apiGroups", "api group"), ("resources", "resource")):

@@ -54,11 +54,22 @@ def ingress(path: dict[str, Any], host: str = "a.b") -> dict[str, Any]:
     return make("networking.k8s.io/v1", "Ingress", spec={"rules": [{"host": host, "http": http}]})
 
 
+RBAC = "rbac.authorization.k8s.io"
+
+
+def binding(*subjects: dict[str, Any], kind: str = "RoleBinding", role: str = "ClusterRole") -> dict[str, Any]:
+    return make(f"{RBAC}/v1", kind, roleRef={"kind": role, "name": "view"}, subjects=list(subjects))
+
+
 GOOD = [
     pod(), deployment(), service(), policy(), ingress({"path": "/", "pathType": "Prefix"}),
     make("v1", "Namespace", "n"), make("v1", "ConfigMap", data={"a.b": "1"}),
     make("v1", "Secret", stringData={"k": "v"}),
-    make("rbac.authorization.k8s.io/v1", "ClusterRole", "system:node", rules=[]),
+    make(f"{RBAC}/v1", "ClusterRole", "system:node", rules=[]),
+    binding({"kind": "User", "name": "ann"}, {"kind": "Group", "name": "team"}),
+    binding({"kind": "User", "name": "ann"}, kind="ClusterRoleBinding"),
+    binding({"kind": "ServiceAccount", "name": "web"}, role="Role"),
+    binding({"kind": "ServiceAccount", "name": "web", "namespace": "shop"}, kind="ClusterRoleBinding"),
     make("discovery.k8s.io/v1", "EndpointSlice", addressType="IPv4", endpoints=[{"addresses": ["10.0.0.1"]}]),
     make("batch/v1", "Job", spec={"template": {"spec": {"restartPolicy": "Never", "containers": [box()]}}}),
     make("batch/v1", "CronJob", spec={"schedule": "*/5 * * * *", "jobTemplate": {"spec": {
@@ -143,6 +154,19 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     (make("discovery.k8s.io/v1", "EndpointSlice", addressType="IPv4", endpoints=[{"addresses": ["::1"]}]),
      ['endpoints[0].addresses[0]: Invalid value: "::1": must be a valid IPv4 address']),
     (make("v1", "Secret", type="kubernetes.io/tls", data={"tls.crt": ""}), ["data[tls.key]: Required value"]),
+    (binding({"kind": "User", "name": ""}),
+     ["subjects[0].name: Required value", 'subjects[0].name: Invalid value: "": user name cannot be empty']),
+    (binding({"kind": "User", "name": "ann", "apiGroup": "x"}),
+     ['subjects[0].apiGroup: Unsupported value: "x": supported values: "rbac.authorization.k8s.io"']),
+    (binding({"kind": "Robot", "name": "r"}),
+     ['subjects[0].kind: Unsupported value: "Robot": supported values: "Group", "ServiceAccount", "User"']),
+    (binding({"kind": "ServiceAccount", "name": "web"}, kind="ClusterRoleBinding"),
+     ["subjects[0].namespace: Required value"]),
+    (binding(kind="ClusterRoleBinding", role="Role"),
+     ['roleRef.kind: Unsupported value: "Role": supported values: "ClusterRole"']),
+    (make(f"{RBAC}/v1", "ClusterRole", rules=[{"verbs": ["get"], "nonResourceURLs": ["/a"], "resources": ["pods"]}]),
+     ['rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular resources and '
+      'non-resource URLs']),
     (make("batch/v1", "Job", spec={"template": {"spec": {"containers": [box()]}}}),
      ['spec.template.spec.restartPolicy: Unsupported value: "Always": supported values: "Never", "OnFailure"']),
 ]  # fmt: skip

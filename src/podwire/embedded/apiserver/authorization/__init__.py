@@ -1,0 +1,1 @@
+"""Who may do what: RBAC, node authorization, escalation checks, impersonation and reviews, as Kubernetes has them."""

@@ -1,0 +1,87 @@
+"""The default roles and bindings as objects, and what a stored one lacks.
+
+A stored object is only ever added to: rules and subjects that people have added stay, and one with the annotation
+``rbac.authorization.kubernetes.io/autoupdate: "false"`` is left alone. A binding whose role is another one is made
+anew. Source: ``k8s.io/component-helpers/auth/rbac/reconciliation``.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from podwire.embedded.apiserver.authorization import defaultroles, policy
+from podwire.embedded.apiserver.authorization.rules import PolicyRule, missing_rules, parse_rules
+
+Object = dict[str, Any]
+
+AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+_BOOTSTRAPPING = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+
+
+def _metadata(name: str, namespace: str = "") -> Object:
+    meta: Object = {"name": name, "labels": dict(_BOOTSTRAPPING), "annotations": {AUTOUPDATE: "true"}}
+    if namespace:
+        meta["namespace"] = namespace
+    return meta
+
+
+def rendered(rules: tuple[PolicyRule, ...]) -> list[Object]:
+    """Rules as stored, without their empty fields."""
+    return [{key: list(value) for key, value in msgspec.to_builtins(rule).items() if value} for rule in rules]
+
+
+def _cluster_role(name: str) -> Object:
+    obj: Object = {"metadata": _metadata(name)}
+    into = defaultroles.AGGREGATE_TO.get(name)
+    if into is not None:
+        obj["metadata"]["labels"][f"{policy.GROUP}/aggregate-to-{into}"] = "true"
+    if name in defaultroles.COLLECTING:
+        selector = {"matchLabels": {f"{policy.GROUP}/aggregate-to-{name}": "true"}}
+        return obj | {"aggregationRule": {"clusterRoleSelectors": [selector]}, "rules": None}
+    return obj | {"rules": rendered(defaultroles.CLUSTER_ROLES[name])}
+
+
+def _binding(metadata: Object, role_kind: str, role: str, subjects: defaultroles.Subjects) -> Object:
+    found: list[Object] = []
+    for kind, name in subjects:
+        place = {"namespace": "kube-system"} if kind == "ServiceAccount" else {"apiGroup": policy.GROUP}
+        found.append({"kind": kind, "name": name, **place})
+    reference = {"apiGroup": policy.GROUP, "kind": role_kind, "name": role}
+    return {"metadata": metadata, "roleRef": reference, **({"subjects": found} if found else {})}
+
+
+def objects() -> Iterator[tuple[str, Object]]:
+    """Every default role and binding with the name of the store's table that it belongs to."""
+    for name in (*defaultroles.CLUSTER_ROLES, *defaultroles.COLLECTING):
+        yield policy.CLUSTER_ROLES, _cluster_role(name)
+    for (namespace, name), rules in defaultroles.ROLES.items():
+        yield policy.ROLES, {"metadata": _metadata(name, namespace), "rules": rendered(rules)}
+    for name, subjects in defaultroles.CLUSTER_ROLE_BINDINGS.items():
+        yield policy.CLUSTER_ROLE_BINDINGS, _binding(_metadata(name), "ClusterRole", name, subjects)
+    for (namespace, name), (role, subjects) in defaultroles.ROLE_BINDINGS.items():
+        yield policy.ROLE_BINDINGS, _binding(_metadata(name, namespace), "Role", role, subjects)
+
+
+def completed(stored: Object, wanted: Object) -> Object | None:
+    """The stored object with what it lacks; None when it lacks nothing or is not to be changed."""
+    meta = stored["metadata"]
+    if (meta.get("annotations") or {}).get(AUTOUPDATE) == "false":
+        return None
+    new = {**stored, "metadata": dict(meta)}
+    for field in ("labels", "annotations"):
+        new["metadata"][field] = {**wanted["metadata"][field], **(meta.get(field) or {})}
+    if "roleRef" in wanted:
+        held = stored.get("subjects") or []
+        missing = [subject for subject in wanted.get("subjects") or () if subject not in held]
+        if missing:
+            new["subjects"] = [*held, *missing]
+    elif "aggregationRule" in wanted:
+        new["aggregationRule"] = stored.get("aggregationRule") or wanted["aggregationRule"]
+    else:
+        held = stored.get("rules") or []
+        lacking = [rule for rule in wanted["rules"] if rule not in held]
+        missing_now = missing_rules(parse_rules(held), parse_rules(lacking)) if lacking else []
+        if missing_now:
+            new["rules"] = [*held, *rendered(tuple(missing_now))]
+    return None if new == stored else new
