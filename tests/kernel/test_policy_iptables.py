@@ -21,13 +21,14 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Kind, find, nft_tables
+from podwire.kernel.kinds import read_values
 from podwire.kernel.nflog import Nflog
-from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy, clear, held
+from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy, clear
+from podwire.policy.dataplanes.iptables.tracing import OWNER_MARKS
 from podwire.policy.modes import PolicyModes
 from podwire.policy.settings import LogSettings
 from podwire.policy.switch import Switch
 from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -57,9 +58,9 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesPoli
 
 def differences(plane: IptablesPolicy) -> set[str]:
     """The lines in which the desired and the actual rules differ."""
-    there: list[Ruleset | IpSet] = list(held(path("n1")))
-    return {line for each in there for line in each.lines()} ^ {
-        line for each in plane.desired() for line in each.lines()
+    values = read_values(path("n1"), OWNER_MARKS)
+    return {line for value in values for line in value.lines()} ^ {
+        line for value in plane.desired() for line in value.lines()
     }
 
 
@@ -107,7 +108,7 @@ def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -
         assert switch.name == switch.wanted
 
     under_flood(step, 9)
-    assert not held(path("n1"))
+    assert not read_values(path("n1"), OWNER_MARKS)
     switch.remove()
     switch.close()
 

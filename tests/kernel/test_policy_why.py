@@ -12,6 +12,7 @@ from tests.unit.policy.test_compile import CASES, filled
 from tests.unit.policy.test_packet_table import POD_RANGES
 from tests.unit.why.policies.test_explainer import Nodes, answered
 
+from podwire.dataplane.tracing import trace_held
 from podwire.kernel import netns
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.modes import open_dataplane
@@ -60,7 +61,7 @@ class KernelRules(Nodes):
         compiler = filled(self.world, node, own_node_egress=self.own_node_egress)
         devices = {key: device(key) for key in compiler.pods}
         planned = seam.planned(compiler, devices, self.facts(node), machine)
-        held = seam.held(self.places[node], machine)
+        held = trace_held(seam, self.places[node], machine)
         return PolicyRules(mode=self.mode, planned=planned, held=held, reads=True)
 
     def close(self) -> None:

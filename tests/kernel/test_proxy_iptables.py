@@ -28,18 +28,19 @@ from tests.kernel.service_namespaces import (
 )
 from tests.kernel.service_owner import ServiceOwner
 
-from podwire.kernel import netns, sysctl
+from podwire.kernel import iptables_chains, netns, sysctl
 from podwire.kernel.iptables import Kind, Programs, choose, find, nft_tables
 from podwire.kernel.nfacct import Counters
 from podwire.model import service as api
 from podwire.model.node import Node
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED
-from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear, held
+from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane, clear
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.runner import ServiceProxy, Sources
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.proxy.switch import Switch
 from podwire.runtime.clock import SystemClock
+from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -70,7 +71,7 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[ServiceOwner
 
 def in_kernel(plane: ServiceOwner | IptablesDataPlane) -> list[str]:
     """The chains and rules of podwire in the kernel, and its rules in foreign chains."""
-    return [str(sorted_out(ruleset)) for ruleset in held(path("node"))]
+    return [str(sorted_out(ruleset)) for ruleset in iptables_chains.read(path("node"), PROXY_IPTABLES)]
 
 
 def sorted_out(ruleset: Ruleset) -> Ruleset:
@@ -286,7 +287,7 @@ def test_a_change_of_mode_under_traffic_loses_nothing(world: World, order: tuple
                 plane.load(services)
                 assert (plane.name, plane.problem) == (mode, None)
                 assert ("podwire-proxy" in inside("node", "nft", "list", "tables")) == (mode == "nftables")
-                assert bool(held(path("node"))) == (mode == "iptables")
+                assert bool(iptables_chains.read(path("node"), PROXY_IPTABLES)) == (mode == "iptables")
                 assert not plane.disturbed()
         deadline = time.monotonic() + 60
         while len(results) <= 50:

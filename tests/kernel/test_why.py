@@ -11,6 +11,7 @@ import pytest
 from tests.cases.service_table import NODE, Case
 from tests.unit.why.services.test_hop import CASES, MACHINE, backed, check, traced, tracing
 
+from podwire.dataplane.tracing import trace_held
 from podwire.kernel import netns, xt_recent
 from podwire.proxy.modes import open_dataplane
 from podwire.why.answer import Step
@@ -37,7 +38,7 @@ def view(case: Case, mode: str, place: Path) -> ServiceRules:
         facts=case.node,
         machine=MACHINE,
         planned=seam.planned(case.resolved(), case.node, MACHINE),
-        held=seam.held(place, MACHINE),
+        held=trace_held(seam, place, MACHINE),
     )
 
 

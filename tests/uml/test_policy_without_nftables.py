@@ -9,9 +9,11 @@ import pytest
 from podwire.errors import Unsupported
 from podwire.kernel import netns
 from podwire.kernel.iptables import legacy_tables
+from podwire.kernel.kinds import read_values
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
-from podwire.policy.dataplanes.iptables.dataplane import clear, held
+from podwire.policy.dataplanes.iptables.dataplane import clear
+from podwire.policy.dataplanes.iptables.tracing import OWNER_MARKS
 from podwire.policy.modes import PolicyModes
 from podwire.policy.switch import Switch
 
@@ -41,11 +43,11 @@ def test_iptables_stands_in_for_nftables(place: Path, wanted: str) -> None:
         assert (switch.problem is None) == (wanted == "auto")
         switch.load(Compiler("n1"), {})
         assert switch.name == "iptables"
-        assert held(place)
+        assert read_values(place, OWNER_MARKS)
         assert "mangle" in legacy_tables(place)
         assert not any(switch.load(Compiler("n1"), {}))
         switch.remove()
-        assert not held(place)
+        assert not read_values(place, OWNER_MARKS)
         assert not clear(place)
     finally:
         switch.close()

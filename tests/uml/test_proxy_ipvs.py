@@ -33,16 +33,18 @@ from tests.uml.ipvs_connections import (
     web,
 )
 
-from podwire.kernel import netns
+from podwire.dataplane.tracing import trace_held
+from podwire.kernel import iptables_chains, netns
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.proxy import leftovers
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.dataplanes.ipvs import tracing
-from podwire.proxy.dataplanes.ipvs.dataplane import clear, held
+from podwire.proxy.dataplanes.ipvs.dataplane import clear
 from podwire.proxy.modes import ServiceModes
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
+from podwire.state.chain_marks import PROXY_IPVS
 from podwire.trace.packet import Machine, Packet
 
 pytestmark = pytest.mark.uml
@@ -85,7 +87,8 @@ def test_held_and_planned_state_trace_the_same(plane: ServiceOwner) -> None:
     case = by_name("externalTrafficPolicy Local")
     plane.load(case.resolved())
     machine = Machine(addresses=frozenset(NODE.addresses))
-    planned, kept_there = tracing.planned(case.resolved(), NODE, machine), tracing.held(path("node"), machine)
+    planned, kept_there = tracing.planned(case.resolved(), NODE, machine), trace_held(tracing, path("node"), machine)
+    assert kept_there is not None
     with Netlink(path("node")) as netlink:
         assert set(addresses_of_node(read_paths(netlink))) >= set(NODE.addresses)
         assert "203.0.113.8" not in addresses_of_node(read_paths(netlink))
@@ -260,7 +263,7 @@ def test_everything_of_ours_can_be_taken_away(plane: ServiceOwner) -> None:
     assert not clear(path("node"))
     assert ipvsadm("-S", "-n") == "" and inside("node", "ipset", "list", "-n") == ""
     assert "kube-ipvs0" not in inside("node", "ip", "link")
-    assert held(path("node")) == ()
+    assert iptables_chains.read(path("node"), PROXY_IPVS) == ()
 
 
 # What others change

@@ -5,10 +5,10 @@ somebody may have changed them. The other half, with the mark itself, stands und
 A namespace is a path; None is that of the calling thread.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
-from podwire.errors import KernelError
+from podwire.errors import KernelError, Unsupported
 from podwire.kernel import iptables, iptables_chains, network
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
@@ -25,7 +25,7 @@ from podwire.state.chain_marks import ChainMark
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import VirtualServer
-from podwire.state.kinds import NetworkMark, TableName
+from podwire.state.kinds import PATHS, NetworkMark, SetMark, TableName
 from podwire.state.network import NetworkState, merge
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
@@ -76,8 +76,10 @@ def _poll(_netns_path: NetnsPath, _mark: object) -> Watch:
 # Objects of ip(8)
 
 
-def _read_network(netns_path: NetnsPath, mark: NetworkMark) -> tuple[NetworkState, ...]:
+def _read_network(netns_path: NetnsPath, mark: NetworkMark | Literal["paths"]) -> tuple[NetworkState, ...]:
     with Netlink(netns_path) as netlink:
+        if mark == PATHS:
+            return (network.read_paths(netlink),)
         return (network.read(netlink, mark.owner, mark.sysctls),)
 
 
@@ -147,12 +149,18 @@ def _watch_chains(netns_path: NetnsPath, mark: ChainMark) -> Watch:
 # ipset and IPVS
 
 
-def _read_sets(netns_path: NetnsPath, names: Sequence[str]) -> tuple[IpSet, ...]:
-    with IpSets(netns_path) as sets:
-        return tuple(found for name in names if (found := sets.read(name)) is not None)
+def _read_sets(netns_path: NetnsPath, mark: SetMark) -> tuple[IpSet, ...]:
+    try:
+        sets = IpSets(netns_path)
+    except Unsupported:
+        return ()  # a kernel without ip_set holds no sets
+    with sets:
+        own = [name for name in sets.names() if name.startswith(mark.prefixes)] if mark.prefixes else []
+        read = map(sets.read, dict.fromkeys((*mark.names, *own)))
+        return tuple(each for each in read if each is not None)
 
 
-def _apply_sets(netns_path: NetnsPath, _names: Sequence[str], wanted: Sequence[IpSet]) -> tuple[str, ...]:
+def _apply_sets(netns_path: NetnsPath, _mark: SetMark, wanted: Sequence[IpSet]) -> tuple[str, ...]:
     with IpSets(netns_path) as sets:
         return tuple(str(operation) for each in wanted for operation in sets.apply(each))
 
@@ -179,3 +187,11 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
 """Every kind by the name that it has in ``state.kinds.KINDS``."""
+
+
+def read_values(netns_path: NetnsPath, marks: Mapping[str, Any]) -> tuple[StateValue, ...]:
+    """What a namespace holds under owner marks, which are given by the names of their kinds; in the order of marks.
+
+    Raises: KernelError.
+    """
+    return tuple(value for name, mark in marks.items() for value in KERNEL_KINDS[name].read(netns_path, mark))

@@ -1,33 +1,25 @@
 """How ``podwire why`` traces a packet through the rules of a policy data plane.
 
-Each data plane has a module with two functions, registered in ``policy.registry.TRACERS``: ``planned`` makes the rules
-for a compiler's profiles, ``held`` reads the rules of a kernel; both return a :class:`~podwire.trace.packet.Tracer`.
+Each data plane has a module that is registered in ``policy.registry.TRACERS``. Its ``planned`` makes a
+:class:`~podwire.trace.packet.Tracer` from a compiler's profiles; its ``OWNER_MARKS`` and ``held`` make one from what a
+kernel holds (:func:`podwire.dataplane.tracing.trace_held`).
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from podwire.kernel.netns import NetnsPath
+from podwire.dataplane.tracing import HeldTracing
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import TRACERS
 from podwire.trace.packet import Machine, Tracer
 
 
-class Tracing(Protocol):
-    """The functions of a module of :data:`podwire.policy.registry.TRACERS`."""
+class Tracing(HeldTracing, Protocol):
+    """What a module of :data:`podwire.policy.registry.TRACERS` has."""
 
     def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
         """A tracer over the rules that the data plane would program; ``devices`` has each pod's device. Pure."""
-        ...
-
-    def held(self, netns: NetnsPath, machine: Machine) -> Tracer | None:
-        """A tracer over the rules that the kernel holds in a network namespace (None: that of this thread).
-
-        Returns None when the kernel holds no rules of the data plane.
-
-        Raises: KernelError, and ProtocolError for a rule that cannot be read.
-        """
         ...
 
 

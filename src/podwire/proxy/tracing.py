@@ -1,31 +1,24 @@
-"""How a packet is followed through what a data plane puts into a kernel: the seam of ``podwire why``.
+"""How ``podwire why`` traces a packet through the rules of a data plane for Services.
 
-Each data plane has a module with two functions, registered in ``proxy.registry.TRACERS``: ``planned`` makes the state
-that resolved Services mean, ``held`` reads what a kernel holds; both give a :class:`~podwire.trace.packet.Tracer`. A
-data plane without such a module is explained by Kubernetes' rules alone (``why.services.decision``): its own rules are
-neither shown nor compared.
+Each data plane has a module that is registered in ``proxy.registry.TRACERS``. Its ``planned`` makes a
+:class:`~podwire.trace.packet.Tracer` from resolved Services; its ``OWNER_MARKS`` and ``held`` make one from what a
+kernel holds (:func:`podwire.dataplane.tracing.trace_held`). A data plane without such a module is explained by
+Kubernetes' rules alone (``why.services.decision``): its own rules are neither shown nor compared.
 """
 
 from typing import Protocol
 
-from podwire.kernel.netns import NetnsPath
+from podwire.dataplane.tracing import HeldTracing
 from podwire.proxy.registry import TRACERS
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.trace.packet import Machine, Tracer
 
 
-class Tracing(Protocol):
+class Tracing(HeldTracing, Protocol):
     """What a module of :data:`podwire.proxy.registry.TRACERS` has."""
 
     def planned(self, services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
         """What the data plane would program for these Services; pure."""
-        ...
-
-    def held(self, netns: NetnsPath, machine: Machine) -> Tracer:
-        """What the kernel of a network namespace holds of the data plane (None: that of this thread).
-
-        Raises: KernelError, and ProtocolError for a rule that cannot be read.
-        """
         ...
 
 

@@ -6,7 +6,7 @@ kind. The kernel's half of a row (read, apply, watch) stands under the same name
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from podwire.errors import ConfigError
 from podwire.state import drift, ipset, iptables, ipvs, network, nft_text
@@ -63,6 +63,10 @@ class NetworkMark(NamedTuple):
 
     owner: OwnerMark
     sysctls: tuple[str, ...] = ()
+
+
+PATHS: Literal["paths"] = "paths"
+"""Instead of a :class:`NetworkMark`, to read the devices, addresses and routes of every owner and nothing else."""
 
 
 def _network_parse(lines: Sequence[str], where: str) -> Values:
@@ -146,8 +150,15 @@ def _chains_compare(title: str, have: Values, wanted: Values, _mark: object) -> 
 # ipset and IPVS
 
 
-def _set_names(_owner: OwnerMark | None, wanted: Values) -> tuple[str, ...] | None:
-    return tuple(each.name for each in wanted) or None
+class SetMark(NamedTuple):
+    """Names of sets, and beginnings of names of sets."""
+
+    names: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+
+def _set_mark(_owner: OwnerMark | None, wanted: Values) -> SetMark | None:
+    return SetMark(tuple(each.name for each in wanted)) if wanted else None
 
 
 def _sets_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
@@ -193,7 +204,7 @@ KINDS: dict[str, Kind] = {
     "ipset": Kind(
         IpSet,
         lambda lines, _where: ipset.parse(lines),
-        _set_names,
+        _set_mark,
         _sets_compare,
         lambda each: ((f"set {each.name}", line) for line in each.lines()),
         ("create ", "add "),

@@ -10,12 +10,13 @@ from ipaddress import ip_address, ip_network
 from podwire.cluster.world import World
 from podwire.errors import ClusterError, ProtocolError
 from podwire.http.fetch import fetch
-from podwire.kernel import netns, network
-from podwire.kernel.netlink import Netlink
+from podwire.kernel import netns
+from podwire.kernel.kinds import read_values
 from podwire.model.node import Node
 from podwire.proxy.servicemap import ServiceMap
 from podwire.runtime.clock import Clock
-from podwire.state.network import NetworkState
+from podwire.state.kinds import PATHS
+from podwire.state.network import NetworkState, merge
 from podwire.trace.packet import Packet
 from podwire.why.nodes import NodeAccess
 from podwire.why.policies.enforced import PolicyRules
@@ -70,8 +71,8 @@ class NodeKernels:
         if name not in self._networks:
             if access.netns is not None and not netns.exists(access.netns):
                 raise ClusterError(f"node {name} does not run; --planned shows what it should do")
-            with Netlink(access.netns) as netlink:
-                self._networks[name] = network.read_paths(netlink)
+            states = read_values(access.netns, {"network": PATHS})
+            self._networks[name] = merge(state for state in states if isinstance(state, NetworkState))
         return self._networks[name]
 
     def device(self, node: Node, address: str) -> str:

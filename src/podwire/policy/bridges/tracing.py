@@ -13,9 +13,9 @@ import msgspec
 
 from podwire.errors import Unsupported
 from podwire.kernel import bridges
+from podwire.kernel.kinds import read_values
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
-from podwire.kernel.nft import Nft
 from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
 from podwire.policy.foreign.kernel import KernelLinks
 from podwire.policy.foreign.locate import PodLink, locate
@@ -62,10 +62,10 @@ def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts |
 
 def _held(netns: NetnsPath) -> Table | None:
     try:
-        with Nft(netns) as kernel:
-            return kernel.read(FAMILY, TABLE)
+        tables = read_values(netns, {"nftables": ((FAMILY, TABLE),)})
     except Unsupported:
         return None  # without bridge tables in the kernel, no port is checked or cut off
+    return next((table for table in tables if isinstance(table, Table)), None)
 
 
 def planned(ports: BridgePorts, selected: Collection[str], pods: Mapping[str, Collection[str]]) -> Table | None:

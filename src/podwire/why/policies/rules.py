@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from podwire.cluster.addresses import owns_addresses
 from podwire.cluster.ranges import ClusterRanges
 from podwire.cluster.world import Party, World
+from podwire.dataplane.tracing import trace_held
 from podwire.errors import ClusterError
 from podwire.model.meta import key_of
 from podwire.model.node import Node
@@ -169,7 +170,7 @@ def _held(wanted: str, netns: Path | None, machine: Machine) -> tuple[str, Trace
     """
     for mode in dict.fromkeys((wanted, *TRACERS)):
         tracing = open_tracing(mode)
-        found = tracing.held(netns, machine) if tracing is not None else None
+        found = trace_held(tracing, netns, machine) if tracing is not None else None
         if found is not None:
             return mode, found
     return wanted, None

@@ -5,16 +5,18 @@ from pathlib import Path
 
 from podwire.cluster.names import NODE_PROXY
 from podwire.cni import ports
+from podwire.dataplane.tracing import trace_held
 from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
-from podwire.kernel.nft import Nft
+from podwire.kernel.kinds import read_values
 from podwire.model.node import Node
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.servicemap import ServiceMap
 from podwire.proxy.tracing import open_tracing
 from podwire.routing.tables import MASQUERADE
 from podwire.state.network import NetworkState
+from podwire.state.nft import Table
 from podwire.trace.nft import Tracer as NftTracer
 from podwire.trace.packet import Machine, Packet, Tracer
 from podwire.why.nodes import NodeAccess
@@ -46,7 +48,7 @@ def read_rules(
     held: Tracer | None = None
     if tracing is not None:
         planned = tracing.planned(services, facts, machine)
-        held = tracing.held(access.netns, machine) if network is not None else None
+        held = trace_held(tracing, access.netns, machine) if network is not None else None
     return ServiceRules(
         mode=mode,
         facts=facts,
@@ -94,8 +96,7 @@ def ask_mode(place: Path | None, metrics: tuple[str, int]) -> str:
 def _other_nat(place: Path | None, machine: Machine) -> Tracer | None:
     """The tables in which routing masquerades and pods have ports of the node; None where they cannot be read."""
     try:
-        with Nft(place) as nft:
-            tables = [nft.read("inet", name) for name in (MASQUERADE, ports.TABLE)]
+        tables = read_values(place, {"nftables": (("inet", MASQUERADE), ("inet", ports.TABLE))})
     except KernelError:
         return None
-    return NftTracer([table for table in tables if table is not None], machine)
+    return NftTracer([table for table in tables if isinstance(table, Table)], machine)

@@ -32,7 +32,7 @@ from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
-from podwire.policy.dataplanes.iptables.kernel import clear, held
+from podwire.policy.dataplanes.iptables.kernel import clear
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
@@ -45,7 +45,7 @@ from podwire.state.iptables import Ruleset
 _FULL_COMPARISON = 20
 """Each 20th tick of the poll timer leads to a full comparison with the kernel."""
 
-__all__ = ["IptablesPolicy", "clear", "held"]
+__all__ = ["IptablesPolicy", "clear"]
 
 
 class IptablesPolicy:

@@ -20,7 +20,7 @@ from podwire.policy.dataplanes.iptables.steps import removal
 from podwire.policy.status.counts import Count
 from podwire.state.chain_marks import POLICY
 from podwire.state.ipset import IpSet
-from podwire.state.iptables import Ruleset, parse_save
+from podwire.state.iptables import parse_save
 from podwire.state.iptables_diff import Saved
 from podwire.state.iptables_diff import removal as removed_rules
 
@@ -96,19 +96,6 @@ def uplinks(netns_path: NetnsPath, addresses: Iterable[str], pods: Iterable[str]
     devices = {address.link for address in state.addresses if address.cidr.partition("/")[0] in wanted}
     devices |= {link.name for link in state.links if link.kind in _TUNNELS}
     return tuple(sorted(devices - set(pods)))
-
-
-def held(netns_path: NetnsPath = None) -> tuple[Ruleset | IpSet, ...]:
-    """The rules and sets of this data plane that the kernel holds; empty when there are none.
-
-    Raises: KernelError.
-    """
-    state: list[Ruleset | IpSet] = list(iptables_chains.read(netns_path, POLICY))
-    if state:
-        with IpSets(netns_path) as sets:
-            for family in FAMILIES:
-                state.extend(read_sets(sets, family).values())
-    return tuple(state)
 
 
 def clear(netns_path: NetnsPath = None) -> bool:

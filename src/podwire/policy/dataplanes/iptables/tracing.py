@@ -4,7 +4,8 @@ Numbers of profiles and tables are given in order of creation, so a plan for som
 that holds all pods; the outcome for a packet is the same. Rules that the kernel holds are shown with their counters.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,13 +18,21 @@ from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.iptables import kernel
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.dataplane import layout_of
+from podwire.policy.dataplanes.iptables.names import set_prefix
 from podwire.policy.status.counts import Count
 from podwire.state.chain_marks import POLICY
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
+from podwire.state.kinds import SetMark
+from podwire.state.value import StateValue
 from podwire.trace import iptables
 from podwire.trace.ipset import Elements
 from podwire.trace.packet import Machine, Outcome, Packet, Step
+
+OWNER_MARKS: Mapping[str, Any] = {
+    "iptables": POLICY,
+    "ipset": SetMark(prefixes=tuple(set_prefix(family) for family in FAMILIES)),
+}
 
 Counts = Mapping[tuple[str, str], Count]
 """The counters of the chains of rules, by family and chain."""
@@ -32,13 +41,13 @@ Counts = Mapping[tuple[str, str], Count]
 class Tracer:
     """Rules and sets of both families."""
 
-    def __init__(self, state: Iterable[Ruleset | IpSet], machine: Machine, counts: Counts | None = None) -> None:
+    def __init__(self, values: Iterable[StateValue], machine: Machine, counts: Counts | None = None) -> None:
         rulesets: list[Ruleset] = []
         sets: dict[str, Elements] = {}
-        for value in state:
+        for value in values:
             if isinstance(value, Ruleset):
                 rulesets.append(value)
-            else:
+            elif isinstance(value, IpSet):
                 marks = {key: element.mark for key, element in value.elements.items() if element.mark is not None}
                 sets[value.name] = Elements(value.kind, value.elements, marks)
         self._tracer = iptables.Tracer(rulesets, machine)
@@ -64,25 +73,24 @@ class Tracer:
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
     """A tracer over the rules and sets that the data plane would program."""
-    state: list[Ruleset | IpSet] = []
+    values: list[Ruleset | IpSet] = []
     for family in FAMILIES:
         contents = Contents(layout_of(facts, family, ()), {}, {})
         follow(contents, compiler, compiler.everything(), devices)
-        state += contents.desired()
-    return Tracer(state, machine)
+        values += contents.desired()
+    return Tracer(values, machine)
 
 
-def held(netns: NetnsPath, machine: Machine) -> Tracer | None:
-    """A tracer over the rules and sets that the kernel holds; None when it holds none.
+def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+    """A tracer over the rules and sets that the kernel holds, with its counters; None when it holds no rules.
 
     Raises: KernelError.
     """
-    state = kernel.held(netns)
-    if not state:
+    if not any(isinstance(value, Ruleset) for value in values):
         return None
     counts: dict[tuple[str, str], Count] = {}
-    for programs, _ in iptables_chains.marked(netns, POLICY):
+    for programs, _ in iptables_chains.marked(netns_path, POLICY):
         for family in FAMILIES:
-            with Iptables(family, programs, netns) as tool:
+            with Iptables(family, programs, netns_path) as tool:
                 counts |= {(family, chain): count for chain, count in kernel.read_counts(tool).items()}
-    return Tracer(state, machine, counts)
+    return Tracer(values, machine, counts)

@@ -3,10 +3,10 @@
 Rules that the kernel holds are shown with their counters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from podwire.kernel.netns import NetnsPath
-from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
@@ -14,8 +14,12 @@ from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import layout_of
 from podwire.policy.dataplanes.nftables.layout import TABLE
+from podwire.state.nft import Table
+from podwire.state.value import StateValue
 from podwire.trace.nft import Tracer
 from podwire.trace.packet import Machine
+
+OWNER_MARKS: Mapping[str, Any] = {"nftables": tuple((family, TABLE) for family in FAMILIES)}
 
 
 def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
@@ -28,12 +32,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
     return Tracer(tables, machine)
 
 
-def held(netns: NetnsPath, machine: Machine) -> Tracer | None:
-    """A tracer over the tables that the kernel holds; None when it holds none.
-
-    Raises: KernelError.
-    """
-    with Nft(netns) as kernel:
-        read = (kernel.read(family, TABLE) for family in FAMILIES)
-        tables = [table for table in read if table is not None]
+def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+    """A tracer over the tables that the kernel holds; None when it holds none."""
+    tables = [value for value in values if isinstance(value, Table)]
     return Tracer(tables, machine) if tables else None

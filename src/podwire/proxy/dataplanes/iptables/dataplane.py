@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from podwire.errors import KernelError
-from podwire.kernel import iptables_chains, netns, sysctl
+from podwire.kernel import netns, sysctl
 from podwire.kernel.iptables import FAMILIES, Iptables, Programs, choose
 from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import watch
@@ -244,14 +244,6 @@ def clear(netns_path: NetnsPath = None) -> bool:
         with Counters(netns_path) as counters:
             counters.remove(COUNTERS)
     return found
-
-
-def held(netns_path: NetnsPath = None) -> tuple[Ruleset, ...]:
-    """Our rules that the kernel holds, one value for each table; shared chains in canonical order.
-
-    Raises: KernelError.
-    """
-    return iptables_chains.read(netns_path, PROXY_IPTABLES)
 
 
 def _shut_loopback(netns_path: NetnsPath, saved: Saved) -> None:

@@ -4,16 +4,22 @@ Held rules come from iptables-save, which prints everything; with them come the 
 clients (``-m recent``).
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from podwire.kernel import xt_recent
 from podwire.kernel.iptables import FAMILIES
 from podwire.kernel.netns import NetnsPath
-from podwire.proxy.dataplanes.iptables import dataplane
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import IptablesLayout
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
+from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
+from podwire.state.value import StateValue
 from podwire.trace.iptables import Tracer
 from podwire.trace.packet import Machine
+
+OWNER_MARKS: Mapping[str, Any] = {"iptables": PROXY_IPTABLES}
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
@@ -26,11 +32,11 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(rulesets, machine)
 
 
-def held(netns: NetnsPath, machine: Machine) -> Tracer:
+def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer:
     """The state that the kernel holds.
 
     Raises: KernelError.
     """
-    tracer = Tracer(dataplane.held(netns), machine)
-    tracer.recent = xt_recent.read(netns)
+    tracer = Tracer([value for value in values if isinstance(value, Ruleset)], machine)
+    tracer.recent = xt_recent.read(netns_path)
     return tracer

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from podwire.errors import KernelError
-from podwire.kernel import iptables_chains, network
+from podwire.kernel import network
 from podwire.kernel.iptables import Programs, Ticker
 from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
@@ -34,7 +34,6 @@ from podwire.proxy.frontends import Frontend
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state import ipvs_changes
-from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.iptables import Ruleset
 from podwire.state.ipvs import Destination, Key, VirtualServer, endpoint_text
 from podwire.state.value import StateValue
@@ -348,11 +347,3 @@ def clear(netns_path: NetnsPath = None) -> bool:
     finally:
         plane.close()
     return True
-
-
-def held(netns_path: NetnsPath = None) -> tuple[Ruleset, ...]:
-    """Our rules that the kernel holds, one value for each table.
-
-    Raises: KernelError.
-    """
-    return iptables_chains.read(netns_path, PROXY_IPVS)

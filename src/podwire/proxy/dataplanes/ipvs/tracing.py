@@ -1,22 +1,32 @@
 """What the ``ipvs`` data plane puts into a kernel, for :mod:`podwire.proxy.tracing`: as planned, and as it is held."""
 
-from podwire.kernel import network
-from podwire.kernel.ipset import IpSets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from podwire.kernel.iptables import FAMILIES
-from podwire.kernel.ipvs import Ipvs
-from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplanes.ipvs.contents import Contents
-from podwire.proxy.dataplanes.ipvs.dataplane import held as held_rules
 from podwire.proxy.dataplanes.ipvs.layout import IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import DEVICE, SETS, set_name
 from podwire.proxy.nodeports import within
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
+from podwire.state.chain_marks import PROXY_IPVS
+from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
-from podwire.state.ipvs import OWNER_FLAG
+from podwire.state.ipvs import OWNER_FLAG, VirtualServer
+from podwire.state.kinds import PATHS, SetMark
+from podwire.state.network import NetworkState
+from podwire.state.value import StateValue
 from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Tracer
 from podwire.trace.packet import Machine
+
+OWNER_MARKS: Mapping[str, Any] = {
+    "network": PATHS,
+    "iptables": PROXY_IPVS,
+    "ipset": SetMark(tuple(set_name(kind, family) for family in FAMILIES for kind in SETS)),
+    "ipvs": OWNER_FLAG,
+}
 
 
 def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
@@ -38,19 +48,14 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return tracer
 
 
-def held(netns: NetnsPath, machine: Machine) -> Tracer:
-    """The state that the kernel holds.
-
-    Raises: KernelError.
-    """
-    with Netlink(netns) as netlink:
-        bound = (each for each in network.read_paths(netlink).addresses if each.link == DEVICE)
-        addresses = machine.addresses | frozenset(each.cidr.partition("/")[0] for each in bound)
-    tracer = Tracer(held_rules(netns), Machine(addresses=addresses))
-    with IpSets(netns) as sets:
-        found = (sets.read(set_name(kind, family)) for family in FAMILIES for kind in SETS)
-        tracer.sets = {each.name: Elements(each.kind, each.elements) for each in found if each is not None}
-    with Ipvs(netns) as ipvs:
-        servers = ipvs.read(server.key for server in ipvs.servers() if server.flags & OWNER_FLAG)
-    tracer.servers = {(each.key.protocol, each.key.address, each.key.port): each for each in servers}
+def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: Machine) -> Tracer:
+    """The state that the kernel holds."""
+    states = [value for value in values if isinstance(value, NetworkState)]
+    sets = [value for value in values if isinstance(value, IpSet)]
+    servers = [value for value in values if isinstance(value, VirtualServer)]
+    bound = (address.cidr for state in states for address in state.addresses if address.link == DEVICE)
+    addresses = machine.addresses | frozenset(cidr.partition("/")[0] for cidr in bound)
+    tracer = Tracer([value for value in values if isinstance(value, Ruleset)], Machine(addresses=addresses))
+    tracer.sets = {each.name: Elements(each.kind, each.elements) for each in sets}
+    tracer.servers = {(server.key.protocol, server.key.address, server.key.port): server for server in servers}
     return tracer

@@ -4,12 +4,12 @@ The rules are followed like those of mode ``nftables``. When they lead a packet 
 continues with the connection of the relay to an endpoint, which has the node's address as its source.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from podwire.kernel.netns import NetnsPath
-from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES
 from podwire.proxy.dataplanes.userspace.balancer import Balancer
 from podwire.proxy.dataplanes.userspace.client import RelayClient
@@ -18,8 +18,11 @@ from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
 from podwire.proxy.dataplanes.userspace.messages import RelayPool, Target
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
+from podwire.state.value import StateValue
 from podwire.trace import nft
 from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Step
+
+OWNER_MARKS: Mapping[str, Any] = {"nftables": tuple((family, TABLE) for family in FAMILIES)}
 
 _FIRST_PORT = 40000
 """The first port of a planned relay, which does not listen yet."""
@@ -111,16 +114,15 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(tables, machine, relay, made)
 
 
-def held(netns: NetnsPath, machine: Machine) -> Tracer:
-    """A tracer for the state that the kernel and the relay hold.
+def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer:
+    """The rules that the kernel holds, and the relay's ports and endpoints as its process reports them.
 
     Raises: KernelError.
     """
-    link = RelayClient(netns)
+    link = RelayClient(netns_path)
     try:
         shown = link.show()
     finally:
         link.close()
-    with Nft(netns) as rules:
-        tables = (rules.read(family, TABLE) for family in FAMILIES)
-        return Tracer([table for table in tables if table is not None], machine, shown.ports, shown.pools)
+    tables = [value for value in values if isinstance(value, Table)]
+    return Tracer(tables, machine, shown.ports, shown.pools)

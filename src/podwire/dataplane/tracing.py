@@ -1,0 +1,38 @@
+"""How the state that a data plane put into a kernel is read and followed, packet by packet.
+
+A data plane names the kinds of state that it puts into a kernel, each with its owner mark; the rows of ``kernel.kinds``
+read them. So a tracer is made from values, and a new kind of state needs no reader of its own in a data plane.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from podwire.kernel.kinds import read_values
+from podwire.kernel.netns import NetnsPath
+from podwire.state.value import StateValue
+from podwire.trace.packet import Machine, Tracer
+
+
+class HeldTracing(Protocol):
+    """The part of a tracing module that does not depend on what the data plane is for."""
+
+    OWNER_MARKS: Mapping[str, Any]
+    """The owner mark of each kind of state that the data plane puts into a kernel, by the name of the kind in
+    ``state.kinds.KINDS``."""
+
+    def held(self, values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+        """A tracer over the values that a kernel holds under the marks; None when the data plane is not there.
+
+        From the namespace itself come only what no kind of state has: counters, clients that rules remember, relays.
+
+        Raises: KernelError.
+        """
+        ...
+
+
+def trace_held(tracing: HeldTracing, netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+    """A tracer over what the kernel of a namespace holds of a data plane; None when the data plane is not there.
+
+    Raises: KernelError, and ProtocolError for a rule that cannot be read.
+    """
+    return tracing.held(read_values(netns_path, tracing.OWNER_MARKS), netns_path, machine)
