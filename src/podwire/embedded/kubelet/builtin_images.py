@@ -22,11 +22,11 @@ class _Given(msgspec.Struct, frozen=True):
 
 def run_dns(payload: bytes, started: Started) -> None:
     """``podwire/dns``: cluster DNS with the file that ``--config`` in the container's arguments names."""
-    given = msgspec.json.decode(payload, type=_Given)
-    words = [word for argument in given.args for word in argument.split("=", 1)]
+    arguments = msgspec.json.decode(payload, type=_Given)
+    options = [word for argument in arguments.args for word in argument.split("=", 1)]
     settings = DnsConfig()
-    if "--config" in words[:-1]:
-        settings = load_config(str(Path(words[words.index("--config") + 1])))
+    if "--config" in options[:-1]:
+        settings = load_config(str(Path(options[options.index("--config") + 1])))
     configure()
     dns_server.serve(settings, SystemClock(), serving=started)
 

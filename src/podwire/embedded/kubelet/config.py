@@ -32,11 +32,14 @@ from podwire.observe.log import Level
 
 
 class _KubeletSection(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The settings that every section shares."""
+    """A section of the configuration: keys in camelCase, unknown keys are errors."""
 
 
 class ServingSection(_KubeletSection, frozen=True):
-    """Certificate of the kubelet's own server and the authority of its clients; PEM files, empty means no server."""
+    """The kubelet's HTTPS server: its certificate and key, and the authority of its clients. Paths of PEM files.
+
+    The server does not run when ``certificate`` is empty.
+    """
 
     certificate: str = ""
     key: str = ""
@@ -44,7 +47,7 @@ class ServingSection(_KubeletSection, frozen=True):
 
 
 class PluginSection(_KubeletSection, frozen=True):
-    """Where plugins and their configuration are; ``env`` is added to a plugin's environment."""
+    """Directories of CNI plugins and of their configuration; ``env`` is added to a plugin's environment."""
 
     bin_dir: str
     conf_dir: str
@@ -52,19 +55,19 @@ class PluginSection(_KubeletSection, frozen=True):
 
 
 class KubeletConfig(_KubeletSection, frozen=True):
-    """Everything that one node's kubelet has to know."""
+    """The configuration of one node's kubelet."""
 
     node: str
     kubeconfig: str
     run_dir: str
-    """Sockets of shims; short-lived files."""
+    """Directory for sockets of shims and short-lived files."""
     state_dir: str
-    """Pod directories: records, logs, volumes."""
+    """Directory for pods: records, logs, volumes."""
     netns_dir: str
-    """Where pod namespaces are mounted, as ``pod-<sandbox id>``."""
+    """Directory where the network namespaces of pods are mounted, as ``pod-<sandbox id>``."""
     cni: PluginSection
     hidden: tuple[str, ...] = ()
-    """Directories whose mounts containers do not take over."""
+    """Directories whose mounts containers do not see."""
     addresses: tuple[str, ...] = ()
     """The node's own addresses, primary first."""
     zone: str = ""
@@ -75,7 +78,7 @@ class KubeletConfig(_KubeletSection, frozen=True):
     cluster_domain: str = "cluster.local"
     resolv_conf: str = "/etc/resolv.conf"
     cgroup: str = ""
-    """A cgroup v2 directory for this node's pods; empty when there is none."""
+    """A cgroup v2 directory for this node's pods; empty: pods run without cgroups."""
     images: tuple[ImageRule, ...] = ()
     capacity: dict[str, str] = {}
     """Overrides of the node's capacity (cpu, memory, pods, ephemeral-storage)."""
@@ -97,7 +100,7 @@ def parse_config(text: str | bytes, source: str) -> KubeletConfig:
 def read_config(path: str) -> KubeletConfig:
     """The configuration in a file.
 
-    Raises: ConfigError when it cannot be read or does not fit.
+    Raises: ConfigError when the file cannot be read, or with the field path of a wrong value.
     """
     try:
         return parse_config(Path(path).read_bytes(), path)

@@ -1,8 +1,8 @@
-"""What a forked process does to become a container, or a program inside one.
+"""Turns a forked process into a container, or into a program inside a container.
 
-Descriptors, as the shim passes them: 0, 1, 2 for the program, 3 the start pipe, 4 (exec only) the container's
-mount namespace. Whatever fails here is written to the start pipe as text and the process ends with 128; exec
-closes the pipe, a built-in server closes it when it listens.
+Descriptors from the shim: 0, 1, 2 for the program, 3 the start pipe, 4 (exec only) the container's mount namespace.
+When a step fails, its error is written to the start pipe as text and the process ends with status 128. exec closes the
+start pipe; a built-in server closes the start pipe when it listens.
 """
 
 import errno
@@ -33,7 +33,7 @@ _NOT_STARTED = 128
 
 
 class Started:
-    """Says once, through the start pipe, that a built-in server serves."""
+    """Reports through the start pipe that a built-in server is ready; to be called once."""
 
     def __call__(self) -> None:
         """Closes the start pipe."""
@@ -41,7 +41,7 @@ class Started:
 
     @staticmethod
     def settle(fds: Sequence[int]) -> None:
-        """Session, descriptors and signals of a freshly forked process; ``fds`` become 0, 1, 2, 3 ..."""
+        """Sets session, descriptors and signals of a freshly forked process; ``fds`` become 0, 1, 2, 3 ..."""
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         place_fds(fds)
@@ -58,7 +58,7 @@ class Started:
 
 
 def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[str, Callable[..., None]]) -> None:
-    """Runs the container's program; returns only when a built-in one has ended."""
+    """Runs the container's program; returns when a built-in server has ended, never for another program."""
     try:
         enter_root(shim.root, shim.binds, order.files, order.mounts, own_sysfs=not shim.host_network)
         if order.tty:
@@ -81,7 +81,7 @@ def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[st
 
 
 def become_exec(order: ExecOrder) -> None:
-    """Runs a further program in the container whose mount namespace is descriptor 4."""
+    """Runs another program in the container whose mount namespace is descriptor 4."""
     try:
         enter_namespace(_MOUNTS, CLONE_NEWNS)
         if order.tty:

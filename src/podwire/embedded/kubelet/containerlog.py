@@ -1,6 +1,6 @@
-"""Container logs in the form of the CRI: ``time stream tag text``, one line a record; writing and parsing.
+"""Writes and parses container logs in the format of the CRI: one line ``time stream tag text`` per record.
 
-The tag is ``F`` for a whole line and ``P`` for a part of one longer than 16 KiB. Times carry nanoseconds.
+The tag is ``F`` for a full line and ``P`` for a part of a line longer than 16 KiB. Times have nine decimal places.
 Source: kubernetes/design-proposals-archive, node/kubelet-cri-logging.md.
 """
 
@@ -14,7 +14,7 @@ LIMIT = 10 << 20
 
 
 class Line(NamedTuple):
-    """One record; ``text`` has its line end unless the record is a part."""
+    """One record; ``text`` ends with a line feed unless the record is a part of a line."""
 
     time: str
     stream: str
@@ -22,12 +22,12 @@ class Line(NamedTuple):
 
 
 def render(time: str, stream: str, text: bytes, *, whole: bool) -> bytes:
-    """One record with its line end; ``text`` is without."""
+    """One record with a line feed at its end; ``text`` has no line feed."""
     return b"%b %b %b %b\n" % (time.encode(), stream.encode(), b"F" if whole else b"P", text)
 
 
 def parse(record: bytes) -> Line | None:
-    """The record in one line of a log file; None when it is torn."""
+    """The record in one line of a log file; None when the line is incomplete."""
     fields = record.split(b" ", 3)
     if len(fields) < 4 or fields[2] not in (b"F", b"P"):
         return None
@@ -36,12 +36,12 @@ def parse(record: bytes) -> Line | None:
 
 
 def stamp(now: datetime) -> str:
-    """RFC 3339 with nine digits behind the point; ``now`` is in UTC."""
+    """RFC 3339 with nine decimal places; ``now`` is in UTC."""
     return f"{now:%Y-%m-%dT%H:%M:%S.%f}000Z"
 
 
 class LogWriter:
-    """Appends one container's output to its file; past 10 MiB the file becomes ``<file>.1`` and starts anew."""
+    """Appends the output of one container to a file; a file over 10 MiB is renamed to ``<file>.1`` first."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -53,10 +53,10 @@ class LogWriter:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
 
     def write(self, stream: str, data: bytes, now: datetime) -> None:
-        """Takes a piece of output; the last unfinished line waits for its end."""
+        """Appends the complete lines in ``data``; an unfinished line is kept until its end arrives."""
         time = stamp(now)
         *lines, rest = (self._rest[stream] + data).split(b"\n")
-        out = [piece for line in lines for piece in _pieces(time, stream, line)]
+        out = [record for line in lines for record in _records(time, stream, line)]
         while len(rest) >= PART:
             out.append(render(time, stream, rest[:PART], whole=False))
             rest = rest[PART:]
@@ -64,7 +64,7 @@ class LogWriter:
         self._append(b"".join(out))
 
     def close(self, now: datetime) -> None:
-        """Writes what has no line end and closes the file."""
+        """Writes unfinished lines as full lines and closes the file."""
         for stream, rest in self._rest.items():
             if rest:
                 self._append(render(stamp(now), stream, rest, whole=True))
@@ -80,12 +80,12 @@ class LogWriter:
             self._size = 0
         try:
             os.write(self._fd, data)
-        except OSError:  # A full disk loses output, not the container.
+        except OSError:  # When the disk is full, output is lost and the container goes on.
             return
         self._size += len(data)
 
 
-def _pieces(time: str, stream: str, line: bytes) -> list[bytes]:
+def _records(time: str, stream: str, line: bytes) -> list[bytes]:
     out = []
     while len(line) > PART:
         out.append(render(time, stream, line[:PART], whole=False))

@@ -1,4 +1,4 @@
-"""From a container of a pod to the order for its shim: program, environment, files, mounts."""
+"""Compiles a container of a pod into the order for its shim: program, environment, files, mounts."""
 
 import os
 import secrets
@@ -22,9 +22,9 @@ ENTRIES = ("dns", "standin")
 
 
 class ContainerInputs(msgspec.Struct, frozen=True):
-    """What a container is made of besides its own specification.
+    """The inputs of a container besides its own specification.
 
-    ``volumes`` are prepared paths by name; ``files`` go into the container's own /etc.
+    ``volumes`` are the paths of prepared volumes by name; ``files`` are the texts of the container's files in /etc.
     """
 
     fields: PodFields
@@ -39,7 +39,7 @@ class ContainerInputs(msgspec.Struct, frozen=True):
 def container_request(
     container: Container, pod: Pod, argv: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> ContainerRequest:
-    """What the image table needs to know; ``argv`` is the expanded command and arguments."""
+    """The facts for the image table; ``argv`` is the expanded command and the expanded arguments."""
     probes: Iterable[Probe | None] = (container.startup_probe, container.readiness_probe, container.liveness_probe)
     numbers: list[int] = []
     for probe in probes:
@@ -60,7 +60,8 @@ def container_request(
 def compile_order(state: ContainerState, attempt: int, inputs: ContainerInputs) -> ContainerOrder:
     """The order for one run of a container.
 
-    Raises: ConfigError when the container's configuration cannot be met; nothing has been made then.
+    Raises: ConfigError when the container's configuration names an object or volume that is missing; nothing is created
+    then.
     """
     container, fields = state.spec, inputs.fields
     objects: ConfigLookup = inputs.objects
@@ -100,15 +101,15 @@ def _payload(
 
 
 def _mounts(container: Container, inputs: ContainerInputs, variables: Mapping[str, str]) -> list[Mount]:
-    found = []
-    for wanted in container.volume_mounts:
-        source = inputs.volumes.get(wanted.name)
+    mounts = []
+    for volume_mount in container.volume_mounts:
+        source = inputs.volumes.get(volume_mount.name)
         if source is None:
-            raise ConfigError("volumeMounts", "name", f'volume "{wanted.name}" not found')
-        inner = expand(wanted.sub_path_expr, variables) if wanted.sub_path_expr else wanted.sub_path
-        target = wanted.mount_path if wanted.mount_path.startswith("/") else f"/{wanted.mount_path}"
-        found.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", wanted.read_only))
-    return sorted(found, key=lambda mount: mount.target.count("/"))
+            raise ConfigError("volumeMounts", "name", f'volume "{volume_mount.name}" not found')
+        inner = expand(volume_mount.sub_path_expr, variables) if volume_mount.sub_path_expr else volume_mount.sub_path
+        target = volume_mount.mount_path if volume_mount.mount_path.startswith("/") else f"/{volume_mount.mount_path}"
+        mounts.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", volume_mount.read_only))
+    return sorted(mounts, key=lambda mount: mount.target.count("/"))
 
 
 def _termination(container: Container, message: Path) -> Mount:

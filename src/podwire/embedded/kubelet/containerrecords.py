@@ -32,7 +32,7 @@ class ContainerRecords:
         write_atomically(self._path(record.name, record.attempt), msgspec.json.encode(record))
 
     def message(self, container: str, attempt: int) -> str:
-        """The termination message that a run left, at most 4 KiB; empty without one."""
+        """The termination message of a run, at most 4 KiB; empty when the run wrote none."""
         try:
             data = (self._directory / f"{container}.{attempt}.message").read_bytes()
         except OSError:

@@ -1,6 +1,6 @@
-"""Starts the containers of a pod and follows them to their end: records, back-off, adoption and loss.
+"""Starts the containers of a pod and follows them to their end: records, back-off, adoption, loss of the sandbox.
 
-What is to be started, and in which order, :func:`podwire.embedded.kubelet.lifecycle.plan` decides.
+:func:`podwire.embedded.kubelet.lifecycle.plan` decides which containers start, and in which order.
 """
 
 import msgspec
@@ -28,7 +28,7 @@ class Containers:
         self._records = ContainerRecords(state.sandbox.containers)
 
     async def start(self, name: str) -> None:
-        """Starts a container; when that is not possible its state says why and when to try again."""
+        """Starts a container; after a failure the container's state has the reason and the time of the next try."""
         state, container = self._state, self._state.containers[name]
         spec, client = container.spec, state.sandbox.client
         if client is None:
@@ -62,7 +62,7 @@ class Containers:
             self._probes.begin(container)
 
     def _hold(self, container: ContainerState, reason: str, message: str, event: str) -> None:
-        """Notes why a container cannot be started yet."""
+        """Records why a container cannot be started yet."""
         shown = message if reason == "CreateContainerConfigError" else ""
         if container.waiting != (reason, shown):
             text = f"Error: {message}" if event == "Failed" else message
@@ -72,13 +72,13 @@ class Containers:
         self._inputs.dirty = True
 
     def retry(self) -> None:
-        """Starts containers at once that wait for an object which has changed now."""
+        """Lets containers that wait for an API object start at once, since an object has changed."""
         for container in self._state.containers.values():
             if container.waiting[0] in ("CreateContainerConfigError", "ContainerCreating"):
                 container.retry_at = 0.0
 
     def adopt(self) -> bool:
-        """Takes over the containers that an earlier kubelet started; False when their sandbox has gone meanwhile."""
+        """Takes over the containers that an earlier kubelet started; False when their sandbox is gone."""
         state = self._state
         status = state.pod.status
         ready = {s.name for s in status.container_statuses + status.init_container_statuses if s.ready}
@@ -97,7 +97,7 @@ class Containers:
         return alive
 
     def lose(self) -> None:
-        """The sandbox has gone, and with it every container: they have ended, and start in the next sandbox."""
+        """Records the end of every container, because the sandbox is gone; they start again in the next sandbox."""
         state = self._state
         for container in state.containers.values():
             if container.running and container.record is not None:
@@ -113,7 +113,7 @@ class Containers:
                 container.record, container.waiting, container.retry_at = None, ("", ""), 0.0
 
     def read_record(self, name: str, attempt: int) -> None:
-        """Takes what the shim wrote of a run: that it started, or how it ended."""
+        """Reads the record that the shim wrote when a run started or ended."""
         container = self._state.containers[name]
         record = self._records.load(name, attempt)
         before = container.record

@@ -1,4 +1,4 @@
-"""What the pods of one node share: the host of the sandboxes, the API, the clock, events and background tasks."""
+"""The objects that all pods of one node share: sandbox host, API client, clock, events and background tasks."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -41,7 +41,7 @@ class NodeContext:
         self.tasks.start(name, body(*arguments))
 
     def record_event(self, subject: ObjectReference, severity: Severity, reason: str, message: str) -> None:
-        """Records an Event; Normal ones a second later, so that starting pods comes first."""
+        """Records an Event; a Normal event one second later, so that it does not delay the start of pods."""
         if severity == "Normal":
             loop = asyncio.get_running_loop()
             loop.call_later(_HOLD_S, self.events.event, subject, severity, reason, message)

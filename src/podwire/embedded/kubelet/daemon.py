@@ -1,8 +1,8 @@
 """The kubelet's composition root: fork server, API client, node, pods, HTTP server.
 
-``serve`` is to be called in a process of its own that is in the node's network namespace already and has neither
-threads nor an event loop, since it forks the fork server first. SIGTERM ends the kubelet and leaves the pods; the
-next one adopts them. When its fork server dies the kubelet ends too, to be started again.
+``serve`` forks the fork server first. So it must be called in a process of its own that is in the node's network
+namespace and has neither threads nor an event loop. SIGTERM ends the kubelet and leaves the pods running; the next
+kubelet adopts them. When the fork server dies, the kubelet ends with an error, so that its keeper starts it again.
 """
 
 import asyncio
@@ -55,9 +55,9 @@ def serve(config: KubeletConfig) -> None:
 
 
 def main(path: str, kubeconfig: str | None = None) -> None:
-    """Runs a kubelet with the configuration in a file; the body of the command and of a fork server's entry.
+    """Runs a kubelet with the configuration in a file, for the command line and for the fork server of ``podwire up``.
 
-    ``kubeconfig`` wins over the one in the file.
+    ``kubeconfig`` replaces the kubeconfig that the file names.
 
     Raises: ConfigError, ClusterError.
     """

@@ -1,8 +1,9 @@
 """A container's environment: variables, expansion, downward API, Service variables. Pure.
 
-Order, later ones win: Service variables, ``envFrom`` in order, ``env`` in order. ``$(NAME)`` in a value means an
-earlier variable, or stays as it is when there is none; ``$$`` is a dollar sign. Sources: kubernetes
-pkg/kubelet/envvars, third_party/forked/golang/expansion, API reference of EnvVarSource.
+A later source replaces variables of an earlier source: Service variables, then ``envFrom``, then ``env``, each in its
+own order. ``$(NAME)`` in a value is replaced by an earlier variable and stays as text when no such variable exists;
+``$$`` is a dollar sign. Sources: kubernetes pkg/kubelet/envvars, third_party/forked/golang/expansion, API reference of
+EnvVarSource.
 """
 
 import math
@@ -28,32 +29,32 @@ _SUFFIXES = {
 
 
 class ConfigLookup(Protocol):
-    """Where configMaps and secrets come from; None when there is no such object."""
+    """Looks ConfigMaps and Secrets up by name; None when there is no such object."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """Its keys, text encoded."""
+        """The values of a ConfigMap by key, in UTF-8."""
         ...
 
     def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """Its keys, decoded."""
+        """The values of a Secret by key, decoded from Base64."""
         ...
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """``text`` with ``$(NAME)`` replaced by known variables."""
 
-    def replace(found: re.Match[str]) -> str:
-        if found[1] == "$":
+    def replace(match: re.Match[str]) -> str:
+        if match[1] == "$":
             return "$"
-        return variables.get(found[2], found[0])
+        return variables.get(match[2], match[0])
 
     return _REFERENCE.sub(replace, text) if "$" in text else text
 
 
 def quantity(value: str | int | float) -> Decimal:
-    """The number of a resource quantity.
+    """A resource quantity as a number.
 
-    Raises: ConfigError when it is none.
+    Raises: ConfigError when the text is no quantity.
     """
     text = str(value)
     number = text.rstrip("numkKMGTPEi")
@@ -64,7 +65,7 @@ def quantity(value: str | int | float) -> Decimal:
 
 
 def service_variables(services: Iterable[Service], namespace: str, *, links: bool) -> dict[str, str]:
-    """The variables of the Services of a namespace; without ``links`` only those of ``default/kubernetes``."""
+    """The variables of a namespace's Services and of ``default/kubernetes``; without ``links`` only of the latter."""
     chosen: dict[str, Service] = {}
     for service in services:
         meta = service.metadata
@@ -74,10 +75,10 @@ def service_variables(services: Iterable[Service], namespace: str, *, links: boo
         own = links and meta.namespace == namespace
         if own or (master and meta.name not in chosen):
             chosen[meta.name] = service
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name in sorted(chosen):
-        found |= _variables_of(chosen[name])
-    return found
+        variables |= _variables_of(chosen[name])
+    return variables
 
 
 def _variables_of(service: Service) -> dict[str, str]:
@@ -85,20 +86,20 @@ def _variables_of(service: Service) -> dict[str, str]:
     address = service.spec.cluster_ip
     shown = f"[{address}]" if ":" in address else address
     first = service.spec.ports[0]
-    found = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(first.port)}
+    variables = {f"{prefix}_SERVICE_HOST": address, f"{prefix}_SERVICE_PORT": str(first.port)}
     for port in service.spec.ports:
         if port.name:
-            found[f"{prefix}_SERVICE_PORT_{port.name.upper().replace('-', '_')}"] = str(port.port)
-    found[f"{prefix}_PORT"] = f"{first.protocol.lower()}://{shown}:{first.port}"
+            variables[f"{prefix}_SERVICE_PORT_{port.name.upper().replace('-', '_')}"] = str(port.port)
+    variables[f"{prefix}_PORT"] = f"{first.protocol.lower()}://{shown}:{first.port}"
     for port in service.spec.ports:
         head = f"{prefix}_PORT_{port.port}_{port.protocol}"
-        found[head] = f"{port.protocol.lower()}://{shown}:{port.port}"
-        found |= {f"{head}_PROTO": port.protocol.lower(), f"{head}_PORT": str(port.port), f"{head}_ADDR": address}
-    return found
+        variables[head] = f"{port.protocol.lower()}://{shown}:{port.port}"
+        variables |= {f"{head}_PROTO": port.protocol.lower(), f"{head}_PORT": str(port.port), f"{head}_ADDR": address}
+    return variables
 
 
 class PodFields(msgspec.Struct, frozen=True):
-    """What is known of a pod when one of its containers starts."""
+    """The facts of a pod that its containers may ask for when they start."""
 
     pod: Pod
     node: str
@@ -113,9 +114,9 @@ def field(path: str, facts: PodFields) -> str:
     Raises: ConfigError when the path is not supported.
     """
     pod = facts.pod
-    if found := _SUBSCRIPT.match(path):
-        source = pod.metadata.labels if found[1] == "labels" else pod.metadata.annotations
-        return source.get(found[2], "")
+    if match := _SUBSCRIPT.match(path):
+        source = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
+        return source.get(match[2], "")
     simple: dict[str, Callable[[], str]] = {
         "metadata.name": lambda: pod.metadata.name,
         "metadata.namespace": lambda: pod.metadata.namespace,
@@ -143,35 +144,35 @@ def _escape(value: str) -> str:
 
 
 def resource(reference: Mapping[str, Any], facts: PodFields, container: Container) -> str:
-    """The value of a ``resourceFieldRef``, rounded up; a limit that is not set is the node's allocatable."""
+    """The value of a ``resourceFieldRef``, rounded up; the node's allocatable amount where the limit is not set."""
     name = reference.get("containerName") or container.name
     spec = facts.pod.spec
     target = next((c for c in spec.containers + spec.init_containers if c.name == name), container)
-    kind, _, what = str(reference.get("resource", "")).partition(".")
-    held = target.resources.limits if kind == "limits" else target.resources.requests
-    fallback = facts.allocatable.get(what, "0") if kind == "limits" else target.resources.limits.get(what, "0")
+    kind, _, unit = str(reference.get("resource", "")).partition(".")
+    amounts = target.resources.limits if kind == "limits" else target.resources.requests
+    fallback = facts.allocatable.get(unit, "0") if kind == "limits" else target.resources.limits.get(unit, "0")
     divisor = quantity(reference.get("divisor") or "1") or Decimal(1)
-    return str(math.ceil(quantity(held.get(what, fallback)) / divisor))
+    return str(math.ceil(quantity(amounts.get(unit, fallback)) / divisor))
 
 
 def compile_environment(
     container: Container, facts: PodFields, services: Mapping[str, str], objects: ConfigLookup
 ) -> dict[str, str]:
-    """The container's own variables on top of those of ``services``.
+    """All variables of a container: those of ``services``, then the container's own.
 
     Raises: ConfigError naming the configMap, secret or key that is missing.
     """
     variables = dict(services)
     for source in container.env_from:
         variables |= _from_source(source, facts.pod.metadata.namespace, objects)
-    for wanted in container.env:
-        if wanted.value_from:
-            value = _from_reference(wanted.value_from, facts, container, objects)
+    for variable in container.env:
+        if variable.value_from:
+            value = _from_reference(variable.value_from, facts, container, objects)
             if value is None:
                 continue
         else:
-            value = expand(wanted.value, variables)
-        variables[wanted.name] = value
+            value = expand(variable.value, variables)
+        variables[variable.name] = value
     return variables
 
 
@@ -194,15 +195,15 @@ def _from_source(source: Mapping[str, Any], namespace: str, objects: ConfigLooku
 def _from_reference(
     reference: Mapping[str, Any], facts: PodFields, container: Container, objects: ConfigLookup
 ) -> str | None:
-    if found := reference.get("fieldRef"):
-        return field(found.get("fieldPath", ""), facts)
-    if found := reference.get("resourceFieldRef"):
-        return resource(found, facts, container)
+    if selector := reference.get("fieldRef"):
+        return field(selector.get("fieldPath", ""), facts)
+    if selector := reference.get("resourceFieldRef"):
+        return resource(selector, facts, container)
     namespace = facts.pod.metadata.namespace
-    if found := reference.get("configMapKeyRef"):
-        return _key(found, objects.config_map(namespace, found.get("name", "")), "configmap", namespace)
-    if found := reference.get("secretKeyRef"):
-        return _key(found, objects.secret(namespace, found.get("name", "")), "secret", namespace)
+    if selector := reference.get("configMapKeyRef"):
+        return _key(selector, objects.config_map(namespace, selector.get("name", "")), "configmap", namespace)
+    if selector := reference.get("secretKeyRef"):
+        return _key(selector, objects.secret(namespace, selector.get("name", "")), "secret", namespace)
     raise ConfigError("valueFrom", "", f"{', '.join(reference)} is not supported")
 
 

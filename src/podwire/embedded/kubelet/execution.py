@@ -1,4 +1,4 @@
-"""Commands inside a running container: for probes and hooks, with their output; the ends of all exec'd programs."""
+"""Runs commands of probes and hooks inside a running container, and keeps the exit codes of all exec'd programs."""
 
 import asyncio
 import os
@@ -18,14 +18,17 @@ _FORGET = 256
 
 
 class ExitCodes:
-    """Exit codes of programs run inside containers, by pid; a code that comes before it is asked for is kept."""
+    """Exit codes of programs that exec started, by pid.
+
+    The last 256 codes are kept, because a program may end before :meth:`wait` is called.
+    """
 
     def __init__(self) -> None:
         self._codes: dict[int, int] = {}
         self._waiting: dict[int, asyncio.Future[int]] = {}
 
     def note(self, event: ShimAnswer) -> None:
-        """Takes the shim's event."""
+        """Takes an event of the shim: a program has ended."""
         waiting = self._waiting.pop(event.pid, None)
         if waiting is None:
             self._codes[event.pid] = event.code
@@ -35,14 +38,14 @@ class ExitCodes:
             waiting.set_result(event.code)
 
     async def wait(self, pid: int) -> int:
-        """The exit code of ``pid``; negative for a signal."""
+        """The exit code of ``pid`` when it has ended; the negated number of the signal that ended it."""
         if pid in self._codes:
             return self._codes.pop(pid)
         waiting = self._waiting.setdefault(pid, asyncio.get_running_loop().create_future())
         return await waiting
 
     def lose(self) -> None:
-        """The shim has gone: everything that ran has ended."""
+        """Takes the end of the shim: all programs were killed."""
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(-signal.SIGKILL)
@@ -50,7 +53,7 @@ class ExitCodes:
 
 
 class CommandContext(msgspec.Struct, frozen=True):
-    """What a command in a container inherits from it."""
+    """The environment and the working directory that a command in a container inherits."""
 
     container: str
     env: Mapping[str, str]
@@ -60,7 +63,7 @@ class CommandContext(msgspec.Struct, frozen=True):
 async def run_command(
     client: ShimClient, exit_codes: ExitCodes, context: CommandContext, command: Sequence[str], timeout_s: float
 ) -> RequestOutcome:
-    """Runs a command to its end; success is status 0, the message its output."""
+    """Runs a command to its end or for ``timeout_s``; the message is the output, at most 10 KiB."""
     output = os.memfd_create("output")
     nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     order = ExecOrder(
@@ -86,7 +89,7 @@ async def run_command(
 
 
 class PodTarget:
-    """Where probes and hooks of a pod go: its address and its containers."""
+    """The target of a pod's probes and hooks: the pod's address and its containers."""
 
     def __init__(self, sandbox: Sandbox, exit_codes: ExitCodes) -> None:
         self._sandbox = sandbox

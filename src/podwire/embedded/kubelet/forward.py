@@ -24,39 +24,39 @@ _CONNECT_S = 10.0
 
 
 async def dial(path: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to a port on the loopback of the namespace at ``path`` (empty: our own), IPv4 first.
+    """A connection to a port on the loopback of the network namespace at ``path`` (empty: this process's), IPv4 first.
 
     Raises: OSError, KernelError, TimeoutError.
     """
     loop = asyncio.get_running_loop()
     problem: OSError | None = None
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        made = netns.run_inside(path or None, lambda family=family: socket.socket(family, socket.SOCK_STREAM))  # type: ignore[misc]
-        made.setblocking(False)
+        connection = netns.run_inside(path or None, lambda family=family: socket.socket(family, socket.SOCK_STREAM))  # type: ignore[misc]
+        connection.setblocking(False)
         try:
             async with asyncio.timeout(_CONNECT_S):
-                await loop.sock_connect(made, (address, port))
-            return await asyncio.open_connection(sock=made)
+                await loop.sock_connect(connection, (address, port))
+            return await asyncio.open_connection(sock=connection)
         except OSError as failure:
-            made.close()
+            connection.close()
             problem = problem or failure
     assert problem is not None
     raise problem
 
 
 class _Link:
-    """One forwarded connection: a queue towards the pod, and where its answers go."""
+    """One forwarded connection: a queue of data for the pod, and callbacks for data, failure and end."""
 
     def __init__(self, send: Callable[[bytes], None], fail: Callable[[str], None], done: Callable[[], None]) -> None:
         self.send = send
         self.fail = fail
         self.done = done
         self.incoming: asyncio.Queue[bytes] = asyncio.Queue()
-        """Data for the pod; empty bytes end it."""
+        """Data for the pod; empty bytes end the connection's input."""
 
 
 class PortForwarder:
-    """One client that forwards ports of one pod."""
+    """Serves one client that forwards ports of one pod."""
 
     def __init__(self, path: str, connection: WebSocket, tasks: TaskSet) -> None:
         self._path = path

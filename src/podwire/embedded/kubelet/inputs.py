@@ -1,4 +1,4 @@
-"""The inputs of a pod's containers: prepared volumes with current content, files of /etc, Service variables."""
+"""The inputs of a pod's containers: volumes with current content, files in /etc, Service variables."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from podwire.runtime.backoff import Backoff
 
 
 class InputProvider:
-    """The provisions of one pod; ``dirty`` asks for the content of volumes to be made anew."""
+    """The inputs of one pod; when ``dirty`` is set, the content of volumes is written again at the next call."""
 
     def __init__(self, state: PodState) -> None:
         self._state = state
@@ -26,9 +26,9 @@ class InputProvider:
         self.dirty = True
 
     async def current(self) -> ContainerInputs:
-        """Everything that a container needs now.
+        """The inputs of a container that starts now.
 
-        Raises: ConfigError naming what is missing; ApiError, ApiUnreachable, TimeoutError, OSError.
+        Raises: ConfigError naming the object or key that is missing; ApiError, ApiUnreachable, TimeoutError, OSError.
         """
         await self._refresh()
         state = self._state
@@ -45,21 +45,21 @@ class InputProvider:
         )
 
     async def keep_current(self) -> None:
-        """Brings volumes up to date while containers run; when that fails, it is tried again later."""
+        """Updates volumes while containers run; after a failure, wakes the worker later to try again."""
         state = self._state
         try:
             await self._refresh()
         except (ConfigError, ApiError, ApiUnreachable, ProtocolError, OSError, TimeoutError) as failure:
-            self._log.warning("volumes not refreshed", pod=state.pod.metadata.name, problem=failure)
+            self._log.warning("cannot update volumes; trying again", pod=state.pod.metadata.name, problem=failure)
             state.wakeup.wake_in(self._backoff.next_delay_s())
             return
         if self._renew_at:
             state.wakeup.wake_in(self._renew_at - state.now())
 
     async def _refresh(self) -> None:
-        """Brings volumes up to date where something may have changed.
+        """Updates volumes when an object or a token may have changed.
 
-        Raises: as :meth:`current`.
+        Raises: the same exceptions as :meth:`current`.
         """
         state = self._state
         if not self.dirty and not (self._renew_at and state.now() >= self._renew_at):
@@ -70,7 +70,7 @@ class InputProvider:
         tokens, self._renew_at = await self._tokens.for_volumes(pod, volumes)
         directory = state.sandbox.directory
         memory = node.host.run / "memory" / pod.metadata.uid
-        places = VolumeRoots(directory / "volumes", memory, node.host.state / "claims")
+        roots = VolumeRoots(directory / "volumes", memory, node.host.state / "claims")
         content = Content(state.fields(), node.objects, tokens)
         stamp = f"{node.clock.now():%Y_%m_%d_%H_%M_%S.%f}"
         for volume in volumes:
@@ -79,5 +79,5 @@ class InputProvider:
                 path = self._paths[name] = memory / name
                 write_files(path, compile_files(volume, content), stamp)
             elif name not in self._paths:
-                self._paths[name] = prepare(volume, pod.metadata.namespace, places)
+                self._paths[name] = prepare(volume, pod.metadata.namespace, roots)
         self.dirty = False

@@ -1,12 +1,13 @@
-"""What a pod needs next: a pure function from its containers' states to starts and an end.
+"""Decides which containers of a pod start next, and whether the pod has ended. Pure.
 
-Init containers run one after another, each until it succeeds; one with ``restartPolicy: Always`` is a sidecar,
-which has to be *started* before the next begins and then runs beside the others. The main containers start
-together. A container that ends is started again as the pod's ``restartPolicy`` says: the first time at once, then
-after 10 s, doubling to 300 s; one that ran for ten minutes begins anew. When no main container is to run again,
-the pod has succeeded or failed, and its sidecars are stopped.
+Init containers run one after another; each must succeed before the next starts. An init container with ``restartPolicy:
+Always`` is a sidecar: the next container starts when the sidecar has *started*, and the sidecar keeps running. The main
+containers start together. The pod's ``restartPolicy`` decides whether a container that ends is started again: the first
+time at once, then after 10 s, doubling up to 300 s. After a run of ten minutes the delays start from the beginning.
+When no main container will run again, the pod has succeeded or failed, and its sidecars are stopped.
 
-Ephemeral containers wait for nothing, run once, and have no say in whether the pod is ready or has ended.
+Ephemeral containers wait for no other container and run once. Their state changes neither the readiness nor the end of
+the pod.
 
 Source: kubernetes pkg/kubelet/kuberuntime (computePodActions), KEP-753 (sidecars).
 """
@@ -22,7 +23,7 @@ FORGET_S = 600.0
 
 
 class ContainerState(msgspec.Struct):
-    """One container as the kubelet sees it; ``retry_at`` on the monotonic clock, 0 for at once."""
+    """The state of one container; ``retry_at`` is the earliest next start on the monotonic clock, 0 for at once."""
 
     spec: Container
     sidecar: bool = False
@@ -30,29 +31,29 @@ class ContainerState(msgspec.Struct):
     record: ContainerRecord | None = None
     previous: ContainerRecord | None = None
     attempts: int = 0
-    """Runs so far, over all sandboxes; the next run's number."""
+    """Number of runs so far in all sandboxes, which is also the number of the next run."""
     backoff_s: float = 0.0
     retry_at: float = 0.0
     started: bool = False
-    """Startup probe passed (or none) and postStart hook done."""
+    """Whether the startup probe has passed, if there is one, and the postStart hook has ended."""
     ready: bool = False
     waiting: tuple[str, str] = ("", "")
-    """Why it does not run: reason and message, when something else than order or back-off holds it."""
+    """Reason and message why the container does not run; empty when it only waits for its turn."""
     starting: bool = False
 
     @property
     def running(self) -> bool:
-        """Whether a process is there."""
+        """Whether the container's process runs."""
         return self.record is not None and not self.record.finished
 
     @property
     def code(self) -> int | None:
-        """The exit status of the last run, None while there is none."""
+        """The exit status of the last run; None before the first run ends and while the container runs."""
         return self.record.code if self.record is not None and self.record.finished else None
 
 
 class Actions(msgspec.Struct, frozen=True):
-    """What to do: containers to start now, when to look again, and the pod's final phase if it has ended."""
+    """Containers to start now, the monotonic time of the next plan (None: on change), the phase of a pod that ended."""
 
     start: tuple[str, ...] = ()
     wake_at: float | None = None
@@ -60,26 +61,27 @@ class Actions(msgspec.Struct, frozen=True):
 
 
 def back_off(last_s: float, ran_s: float) -> tuple[float, float]:
-    """The wait before the next start of a container that ran for ``ran_s``, and the wait after that one.
+    """The delay before the next start of a container that ran for ``ran_s``, and the delay before the start after that.
 
-    ``last_s`` is what this function said for this time when the container ended before, 0 for a first end.
+    ``last_s`` is the second value of the previous call for the container, 0 when the container ended for the first
+    time.
     """
     wait_s = 0.0 if ran_s >= FORGET_S else last_s
     return wait_s, FIRST_BACKOFF_S if wait_s == 0.0 else min(MAX_BACKOFF_S, wait_s * 2)
 
 
 def should_restart(policy: str, code: int) -> bool:
-    """Whether a container that ended with ``code`` runs again."""
+    """Whether a container that ended with ``code`` is started again under a restart policy."""
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
 def is_sidecar(container: Container) -> bool:
-    """Whether an init container runs beside the main ones."""
+    """Whether an init container is a sidecar, which runs beside the main containers."""
     return container.restart_policy == "Always"
 
 
 class _Planner:
-    """Collects starts and the earliest time to look again."""
+    """Collects the containers to start and the earliest time of the next plan."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -87,7 +89,7 @@ class _Planner:
         self.wake_at: float | None = None
 
     def launch(self, state: ContainerState) -> None:
-        """Starts a container now, or at its time."""
+        """Starts a container now, or asks for a plan at the container's next start."""
         if state.starting:
             return
         if state.retry_at <= self._now:
@@ -96,12 +98,12 @@ class _Planner:
             self.wake_at = state.retry_at
 
     def actions(self, phase: str = "") -> Actions:
-        """What was collected."""
+        """The collected actions."""
         return Actions(tuple(self.start), self.wake_at, phase)
 
 
 def plan(pod: Pod, states: dict[str, ContainerState], now: float) -> Actions:
-    """The next actions of a pod that is not being deleted and whose sandbox is up."""
+    """The next actions of a pod that is not being deleted and whose sandbox runs."""
     planner = _Planner(now)
     spec = pod.spec
     for container in spec.ephemeral_containers:
@@ -141,7 +143,7 @@ def _plan_init(state: ContainerState, policy: str, planner: _Planner, *, underwa
 
 
 def initialized(pod: Pod, states: dict[str, ContainerState]) -> bool:
-    """Whether every init container is done (sidecars: started)."""
+    """Whether every init container has succeeded and every sidecar has started."""
     if any(states[container.name].record for container in pod.spec.containers):
         return True
     for container in pod.spec.init_containers:

@@ -1,7 +1,7 @@
-"""Reads container logs as ``kubectl logs`` asks for them: the last lines, since a time, with times, following.
+"""Reads container logs for ``kubectl logs``: the last lines, lines since a time, with timestamps, following.
 
-Files hold at most 20 MiB (one of 10 MiB and its predecessor), so choosing lines reads them whole. Following looks for
-more every 0.1 s until the run that wrote the log has ended and everything is sent.
+The log of a container is at most 20 MiB (a file of 10 MiB and its predecessor), so both files are read completely. A
+client that follows gets new output every 0.1 s until the container's run has ended and all output is sent.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ _CHUNK = 1 << 18
 
 
 class LogQuery(msgspec.Struct, frozen=True):
-    """Which part of a log a client wants; None means everything."""
+    """The selection of log lines that a client requests; None means no limit."""
 
     follow: bool = False
     previous: bool = False
@@ -74,7 +74,7 @@ def _render(line: Line, query: LogQuery) -> bytes:
 
 
 def read_lines(path: Path) -> tuple[list[Line], int]:
-    """Every line of a log with its predecessor, and the size of the file read."""
+    """All complete lines of a log file and its predecessor, and the number of bytes read from the file."""
     older_path = path.with_name(f"{path.name}.1")
     older = older_path.read_bytes() if older_path.exists() else b""
     current = path.read_bytes() if path.exists() else b""
@@ -86,7 +86,7 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
 async def follow(  # noqa: PLR0913
     path: Path, query: LogQuery, offset: int, ended: Callable[[], bool], stream: Stream, clock: Clock
 ) -> None:
-    """Sends what is appended to a log until ``ended`` says that its run has ended, or the client disconnects."""
+    """Sends the lines appended to a log until ``ended`` returns True and all is sent, or the client disconnects."""
     query = msgspec.structs.replace(query, tail_lines=None)
     rest = b""
     while not stream.closed:
@@ -108,7 +108,7 @@ async def follow(  # noqa: PLR0913
 
 
 def _read_from(path: Path, offset: int) -> bytes | None:
-    """The next piece; None when the file was replaced by a new one."""
+    """The next bytes; None when a new file has replaced the file."""
     try:
         with path.open("rb") as file:
             if path.stat().st_size < offset:

@@ -1,13 +1,13 @@
-"""A container's view of the file system: mount(2), pivot_root(2), and the order in which they build a root.
+"""Builds the root file system of a container with mount(2) and pivot_root(2).
 
-The root is an overlay: the machine's own root below, a tmpfs above, so a container sees the machine's programs
-and may write anywhere without leaving a trace. All of it lives in the container's mount namespace and goes with
-its last process; no directory has to be made or removed per container. On top come a ``/dev`` of its own, a
-``sysfs`` of the pod's network namespace, and the volumes.
+The root is an overlay of the machine's own root (lower layer) and a tmpfs (upper layer): a container can use the
+machine's programs and write anywhere, and the machine's files do not change. All mounts live in the container's mount
+namespace and end with its last process, so no directory is created or removed per container. Mounted on top are a
+``/dev`` of the container's own, a ``sysfs`` of the pod's network namespace, and the volumes.
 
-The old root stays at ``/.machine`` until the volumes are bound: so the kernel resolves each target inside the
-new root, and a symbolic link in it cannot lead a mount out. Costs some 30 system calls, 1 ms.
-Sources: mount_namespaces(7), pivot_root(2), Documentation/filesystems/overlayfs.rst.
+The old root stays at ``/.machine`` until the volumes are mounted. So the kernel resolves each target inside the new
+root, and a symbolic link there cannot lead a mount out of it. Costs about 30 system calls, 1 ms. Sources:
+mount_namespaces(7), pivot_root(2), Documentation/filesystems/overlayfs.rst.
 """
 
 import ctypes
@@ -35,10 +35,10 @@ _DEVICES = (
 _LINKS = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
 
-def _check(libc: ctypes.CDLL, result: int, what: str) -> None:
+def _check(libc: ctypes.CDLL, result: int, operation: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{operation}: {os.strerror(number)}")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
@@ -51,7 +51,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def unmount(target: str) -> None:
-    """Detaches what is mounted at ``target``. Raises: OSError."""
+    """Detaches the mount at ``target``. Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     _check(libc, libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
 
@@ -62,9 +62,9 @@ def _pivot(new: str, old: str) -> None:
 
 
 def machine_binds(mountinfo: str, hidden: Iterable[str]) -> tuple[str, ...]:
-    """The mount points of ``/proc/self/mountinfo`` that a container's root has to take over, outermost only.
+    """The outermost mount points of ``/proc/self/mountinfo`` that a container's root must have too.
 
-    Left out: the root, /proc, /sys, /dev, namespaces, and what lies under one of ``hidden``.
+    Left out are the root, /proc, /sys, /dev, namespaces, and mount points below a path of ``hidden``.
     """
     own = ("/proc", "/sys", "/dev", *hidden)
     taken: list[str] = []
@@ -84,9 +84,9 @@ def _within(path: str, outer: str) -> bool:
 def enter_root(
     root: str, binds: Iterable[str], files: Mapping[str, str], mounts: Iterable[Mount], *, own_sysfs: bool
 ) -> None:
-    """Gives this process a root of its own, mounted on the directory ``root``, and moves into it.
+    """Gives this process a root file system of its own, mounted on the directory ``root``, and makes it the root.
 
-    Raises: OSError; the process is then of no use.
+    Raises: OSError; the process must end then.
     """
     unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
@@ -105,12 +105,12 @@ def enter_root(
     _pivot(merged, f"{merged}/{_OLD}")
     os.chdir("/")
     for point in binds:
-        if Path(f"/{_OLD}{point}").exists():  # It was there when the kubelet started.
+        if Path(f"/{_OLD}{point}").exists():  # The list is from the kubelet's start; a mount may be gone since then.
             _bind(Mount(f"/{_OLD}{point}", point))
     for path, text in files.items():
         _write_file(path, text)
-    for wanted in mounts:
-        _bind(Mount(f"/{_OLD}{wanted.source}", wanted.target, wanted.read_only))
+    for volume in mounts:
+        _bind(Mount(f"/{_OLD}{volume.source}", volume.target, volume.read_only))
     unmount(f"/{_OLD}")
     Path("/", _OLD).rmdir()
 
@@ -135,13 +135,13 @@ def _write_file(path: str, text: str) -> None:
     target.write_text(text, encoding="utf-8")
 
 
-def _bind(wanted: Mount) -> None:
-    source, target = Path(wanted.source), Path(wanted.target)
+def _bind(bind: Mount) -> None:
+    source, target = Path(bind.source), Path(bind.target)
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
     elif not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
-    mount(wanted.source, wanted.target, flags=MS_BIND | MS_REC)
-    if wanted.read_only:
-        mount("none", wanted.target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+    mount(bind.source, bind.target, flags=MS_BIND | MS_REC)
+    if bind.read_only:
+        mount("none", bind.target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)

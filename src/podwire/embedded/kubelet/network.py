@@ -1,9 +1,10 @@
 """Calls CNI plugins as a container runtime does.
 
-The configuration is the first valid ``.conflist``, ``.conf`` or ``.json`` file of a directory in lexical order. A
-chain runs forward for ADD and CHECK, backward for DEL; each plugin gets its own section with name, version, the
-previous result and the ``runtimeConfig`` of the capabilities that it declares. The final result of ADD is kept by
-the caller and handed to DEL and CHECK. GC and STATUS go to every plugin whose version knows them.
+The configuration is the first ``.conflist``, ``.conf`` or ``.json`` file of a directory in lexical order. The plugins
+of a list are called in order for ADD and CHECK, in reverse order for DEL. Each plugin gets its own section with the
+list's name and version, the previous result, and the ``runtimeConfig`` for the capabilities that the plugin declares.
+The caller keeps the final result of ADD and passes it to DEL and CHECK. GC and STATUS are called with version 1.1.0 or
+newer.
 
 Cost: one process start per plugin, 0.3 ms plus the plugin. Sources: CNI specification 1.1.0 sections 2 to 4,
 containerd/go-cni (order of files, arguments).
@@ -26,7 +27,7 @@ _INTERFACE = "eth0"
 
 
 class CniSandbox(msgspec.Struct, frozen=True):
-    """One sandbox that a plugin is called for."""
+    """The sandbox for which a plugin is called."""
 
     sandbox: str
     netns: str
@@ -37,7 +38,7 @@ class CniSandbox(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str] = {}
 
     def arguments(self) -> str:
-        """CNI_ARGS as the kubelet's runtimes set it."""
+        """CNI_ARGS in the form that container runtimes use for the kubelet."""
         return (
             f"IgnoreUnknown=1;K8S_POD_NAMESPACE={self.namespace};K8S_POD_NAME={self.name};"
             f"K8S_POD_INFRA_CONTAINER_ID={self.sandbox};K8S_POD_UID={self.uid}"
@@ -45,7 +46,7 @@ class CniSandbox(msgspec.Struct, frozen=True):
 
 
 class NetworkList(msgspec.Struct, frozen=True):
-    """A loaded configuration."""
+    """A network configuration with its plugins in order."""
 
     name: str
     version: str
@@ -56,7 +57,7 @@ class NetworkList(msgspec.Struct, frozen=True):
 def load(directory: Path) -> NetworkList:
     """The network configuration of a directory.
 
-    Raises: CniError 50 when there is none, 6 or 7 when the first file is wrong.
+    Raises: CniError 50 when there is no configuration, 6 or 7 when the first file is not valid.
     """
     try:
         files = sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES)
@@ -72,7 +73,9 @@ def load(directory: Path) -> NetworkList:
 
 
 def parse_list(document: Mapping[str, Any], source: str) -> NetworkList:
-    """A configuration list, or a single plugin's configuration as a list of one; the highest version counts.
+    """A configuration list; a configuration of a single plugin becomes a list with this plugin.
+
+    The version is the highest that the document names and that is not above 1.1.0.
 
     Raises: CniError 7.
     """
@@ -92,7 +95,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def request(
     network: NetworkList, plugin: Mapping[str, Any], attachment: CniSandbox | None, previous: Any
 ) -> dict[str, Any]:
-    """What one plugin is given on standard input."""
+    """The document that a plugin reads on standard input."""
     body = {key: value for key, value in plugin.items() if key not in ("cniVersions", "name", "cniVersion")}
     body |= {"cniVersion": network.version, "name": network.name}
     if previous is not None:
@@ -103,30 +106,30 @@ def request(
             "portMappings": list(attachment.port_mappings) or None,
             "io.kubernetes.cri.pod-annotations": dict(attachment.annotations) or None,
         }
-        given = {key: value for key, value in offered.items() if value and capabilities.get(key)}
-        if given:
-            body["runtimeConfig"] = given
+        runtime_config = {key: value for key, value in offered.items() if value and capabilities.get(key)}
+        if runtime_config:
+            body["runtimeConfig"] = runtime_config
     return body
 
 
 def addresses(result: Any) -> tuple[str, ...]:
-    """The pod's addresses in a result, IPv4 first."""
-    found = [str(entry.get("address", "")).partition("/")[0] for entry in (result or {}).get("ips", ())]
-    return tuple(sorted(filter(None, found), key=lambda ip: ":" in ip))
+    """The addresses of the pod in a result of ADD, IPv4 first."""
+    ips = [str(entry.get("address", "")).partition("/")[0] for entry in (result or {}).get("ips", ())]
+    return tuple(sorted(filter(None, ips), key=lambda ip: ":" in ip))
 
 
 class Network:
-    """One node's CNI configuration, read again at each call."""
+    """Calls the plugins of one node; the configuration is read again at each call."""
 
     def __init__(self, section: PluginSection) -> None:
         self._section = section
-        self.problem: str | None = "not asked yet"
-        """What STATUS said last; None is well."""
+        self.problem: str | None = "the CNI plugins have not reported their status yet"
+        """Why the last STATUS call failed; None when the network is ready."""
 
     async def add(self, attachment: CniSandbox) -> dict[str, Any]:
-        """Attaches a sandbox; the final result.
+        """Attaches a sandbox and returns the final result.
 
-        Raises: CniError; the caller then has to call :meth:`delete`.
+        Raises: CniError; the caller must then call :meth:`delete`.
         """
         network = load(Path(self._section.conf_dir))
         result: Any = None
@@ -134,11 +137,11 @@ class Network:
             body = request(network, plugin, attachment, result)
             result = _decode(await self._call("ADD", network, plugin, attachment, body))
         if not addresses(result):
-            raise CniError(999, "the network configuration gave the pod no address")
+            raise CniError(999, "the CNI plugins returned no address for the pod; check their IPAM configuration")
         return dict(result)
 
     async def delete(self, attachment: CniSandbox, result: Any) -> None:
-        """Detaches a sandbox; harmless when repeated.
+        """Detaches a sandbox; may be repeated.
 
         Raises: CniError.
         """
@@ -147,9 +150,9 @@ class Network:
             await self._call("DEL", network, plugin, attachment, request(network, plugin, attachment, result))
 
     async def check(self, attachment: CniSandbox, result: Any) -> None:
-        """Checks that a sandbox is as ADD left it.
+        """Checks that a sandbox is still attached as in the result of ADD.
 
-        Raises: CniError when it is not.
+        Raises: CniError when the sandbox differs.
         """
         network = load(Path(self._section.conf_dir))
         if network.disable_check:
@@ -158,9 +161,9 @@ class Network:
             await self._call("CHECK", network, plugin, attachment, request(network, plugin, attachment, result))
 
     async def status(self) -> None:
-        """Asks whether ADD would work now.
+        """Returns when the plugins report that ADD would work now.
 
-        Raises: CniError 50 or 51 when not.
+        Raises: CniError 50 or 51 when ADD would fail.
         """
         network = load(Path(self._section.conf_dir))
         if _numbers(network.version) < (1, 1):
@@ -169,7 +172,7 @@ class Network:
             await self._call("STATUS", network, plugin, None, request(network, plugin, None, None))
 
     async def collect(self, sandboxes: Sequence[str]) -> None:
-        """Tells the plugins which sandboxes are still there, so that they release everything else.
+        """Tells the plugins which sandboxes exist, so that they release the resources of all others.
 
         Raises: CniError.
         """
@@ -211,11 +214,11 @@ def _decode(output: bytes) -> Any:
         raise CniError(6, f"a plugin's result is not JSON: {failure}") from failure
 
 
-def _failure(what: str, status: int | None, output: bytes) -> CniError:
+def _failure(call: str, status: int | None, output: bytes) -> CniError:
     try:
-        found = msgspec.json.decode(output, type=dict[str, Any])
+        document = msgspec.json.decode(output, type=dict[str, Any])
     except msgspec.DecodeError:
         ended = "ran out of time" if status is None else f"ended with status {status}"
-        return CniError(999, f"{what} {ended}", output.decode(errors="replace").strip()[:500])
-    message = f"{what}: {found.get('msg', 'failed')}"
-    return CniError(int(found.get("code", 999)), message, str(found.get("details", "")))
+        return CniError(999, f"{call} {ended}", output.decode(errors="replace").strip()[:500])
+    message = f"{call}: {document.get('msg', 'failed')}"
+    return CniError(int(document.get("code", 999)), message, str(document.get("details", "")))

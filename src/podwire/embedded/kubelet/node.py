@@ -1,13 +1,17 @@
 """The Node object and its Lease.
 
-The node registers at once, not Ready, so that it gets its pod CIDR; it becomes Ready when the CNI STATUS verb says
-that pods can be attached. That is asked every 0.05 s at first, doubling to 5 s, and every 5 s from then on. A node
-that was Ready stays so until the answer has been no for 15 s: an agent that is being restarted must not cost the
-endpoints of its pods.
+The kubelet registers the node at once, not Ready, so that the node gets its pod CIDR. The node becomes Ready when the
+CNI command STATUS succeeds, which means that pods can be attached. STATUS is called after 0.05 s, then with delays that
+double up to 5 s, and every 5 s once the node is Ready. A Ready node becomes not ready when STATUS has failed for 15 s:
+the restart of an agent must not remove the endpoints of the node's pods.
 
-Guarantees: 1. the Lease is renewed every 10 s; 2. the status is written when it changes and every 5 minutes; 3. what
-others set on the Node (taints, annotations, their labels and conditions) is left alone; 4. a Node that was deleted
-is registered again, and one whose Ready condition others changed is put right, at the next renewal.
+Guarantees:
+
+1. The Lease is renewed every 10 s.
+2. The status is written when it changes, and every 5 minutes.
+3. Taints, annotations, labels and conditions of other writers stay.
+4. A Node that was deleted is registered again, and a Ready condition that another writer changed is corrected, at the
+   next renewal of the Lease.
 """
 
 import os
@@ -37,10 +41,10 @@ _PODS = "250"
 
 
 def machine_capacity(meminfo: str, processors: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """What the node offers; every node of a machine shows the whole machine."""
+    """The capacity of the node by resource name; each node of a local cluster has the capacity of the whole machine."""
     memory = next((line.split()[1] for line in meminfo.splitlines() if line.startswith("MemTotal:")), "0")
-    found = {"cpu": str(processors), "memory": f"{memory}Ki", "pods": _PODS, "ephemeral-storage": "100Gi"}
-    return found | dict(overrides)
+    capacity = {"cpu": str(processors), "memory": f"{memory}Ki", "pods": _PODS, "ephemeral-storage": "100Gi"}
+    return capacity | dict(overrides)
 
 
 def node_labels(config: KubeletConfig) -> dict[str, str]:
@@ -57,12 +61,12 @@ def node_labels(config: KubeletConfig) -> dict[str, str]:
 def render_node_status(
     config: KubeletConfig, capacity: Mapping[str, str], *, problem: str | None, changed: str, now: str
 ) -> Json:
-    """The node's status; ``problem`` None is Ready, ``changed`` the time when that last turned."""
+    """The node's status; Ready when ``problem`` is None. ``changed`` is the time of the last change of readiness."""
     ready = problem is None
     pressure = (("MemoryPressure", "Memory"), ("DiskPressure", "Disk"), ("PIDPressure", "PID"))
     conditions: list[Json] = [
-        _condition(kind, "False", f"KubeletHasSufficient{what}", f"enough {what.lower()} is available", now)
-        for kind, what in pressure
+        _condition(kind, "False", f"KubeletHasSufficient{resource}", f"enough {resource.lower()} is available", now)
+        for kind, resource in pressure
     ]
     conditions.append(
         _condition("Ready", "True", "KubeletReady", "kubelet is posting ready status", now)
@@ -114,7 +118,7 @@ class NodeKeeper:
         self.capacity = machine_capacity(
             _read("/proc/meminfo"), len(os.sched_getaffinity(0)), config.capacity
         )  # fmt: skip
-        self._problem: str | None = "not asked yet"
+        self._problem: str | None = "the CNI plugins have not reported their status yet"
         self._changed = rfc3339(clock.now())
         self._written_at = 0.0
         self._failing_since: float | None = None
@@ -135,13 +139,13 @@ class NodeKeeper:
                     self._stale = True
                     await self._write_status()
             except (ApiError, ApiUnreachable, ProtocolError) as failure:
-                self._log.warning("Node not written", problem=failure)
+                self._log.warning("cannot write the Node; trying again", problem=failure)
             steady = self._problem is None and registered and not self._stale
             wait_s = _CHECK_S if steady else min(_CHECK_S, wait_s * 2)
             await self._clock.sleep(wait_s)
 
     async def _check(self) -> bool:
-        """Whether the node turned ready or not ready."""
+        """Calls STATUS; returns whether the node has become ready or not ready."""
         try:
             await self._network.status()
             problem = None
@@ -182,7 +186,7 @@ class NodeKeeper:
         status = render_node_status(
             self._config, self.capacity, problem=self._problem, changed=self._changed, now=now
         )  # fmt: skip
-        # Addresses are merged by their type, which two families share: the list is to be taken as a whole.
+        # A patch merges addresses by type, and IPv4 and IPv6 have the same type: the patch must replace the list.
         status["addresses"].append({"$patch": "replace"})
         await self._client.patch(
             NODES, self._config.node, {"status": status}, patch_type=STRATEGIC_MERGE_PATCH, subresource="status"
@@ -191,12 +195,12 @@ class NodeKeeper:
         self._stale = False
 
     async def renew(self) -> None:
-        """Renews the Lease until cancelled; to be supervised."""
+        """Renews the Lease until cancelled; to be run under a supervisor."""
         while True:
             try:
                 await self._renew()
             except (ApiError, ApiUnreachable, ProtocolError) as failure:
-                self._log.warning("lease not renewed", problem=failure)
+                self._log.warning("cannot renew the Lease; trying again", problem=failure)
                 await self._clock.sleep(1.0)
                 continue
             await self._clock.sleep(_RENEW_S)
@@ -220,7 +224,7 @@ class NodeKeeper:
         await self._client.create(LEASES, body, LEASE_NAMESPACE)
 
     async def _look_at_node(self) -> None:
-        """Registers a Node that was deleted; writes the status of one that others took for dead."""
+        """Registers a Node that was deleted; writes the status when another writer changed the Ready condition."""
         try:
             node = await self._client.get(NODES, self._config.node, decode_as=NODES.type)
         except NotFound:

@@ -1,8 +1,8 @@
-"""What containers take from the API: configMaps, secrets, Services, service account tokens.
+"""API objects for containers: ConfigMaps, Secrets and service account tokens.
 
-ConfigMaps and Secrets are watched from the first pod that refers to one; a pod that needs an object waits for the
-first list. A pod's tokens are its own: requested when its first container starts and again when four fifths of
-their life have passed, so a pod costs one request an hour.
+The kubelet watches ConfigMaps, or Secrets, as soon as a pod refers to one; a pod that needs an object waits for the
+first list. Each pod has its own tokens. A token is requested when the pod's first container starts and again when four
+fifths of its lifetime have passed, so a pod costs one request an hour.
 """
 
 import asyncio
@@ -27,13 +27,16 @@ _SECRET = ("secret", "secretRef", "secretKeyRef")
 
 
 def needs(pod: Pod) -> tuple[bool, bool]:
-    """Whether a pod refers to a ConfigMap, and to a Secret (the cluster's root certificate is not counted)."""
+    """Whether a pod refers to a ConfigMap, and whether it refers to a Secret.
+
+    The ConfigMap of the cluster's root certificate does not count, since the kubelet has the certificate.
+    """
     containers: Sequence[Container] = pod.spec.containers + pod.spec.init_containers + pod.spec.ephemeral_containers
-    held: list[Any] = list(pod.spec.volumes)
+    references: list[Any] = list(pod.spec.volumes)
     for container in containers:
-        held += [*container.env_from, *(v.value_from for v in container.env if v.value_from)]
-    found = {kind for value in held for kind in _kinds(value)}
-    return not found.isdisjoint(_CONFIG_MAP), not found.isdisjoint(_SECRET)
+        references += [*container.env_from, *(v.value_from for v in container.env if v.value_from)]
+    fields = {kind for value in references for kind in _kinds(value)}
+    return not fields.isdisjoint(_CONFIG_MAP), not fields.isdisjoint(_SECRET)
 
 
 def _kinds(value: Any) -> Iterable[str]:
@@ -48,7 +51,7 @@ def _kinds(value: Any) -> Iterable[str]:
 
 
 class ConfigObjects:
-    """ConfigMaps and Secrets as the kubelet's containers see them."""
+    """The ConfigMaps and Secrets that the kubelet knows."""
 
     def __init__(self, client: Client, supervisor: Supervisor) -> None:
         self._client = client
@@ -59,13 +62,13 @@ class ConfigObjects:
         self._watches: list[asyncio.Task[None]] = []
 
     async def ready_for(self, pod: Pod) -> None:
-        """Returns when everything that ``pod`` refers to has been looked for.
+        """Returns when the first lists of all kinds that ``pod`` refers to have arrived.
 
-        Raises: TimeoutError when the API stays away.
+        Raises: TimeoutError when the API server does not answer within 10 seconds.
         """
         config_maps, secrets = needs(pod)
-        wanted = [CONFIGMAPS] * config_maps + [SECRETS] * secrets
-        for resource in wanted:
+        resources = [CONFIGMAPS] * config_maps + [SECRETS] * secrets
+        for resource in resources:
             informer = self._informer(resource)
             if not informer.synced.is_set():
                 async with asyncio.timeout(_SYNC_S):
@@ -85,18 +88,18 @@ class ConfigObjects:
         return informer
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """The keys of a ConfigMap, None when there is none."""
-        found = self._informer(CONFIGMAPS).get(f"{namespace}/{name}")
-        return None if found is None else config_map_data(found)
+        """The values of a ConfigMap by key; None when the ConfigMap does not exist."""
+        document = self._informer(CONFIGMAPS).get(f"{namespace}/{name}")
+        return None if document is None else config_map_data(document)
 
     def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        """The keys of a Secret, None when there is none."""
-        found = self._informer(SECRETS).get(f"{namespace}/{name}")
-        return None if found is None else secret_data(found)
+        """The values of a Secret by key; None when the Secret does not exist."""
+        document = self._informer(SECRETS).get(f"{namespace}/{name}")
+        return None if document is None else secret_data(document)
 
 
 class PodTokens:
-    """The service account tokens of one pod, each bound to it: when the pod goes they are worth nothing."""
+    """The service account tokens of one pod. A token is bound to the pod: it is not valid after the pod is deleted."""
 
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
@@ -104,26 +107,28 @@ class PodTokens:
         self._held: dict[TokenRequest, tuple[str, float]] = {}
 
     async def for_volumes(self, pod: Pod, volumes: Iterable[Mapping[str, Any]]) -> tuple[VolumeTokens, float]:
-        """The tokens that volumes project, and when (monotonic) the first has to be renewed; 0 without any.
+        """The tokens that volumes project, and the monotonic time at which the first must be renewed (0: no tokens).
 
         Raises: ApiError, ApiUnreachable.
         """
-        wanted = {wish for volume in volumes for wish in token_requests(volume)}
-        for wish in wanted:
-            held = self._held.get(wish)
-            if held is None or held[1] <= self._clock.monotonic():
-                self._held[wish] = await self._request(pod, wish)
-        tokens = {wish: self._held[wish][0] for wish in wanted}
-        return VolumeTokens(tokens, self._client.config.ca), min((self._held[wish][1] for wish in wanted), default=0.0)
+        requests = {request for volume in volumes for request in token_requests(volume)}
+        for request in requests:
+            token = self._held.get(request)
+            if token is None or token[1] <= self._clock.monotonic():
+                self._held[request] = await self._request(pod, request)
+        tokens = {request: self._held[request][0] for request in requests}
+        return VolumeTokens(tokens, self._client.config.ca), min(
+            (self._held[request][1] for request in requests), default=0.0
+        )
 
-    async def _request(self, pod: Pod, wish: TokenRequest) -> tuple[str, float]:
+    async def _request(self, pod: Pod, request: TokenRequest) -> tuple[str, float]:
         meta = pod.metadata
         spec: Json = {
-            "expirationSeconds": wish.life_s,
+            "expirationSeconds": request.life_s,
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid},
         }
-        if wish.audience:
-            spec["audiences"] = [wish.audience]
+        if request.audience:
+            spec["audiences"] = [request.audience]
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         account = pod.spec.service_account_name or "default"
         answer = await self._client.create(SERVICEACCOUNTS, body, meta.namespace, name=account, subresource="token")

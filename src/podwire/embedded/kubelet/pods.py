@@ -1,7 +1,8 @@
-"""The pods of a node: which worker runs which pod, also across a restart of the kubelet.
+"""The workers of a node's pods, also after a restart of the kubelet.
 
-A worker belongs to a uid, not to a name: a StatefulSet's pod that was replaced has two for a while. At the start the
-records on disk are matched with the API's list: pods in both are adopted, pods that are only on disk are removed.
+A worker belongs to a uid, not to a name: while a StatefulSet's pod is being replaced, two workers have pods with one
+name. When the kubelet starts, it compares the records on disk with the API's list: pods in both are adopted, pods that
+are only on disk are removed.
 """
 
 import asyncio
@@ -30,11 +31,11 @@ class PodWorkers:
 
     @property
     def states(self) -> list[PodState]:
-        """The state of every pod on the node, also of those that are being removed."""
+        """The state of every pod on the node, including pods that are being removed."""
         return [worker.state for worker in self.workers.values()]
 
     def by_name(self, namespace: str, name: str) -> PodState | None:
-        """The state of the pod that has this name now."""
+        """The state of the pod that has this name in the API; None when there is no such pod on the node."""
         for state in self.states:
             meta = state.pod.metadata
             if (meta.namespace, meta.name) == (namespace, name) and not state.gone:
@@ -45,20 +46,21 @@ class PodWorkers:
         """Adopts the pods of an earlier kubelet, then follows the API until cancelled."""
         await self._informer.synced.wait()
         self._records = {record.uid: record for record in self._read_records()}
-        wanted = {pod.metadata.uid for pod in self._informer.objects.values()}
+        uids = {pod.metadata.uid for pod in self._informer.objects.values()}
         self._informer.subscribe(self._changed)
         for uid, record in self._records.items():
-            if uid not in wanted:
-                self._log.info("removing a pod that the API no longer has", pod=f"{record.namespace}/{record.name}")
-                self._begin(_ghost(record), gone=True)
+            if uid not in uids:
+                pod = f"{record.namespace}/{record.name}"
+                self._log.info("removing a pod that was deleted while the kubelet was stopped", pod=pod)
+                self._begin(_deleted_pod(record), gone=True)
         self._clear_cgroups()
         await self._collect()
         await asyncio.get_running_loop().create_future()
 
     def _read_records(self) -> list[PodRecord]:
         directory = self._node.host.state / "pods"
-        found = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
-        return [record for record in found if record is not None]
+        records = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
+        return [record for record in records if record is not None]
 
     def _clear_cgroups(self) -> None:
         cgroup = self._node.host.cgroup
@@ -71,7 +73,7 @@ class PodWorkers:
         try:
             await self._node.host.network.collect(valid)
         except CniError as failure:
-            self._log.info("CNI GC failed", problem=failure)
+            self._log.info("the CNI command GC failed; addresses of lost pods may stay in use", problem=failure)
 
     def _changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -94,11 +96,11 @@ class PodWorkers:
         task.add_done_callback(lambda _: self.workers.pop(uid, None))
 
     def objects_changed(self, namespace: str) -> None:
-        """A ConfigMap or Secret of a namespace changed."""
+        """Updates the volumes of a namespace's pods, because a ConfigMap or Secret of the namespace has changed."""
         for worker in self.workers.values():
             if worker.state.pod.metadata.namespace == namespace:
                 worker.refresh_volumes()
 
 
-def _ghost(record: PodRecord) -> Pod:
+def _deleted_pod(record: PodRecord) -> Pod:
     return Pod(metadata=ObjectMeta(uid=record.uid, namespace=record.namespace, name=record.name))

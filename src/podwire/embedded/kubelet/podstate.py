@@ -1,9 +1,10 @@
-"""What the kubelet knows of one pod: its object, its containers, its sandbox, and how far it has come.
+"""The kubelet's state of one pod: its object, its containers, its sandbox and its final phase.
 
-The classes that act on a pod share this state and do not know the worker that calls them. References go one way:
+The classes that act on a pod share this state and do not know the worker that calls them. References go in one
+direction:
 
     PodWorker -> Containers -> Probes -> Stopper -> PodState -> NodeContext
-              -> InputProvider, Reporter, SandboxStarter, Remover -> PodState
+              -> InputProvider, StatusReporter, SandboxStarter, Remover -> PodState
 """
 
 import asyncio
@@ -36,21 +37,21 @@ class PodState:
         self.exit_codes = ExitCodes()
         self.target = PodTarget(sandbox, self.exit_codes)
         self.gone = False
-        """Whether the object is no longer in the API."""
+        """Whether the pod's object was deleted from the API."""
         self.leaving = False
-        """Whether the pod has ended or is being deleted: no container is started again."""
+        """Whether the pod has ended or is being deleted: no container starts again."""
         self.verdict = PodVerdict()
-        """The final phase, once it is decided."""
+        """The final phase and its reason; empty while the pod has not ended."""
         self.conditions: tuple[Condition, ...] = pod.status.conditions
-        """The conditions that the API holds: those of the kubelet and those of other writers."""
+        """The conditions in the API: those of the kubelet and those of other writers."""
         self.containers: dict[str, ContainerState] = {}
         self.exits: dict[str, asyncio.Event] = {}
-        """By container: set while it does not run."""
+        """An event for each container, set while the container does not run."""
         self.command_contexts: dict[str, CommandContext] = {}
         self._add_containers(pod)
 
     def _add_containers(self, pod: Pod) -> None:
-        """Adds the containers that are new: all of them at first, ephemeral ones later."""
+        """Adds new containers: all containers at the first call, ephemeral containers later."""
         spec = pod.spec
         for container in spec.init_containers + spec.containers + spec.ephemeral_containers:
             if container.name not in self.containers:
@@ -60,7 +61,7 @@ class PodState:
                 self.exits[container.name] = asyncio.Event()
 
     def update(self, pod: Pod) -> None:
-        """Takes a new version of the object; the kubelet's own conditions stay as they were written last."""
+        """Takes a new version of the object; the kubelet's own conditions stay as the kubelet wrote them last."""
         self.pod = pod
         self._add_containers(pod)
         own = tuple(c for c in self.conditions if c.type in _OWN_CONDITIONS)
@@ -69,7 +70,7 @@ class PodState:
 
     @property
     def deleting(self) -> bool:
-        """Whether the pod is to leave the node."""
+        """Whether the pod must be removed from the node."""
         return self.gone or self.pod.metadata.deletion_timestamp is not None
 
     def now(self) -> float:
@@ -77,11 +78,11 @@ class PodState:
         return self.node.clock.monotonic()
 
     def command_context(self, container: str) -> CommandContext:
-        """The environment of commands in a container; an empty one when an earlier kubelet started the container."""
+        """The environment of commands in a container; empty when an earlier kubelet started the container."""
         return self.command_contexts.get(container) or CommandContext(container, {})
 
     def fields(self) -> PodFields:
-        """What the downward API shows."""
+        """The fields for the downward API."""
         node = self.node
         return PodFields(self.pod, node.host.node, self.sandbox.record.ips, node.host.addresses, node.allocatable)
 

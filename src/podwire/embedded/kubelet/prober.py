@@ -1,7 +1,8 @@
 """Runs the probes of one container's run.
 
-One task per probe: it waits, asks, records, and calls ``changed`` when the verdict turns. Readiness and liveness
-wait for the startup probe. A container without a readiness probe is ready while it runs.
+Each probe has a task. The task waits, sends a request, records the result, and calls ``changed`` when the result
+changes. Readiness and liveness probes start when the startup probe has passed. A container without a readiness probe is
+ready while it runs.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ from podwire.runtime.tasks import TaskSet
 
 
 class ProbeResults(msgspec.Struct):
-    """What the probes say of a container's run."""
+    """The results of a container's probes."""
 
     started: bool = False
     ready: bool = False
     kill: str = ""
-    """Why the container has to be stopped; empty while it is well."""
+    """Why the container must be stopped; empty while its probes pass."""
 
 
 Changed = Callable[[ProbeKind, ProbeState, RequestOutcome], None]
@@ -43,10 +44,10 @@ class Prober:
         self._tasks = TaskSet(lambda name, failure: None)
         self.verdicts = ProbeResults()
         self.first_readiness = asyncio.Event()
-        """Set after the first answer of the readiness probe, or when there is none to wait for."""
+        """Set after the first result of the readiness probe, or at once when no result comes soon."""
 
     def begin(self, *, ready: bool = False) -> None:
-        """Starts probing; ``ready`` is the verdict that a former kubelet had reached."""
+        """Starts the probes; ``ready`` is the result of an earlier kubelet."""
         container = self._container
         probe = container.readiness_probe
         self.verdicts.started = ready or container.startup_probe is None
@@ -96,7 +97,7 @@ class Prober:
         self._changed(state.kind, state, outcome)
 
     async def ask(self, probe: Probe) -> RequestOutcome:
-        """One probe."""
+        """Sends one probe and returns its outcome."""
         timeout_s = float(max(1, probe.timeout_seconds))
         ports = self._container.ports
         address = self._target.address
@@ -111,5 +112,5 @@ class Prober:
         return RequestOutcome(True)
 
     async def end(self) -> None:
-        """Stops probing."""
+        """Stops the probes."""
         await self._tasks.close()

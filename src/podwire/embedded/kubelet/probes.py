@@ -1,4 +1,4 @@
-"""The probes of one pod: a prober for each running container, and what their verdicts lead to."""
+"""The probes of one pod: a prober for each running container, and the actions that follow from their results."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ _POST_START_S = 3600.0
 
 
 class Probes:
-    """Begins and ends the probing of containers; a container that fails its probe is stopped."""
+    """Starts and ends the probes of containers, and stops a container whose startup or liveness probe fails."""
 
     def __init__(self, state: PodState, stopper: Stopper) -> None:
         self._state = state
@@ -26,7 +26,7 @@ class Probes:
     def begin(self, container: ContainerState, *, ready: bool = False) -> None:
         """Runs the postStart hook of a new container, then probes it.
 
-        ``ready``: an earlier kubelet had found the container ready; it is so until a probe says otherwise.
+        ``ready``: the container was ready under an earlier kubelet; it stays ready until a probe fails.
         """
         spec, state = container.spec, self._state
 
@@ -50,7 +50,7 @@ class Probes:
             self._state.node.start_task("end probes", prober.end)
 
     async def settle(self) -> None:
-        """Waits a moment for the first result of readiness probes, so that one report tells it."""
+        """Waits up to 50 ms for the first results of readiness probes, so that the next report includes them."""
         waits = [p.first_readiness.wait() for p in self._probers.values() if not p.first_readiness.is_set()]
         if waits:
             try:

@@ -1,12 +1,12 @@
-"""The verdict of a probe as a state machine over its results. Pure.
+"""The state of a probe, computed from its results. Pure.
 
-A readiness probe begins unready and a startup probe unstarted; a liveness probe begins well. A verdict turns after
-``successThreshold`` successes or ``failureThreshold`` failures in a row. A startup probe that has passed is never
-asked again; the other two wait for it.
+Readiness and startup probes begin as failed, a liveness probe begins as passed. The state changes after
+``successThreshold`` successes or ``failureThreshold`` failures in a row. A startup probe that has passed is not sent
+again; readiness and liveness probes start then.
 
-One deviation from the kubelet, for the sake of short waits: until a readiness or startup probe has succeeded once,
-it is asked again after 0.1 s, doubling up to its period, and these early failures do not count. Source: kubernetes
-pkg/kubelet/prober.
+In one point this differs from Kubernetes' kubelet, so that pods are ready sooner: until a readiness or startup probe
+has succeeded once, it is sent again after 0.1 s, with delays that double up to the probe's period, and these early
+failures do not count. Source: kubernetes pkg/kubelet/prober.
 """
 
 from enum import Enum
@@ -19,7 +19,7 @@ _EARLY_S = 0.1
 
 
 class ProbeKind(Enum):
-    """What a probe decides."""
+    """The purpose of a probe."""
 
     STARTUP = "Startup"
     LIVENESS = "Liveness"
@@ -27,7 +27,7 @@ class ProbeKind(Enum):
 
 
 class ProbeState(msgspec.Struct):
-    """One probe of one container's run."""
+    """The state of one probe in one run of a container."""
 
     kind: ProbeKind
     probe: Probe
@@ -35,7 +35,9 @@ class ProbeState(msgspec.Struct):
     successes: int = 0
     failures: int = 0
     early_s: float = _EARLY_S
+    """Seconds until the next probe while the probe has never succeeded."""
     ever: bool = False
+    """Whether the probe has succeeded once."""
 
     @classmethod
     def begin(cls, kind: ProbeKind, probe: Probe) -> "ProbeState":
@@ -47,7 +49,7 @@ class ProbeState(msgspec.Struct):
         return float(self.probe.initial_delay_seconds)
 
     def record(self, success: bool) -> float:  # noqa: FBT001
-        """Takes one result and returns the seconds until the next probe; ``good`` is the verdict."""
+        """Takes one result, updates ``good`` and returns the seconds until the next probe."""
         period = float(max(1, self.probe.period_seconds))
         if success:
             self.ever = True
@@ -66,6 +68,6 @@ class ProbeState(msgspec.Struct):
 
     @property
     def failed(self) -> bool:
-        """Whether the container has to be stopped: liveness lost, or never started up."""
+        """Whether the container must be stopped: the liveness or startup probe has reached its failure threshold."""
         over = self.failures >= max(1, self.probe.failure_threshold)
         return over and self.kind is not ProbeKind.READINESS and not self.good

@@ -1,8 +1,8 @@
 """Removes a pod from the node: its containers, its sandbox, its object and its directory, in this order.
 
-First the containers (:mod:`podwire.embedded.kubelet.stopping`), then shim, cgroup, CNI DEL and namespace, then the
-object (grace 0, by uid), then the directory. A CNI DEL that fails is repeated; the object stays until it succeeds, so
-that an address is not forgotten.
+The order is: containers (:mod:`podwire.embedded.kubelet.stopping`); shim, cgroup, CNI DEL and network namespace; the
+object (grace period 0, by uid); the directory. A CNI DEL that fails is repeated. The object stays until DEL succeeds,
+so that the pod's address is released.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from podwire.runtime.backoff import Backoff
 
 
 class Remover:
-    """The end of one pod."""
+    """Removes one pod."""
 
     def __init__(self, state: PodState, stopper: Stopper, reporter: StatusReporter) -> None:
         self._state = state
@@ -27,7 +27,7 @@ class Remover:
         self._backoff = Backoff(0.5, 15.0)
 
     async def release(self) -> None:
-        """Takes a pod that has succeeded or failed off the network; its records and logs stay."""
+        """Removes the sandbox of a pod that has succeeded or failed; its records and logs stay."""
         state = self._state
         state.leaving = True
         await self._stopper.stop_all()
@@ -35,7 +35,7 @@ class Remover:
             self._retry()
 
     async def remove(self) -> bool:
-        """Removes a pod that is being deleted; False when something has to be tried again."""
+        """Removes a pod that is being deleted; False when a step failed and the call must be repeated."""
         state = self._state
         state.leaving = True
         await self._stopper.stop_all()
@@ -62,8 +62,9 @@ class Remover:
         except NotFound:
             return True
         except (ApiError, ApiUnreachable, ProtocolError) as failure:
-            if isinstance(failure, ApiError) and failure.code == 409:  # Another pod has the name by now.
+            if isinstance(failure, ApiError) and failure.code == 409:  # Another pod has this name now.
                 return True
-            self._log.warning("pod not deleted", pod=f"{meta.namespace}/{meta.name}", problem=failure)
+            pod = f"{meta.namespace}/{meta.name}"
+            self._log.warning("cannot delete the pod's object; trying again", pod=pod, problem=failure)
             return False
         return True

@@ -1,9 +1,9 @@
 """Writes a pod's status to the API.
 
-1. Reports are few: one when the pod is Ready (or has a problem to show), in between at most one each 0.3 s.
-2. One patch is on its way at a time. The API could store two patches in one order and answer them in the other; the
-   reporter would then take the older status for the stored one, and never correct it.
-3. While the API is away the pod goes on, and the report is made when it is back.
+1. A change of the phase or of a condition is reported at once, other changes at most once in 0.3 s.
+2. Only one patch is sent at a time. The API server could store two patches in one order and answer them in another; the
+   reporter would then take the older status for the stored status, and never correct it.
+3. While the API server does not answer, the pod keeps running. The report is sent when the API server answers again.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _REPORT_EVERY_S = 0.3
 
 
 class StatusReporter:
-    """The reports of one pod."""
+    """Reports the status of one pod."""
 
     def __init__(self, state: PodState) -> None:
         self._state = state
@@ -35,7 +35,7 @@ class StatusReporter:
         self._report_at = 0.0
 
     async def report(self, *, urgent: bool = False) -> None:
-        """Patches the status when it differs from what was reported last, soon if not at once."""
+        """Patches the status when it differs from the last report: at once, or within 0.3 s when it can wait."""
         async with self._one_at_a_time:
             state = self._state
             status = state.render()
@@ -58,14 +58,15 @@ class StatusReporter:
         except NotFound:
             return
         except (ApiError, ApiUnreachable, ProtocolError) as failure:
-            self._log.warning("status not written", pod=f"{meta.namespace}/{meta.name}", problem=failure)
+            pod = f"{meta.namespace}/{meta.name}"
+            self._log.warning("cannot write the pod's status; trying again", pod=pod, problem=failure)
             state.wakeup.wake_in(self._backoff.next_delay_s())
             return
         self._backoff.reset()
         self._reported = status
         self._report_at = state.now()
         if number(state.pod.metadata.resource_version) > number(answer["metadata"]["resourceVersion"]):
-            # Another writer's later change arrived before this answer did.
+            # A later change by another writer has arrived before this answer.
             state.conditions = state.pod.status.conditions
             return
         written = (answer.get("status") or {}).get("conditions") or ()

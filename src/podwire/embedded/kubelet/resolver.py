@@ -1,9 +1,13 @@
 """``/etc/resolv.conf``, ``/etc/hosts`` and the host name of a pod, as text. Pure.
 
-Rules by ``dnsPolicy`` as in kubernetes pkg/kubelet/network/dns: ClusterFirst gives the cluster's servers with the
-search list ``<namespace>.svc.<domain> svc.<domain> <domain>`` before the node's and ``ndots:5``; on the node's
-network it means Default; Default is the node's file; None is ``dnsConfig`` alone. Limits: 3 servers, 32 search
-domains, 2048 characters.
+Rules by ``dnsPolicy``, as in kubernetes pkg/kubelet/network/dns:
+
+- ClusterFirst: the cluster's servers, the search list ``<namespace>.svc.<domain> svc.<domain> <domain>`` before the
+  node's search list, and ``ndots:5``. For a pod in the node's network it means Default.
+- Default: the node's file.
+- None: ``dnsConfig`` alone.
+
+Limits: 3 servers, 32 search domains, 2048 characters of search domains.
 """
 
 from collections.abc import Iterable
@@ -18,7 +22,7 @@ _MAX_SEARCH_CHARACTERS = 2048
 
 
 class Resolver(msgspec.Struct, frozen=True):
-    """Servers, search domains and options in order; ``str()`` is the file."""
+    """Servers, search domains and options in order; ``str()`` is the text of the file."""
 
     servers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
@@ -32,18 +36,18 @@ class Resolver(msgspec.Struct, frozen=True):
 
 
 def parse_resolver(text: str) -> Resolver:
-    """The settings in a resolv.conf; of several search lines the last counts."""
+    """The settings in the text of a resolv.conf; the last of several search lines is used."""
     servers: list[str] = []
     searches: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     for raw in text.splitlines():
-        words = raw.split("#")[0].split(";")[0].split()
-        if len(words) >= 2 and words[0] == "nameserver":
-            servers.append(words[1])
-        elif words and words[0] in ("search", "domain"):
-            searches = tuple(word if word == "." else word.rstrip(".") for word in words[1:])
-        elif words and words[0] == "options":
-            options = tuple(words[1:])
+        fields = raw.split("#")[0].split(";")[0].split()
+        if len(fields) >= 2 and fields[0] == "nameserver":
+            servers.append(fields[1])
+        elif fields and fields[0] in ("search", "domain"):
+            searches = tuple(word if word == "." else word.rstrip(".") for word in fields[1:])
+        elif fields and fields[0] == "options":
+            options = tuple(fields[1:])
     return Resolver(tuple(servers), searches, options)
 
 
@@ -54,42 +58,42 @@ def pod_resolver(pod: Pod, node: Resolver, cluster_dns: Iterable[str], domain: s
         policy = "Default"
     servers = tuple(cluster_dns)
     if policy == "None":
-        found = Resolver()
+        resolver = Resolver()
     elif policy == "Default" or not servers:
-        found = node
+        resolver = node
     else:
         own = (f"{pod.metadata.namespace}.svc.{domain}", f"svc.{domain}", domain)
-        found = Resolver(servers, tuple(dict.fromkeys(own + node.searches)), ("ndots:5",))
-    return _limit(_merge(found, pod.spec.dns_config) if pod.spec.dns_config else found)
+        resolver = Resolver(servers, tuple(dict.fromkeys(own + node.searches)), ("ndots:5",))
+    return _limit(_merge(resolver, pod.spec.dns_config) if pod.spec.dns_config else resolver)
 
 
-def _merge(found: Resolver, config: PodDNSConfig) -> Resolver:
-    options = {option.partition(":")[0]: option for option in found.options}
+def _merge(resolver: Resolver, config: PodDNSConfig) -> Resolver:
+    options = {option.partition(":")[0]: option for option in resolver.options}
     for option in config.options:
         options[option.name] = option.name if option.value is None else f"{option.name}:{option.value}"
     return Resolver(
-        tuple(dict.fromkeys(found.servers + config.nameservers)),
-        tuple(dict.fromkeys(found.searches + config.searches)),
+        tuple(dict.fromkeys(resolver.servers + config.nameservers)),
+        tuple(dict.fromkeys(resolver.searches + config.searches)),
         tuple(options.values()),
     )
 
 
-def _limit(found: Resolver) -> Resolver:
-    searches = found.searches[:_MAX_SEARCHES]
+def _limit(resolver: Resolver) -> Resolver:
+    searches = resolver.searches[:_MAX_SEARCHES]
     while len(" ".join(searches)) > _MAX_SEARCH_CHARACTERS:
         searches = searches[:-1]
-    return Resolver(found.servers[:_MAX_SERVERS], searches, found.options)
+    return Resolver(resolver.servers[:_MAX_SERVERS], searches, resolver.options)
 
 
 def pod_hostname(pod: Pod, node: str) -> str:
-    """The host name: the node's on its network, else ``spec.hostname`` or the pod's name, 63 characters at most."""
+    """The node's name in the node's network, else ``spec.hostname`` or the pod's name, at most 63 characters."""
     if pod.spec.host_network:
         return node
     return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
 
 
 def pod_hosts(pod: Pod, ips: Iterable[str], hostname: str, domain: str, node_hosts: str) -> str:
-    """The text of /etc/hosts; on the node's network it is the node's, with the pod's aliases."""
+    """The text of /etc/hosts; in the node's network the node's file, with the pod's aliases."""
     if pod.spec.host_network:
         lines = ["# Managed by podwire: the node's own entries.", node_hosts.rstrip("\n")]
     else:

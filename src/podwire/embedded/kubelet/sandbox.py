@@ -1,8 +1,8 @@
-"""A pod's sandbox: network namespace, CNI attachment, cgroup and shim; made, found again, and taken away.
+"""A pod's sandbox: network namespace, CNI attachment, cgroup and shim. Creates, adopts and removes sandboxes.
 
-What exists is written to ``pod.json`` *before* it is made, so that a kubelet that was killed in the middle knows
-what to take away: an attachment that was begun is detached, a namespace that was named is removed. Shim and CNI
-ADD run side by side, since neither needs the other. On the node's network there is neither namespace nor ADD.
+Each part is written to ``pod.json`` *before* it is created, so a kubelet that was killed in the middle knows what it
+must remove: a started attachment is detached, a named network namespace is deleted. The shim starts while CNI ADD runs,
+since neither needs the other. A pod in the node's network has no network namespace and no CNI ADD.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _CGROUP_WAIT_S = 0.01
 
 
 class SandboxHost(msgspec.Struct, frozen=True):
-    """What sandboxes of one node share."""
+    """The settings and objects that all sandboxes of one node share."""
 
     node: str
     addresses: tuple[str, ...]
@@ -49,11 +49,11 @@ class SandboxHost(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> Path:
-        """The directory that every container mounts its root on."""
+        """The directory on which every container mounts its root."""
         return self.run / "root"
 
     def pod_dir(self, uid: str) -> Path:
-        """The pod's records, logs and volumes."""
+        """The directory of a pod's records, logs and volumes."""
         return self.state / "pods" / uid
 
 
@@ -73,12 +73,12 @@ def port_mappings(pod: Pod) -> tuple[dict[str, str | int], ...]:
 
 
 class Sandbox:
-    """The sandbox of one pod; ``client`` is there while its shim is."""
+    """The sandbox of one pod; ``client`` is None while the shim does not run."""
 
     def __init__(
         self, host: SandboxHost, record: PodRecord, event: Callable[[ShimAnswer], None], lost: Callable[[], None]
     ) -> None:
-        """``event`` gets what the shim reports; ``lost`` is called when the pod's shim process has ended by itself."""
+        """``event`` is called with each event of the shim, ``lost`` when the shim ends without :meth:`remove`."""
         self._host = host
         self._network = host.network
         self._event = event
@@ -95,7 +95,7 @@ class Sandbox:
 
     @property
     def containers(self) -> Path:
-        """Where the records and logs of its containers are."""
+        """The directory of the records and logs of the pod's containers."""
         return self.directory / "containers"
 
     @property
@@ -112,9 +112,9 @@ class Sandbox:
         return CniSandbox(record.sandbox, record.netns, record.namespace, record.name, record.uid, record.port_mappings)
 
     async def create(self, pod: Pod) -> None:
-        """Makes everything.
+        """Creates the network namespace, the attachment, the cgroup and the shim.
 
-        Raises: CniError, KernelError, ClusterError, OSError; nothing is left but what :meth:`remove` takes away.
+        Raises: CniError, KernelError, ClusterError, OSError; :meth:`remove` removes the parts that were created.
         """
         sandbox = secrets.token_hex(16)
         on_host = pod.spec.host_network
@@ -141,7 +141,7 @@ class Sandbox:
         self._save(ips=addresses(result), result=msgspec.Raw(msgspec.json.encode(result)))
 
     async def _start_shim_meanwhile(self, pod: Pod) -> None:
-        await self._host.clock.sleep(0)  # The plugin starts first; the shim is forked while it works.
+        await self._host.clock.sleep(0)  # Lets the plugin start first; the shim is forked while the plugin works.
         self._start_shim(pod)
 
     def _start_shim(self, pod: Pod) -> None:
@@ -166,7 +166,7 @@ class Sandbox:
         return self._host.run / f"{self.record.uid}.sock"
 
     def adopt(self) -> bool:
-        """Connects to the shim that a former kubelet left; False when it has gone."""
+        """Connects to the shim that an earlier kubelet started; False when the shim does not run any more."""
         if not is_running(self.record.shim_pid, self.record.shim_ticks):
             return False
         try:
@@ -181,9 +181,9 @@ class Sandbox:
             self._lost()
 
     async def remove(self) -> bool:
-        """Ends the shim with all its processes, detaches and removes the network; False when DEL failed.
+        """Ends the shim with all its processes, detaches the pod and deletes its network namespace.
 
-        To be called again when it failed; harmless when there is nothing.
+        Returns False when CNI DEL failed; the call must then be repeated. Does nothing when there is no sandbox.
         """
         self._closing = True
         if self.client is not None:
@@ -195,7 +195,7 @@ class Sandbox:
             try:
                 netns.delete(self.record.netns)
             except KernelError as failure:
-                self._log.warning("namespace not removed", netns=self.record.netns, problem=failure)
+                self._log.warning("cannot remove the network namespace", netns=self.record.netns, problem=failure)
         if detached and self.record.sandbox:
             self._save(sandbox="", netns="", attached=False, shim_pid=0, cgroup="")
         self._socket.unlink(missing_ok=True)
@@ -207,7 +207,8 @@ class Sandbox:
         try:
             await self._network.delete(self._attachment(), msgspec.json.decode(self.record.result))
         except CniError as failure:
-            self._log.warning("detaching failed", pod=f"{self.record.namespace}/{self.record.name}", problem=failure)
+            pod = f"{self.record.namespace}/{self.record.name}"
+            self._log.warning("the CNI command DEL failed; trying again", pod=pod, problem=failure)
             return False
         return True
 
@@ -224,7 +225,7 @@ class Sandbox:
 
 
 def kill_cgroup(cgroup: Path) -> bool:
-    """Kills what is in a cgroup and removes it; False while something in it still dies."""
+    """Kills the processes of a cgroup and removes the cgroup; False while a process has not ended yet."""
     try:
         (cgroup / "cgroup.kill").write_text("1", encoding="ascii")
         cgroup.rmdir()
@@ -236,7 +237,7 @@ def kill_cgroup(cgroup: Path) -> bool:
 
 
 def load_record(directory: Path) -> PodRecord | None:
-    """The record in a pod's directory, None when it is missing or torn."""
+    """The record in a pod's directory; None when the record is missing or damaged."""
     try:
         return msgspec.json.decode((directory / "pod.json").read_bytes(), type=PodRecord)
     except (OSError, msgspec.DecodeError):
@@ -244,6 +245,6 @@ def load_record(directory: Path) -> PodRecord | None:
 
 
 def explain(failure: Exception) -> str:
-    """The message of an event for a sandbox that could not be made."""
-    what = str(failure) if isinstance(failure, PodwireError | OSError) else repr(failure)
-    return f"Failed to create pod sandbox: {what}"
+    """The message of the Event when a sandbox cannot be created."""
+    problem = str(failure) if isinstance(failure, PodwireError | OSError) else repr(failure)
+    return f"Failed to create pod sandbox: {problem}"

@@ -1,4 +1,4 @@
-"""Starts the sandbox of a pod, again after a growing delay when that fails."""
+"""Starts the sandbox of a pod; after a failure the next try follows after a growing delay."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ _NETWORK_S = 0.1
 
 
 class SandboxStarter:
-    """Makes the sandbox of one pod."""
+    """Starts the sandbox of one pod."""
 
     def __init__(self, state: PodState, reporter: StatusReporter) -> None:
         self._state = state
@@ -24,9 +24,9 @@ class SandboxStarter:
         self._backoff = Backoff(0.5, 30.0)
 
     async def start(self) -> bool:
-        """Makes the sandbox; False when the node's network is not ready or making it failed, to be called again then.
+        """Creates the sandbox; False when the network is not ready or a step failed: call again after the wake-up.
 
-        A start that takes longer than a second is reported while it goes on.
+        When the start takes longer than a second, the pod's status is reported in the meantime.
         """
         state, node = self._state, self._state.node
         sandbox = state.sandbox

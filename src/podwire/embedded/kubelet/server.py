@@ -1,7 +1,7 @@
 """The kubelet's HTTP server: logs, exec, attach, port-forward, pods, health, metrics.
 
-TLS with a client certificate of the cluster's authority, for everything but ``/healthz``. The API server forwards
-``pods/log``, ``pods/exec``, ``pods/attach`` and ``pods/portforward`` here. Paths as in kubernetes
+Clients need a certificate of the cluster's authority for every path except ``/healthz``. The API server forwards
+``pods/log``, ``pods/exec``, ``pods/attach`` and ``pods/portforward`` to this server. Paths as in kubernetes
 pkg/kubelet/server/server.go.
 """
 
@@ -76,10 +76,10 @@ class KubeletServer:
     # -- logs
 
     def _logs(self, request: Request, segments: list[str]) -> Result:
-        found = self._find(segments)
-        if isinstance(found, Response):
-            return found
-        state, container = found
+        match = self._find(segments)
+        if isinstance(match, Response):
+            return match
+        state, container = match
         try:
             query = logs.parse_query(request.query(), self._clock.now())
         except ValueError as failure:
@@ -113,7 +113,7 @@ class KubeletServer:
         self, request: Request, known: tuple[str, ...], serve: Callable[[WebSocket, str], None]
     ) -> Result:  # fmt: skip
         if not is_upgrade(request):
-            # kubectl parses a text with a colon as YAML, and then shows nothing.
+            # kubectl parses a text with a colon as YAML and then prints no message at all.
             return text_response(400, "exec, attach and port-forward need WebSockets (kubectl 1.31 or newer)")
         protocol = choose_protocol(request.headers.get("sec-websocket-protocol", ""), known)
         if protocol is None:
@@ -126,17 +126,17 @@ class KubeletServer:
         self, segments: list[str], request: Request, serve: Callable[[remote.RemoteSession, Channels], None],
         *, command: bool,
     ) -> Result:  # fmt: skip
-        """A session at a running container; ``command`` says whether the client has to name a command."""
+        """Starts a session in a running container; ``command``: the client must name a command."""
         try:
             options = remote.parse_options(request.query_pairs())
         except ValueError as failure:
             return text_response(400, str(failure))
         if command and not options.command:
             return text_response(400, "you must specify at least 1 command for the container")
-        found = self._find(segments)
-        if isinstance(found, Response):
-            return found
-        state, container = found
+        match = self._find(segments)
+        if isinstance(match, Response):
+            return match
+        state, container = match
         if not container.running:
             return text_response(500, f'container not found ("{container.spec.name}")')
         session = remote.RemoteSession(state, container.spec.name, options, self._tasks)

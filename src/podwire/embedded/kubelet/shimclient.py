@@ -1,8 +1,8 @@
 """The kubelet's side of a shim's socket.
 
-One :class:`ShimClient` per pod: requests are numbered, answers come back in any order, events go to a callback.
-It works on the bare socket because descriptors travel with the requests. When the connection ends, every open
-request fails and ``lost`` is called once.
+The kubelet has one :class:`ShimClient` per pod. Requests have numbers, answers arrive in any order, events go to a
+callback. The client uses the socket without asyncio streams, because descriptors travel with the requests. When the
+connection ends, all open requests fail and ``lost`` is called once.
 """
 
 import asyncio
@@ -22,13 +22,16 @@ _ANSWER_S = 30.0
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at ``path``, which is replaced; reached through its directory, so the path may be long."""
+    """A listening socket at ``path``, which replaces an older socket.
+
+    The socket is bound through a descriptor of its directory, so ``path`` may be longer than a socket address.
+    """
     path.unlink(missing_ok=True)
-    made = socket.socket(socket.AF_UNIX)
+    listener = socket.socket(socket.AF_UNIX)
     with _directory(path) as directory:
-        made.bind(f"/proc/self/fd/{directory.fileno()}/{path.name}")
-    made.listen(4)
-    return made
+        listener.bind(f"/proc/self/fd/{directory.fileno()}/{path.name}")
+    listener.listen(4)
+    return listener
 
 
 class _Directory:
@@ -69,27 +72,27 @@ class ShimClient:
     def connect(cls, path: Path, event: Callable[[ShimAnswer], None], lost: Callable[[], None]) -> "ShimClient":
         """Connects to the shim that listens at ``path``.
 
-        Raises: OSError when none does.
+        Raises: OSError when no shim listens there.
         """
-        made = socket.socket(socket.AF_UNIX)
+        connection = socket.socket(socket.AF_UNIX)
         try:
             with _directory(path) as directory:
-                made.connect(f"/proc/self/fd/{directory.fileno()}/{path.name}")
+                connection.connect(f"/proc/self/fd/{directory.fileno()}/{path.name}")
         except OSError:
-            made.close()
+            connection.close()
             raise
-        made.setblocking(False)
-        return cls(made, event, lost)
+        connection.setblocking(False)
+        return cls(connection, event, lost)
 
     async def start(self, order: ContainerOrder) -> ShimAnswer:
-        """Starts a container; the answer has its pid, and the problem when it did not start.
+        """Starts a container; the answer has the pid, and the problem when the container did not start.
 
         Raises: ClusterError when the pod's shim process has ended.
         """
         return await self._ask(ShimRequest(number=self._next(), verb="start", start=order, container=order.name))
 
     async def exec(self, order: ExecOrder, fds: Sequence[int]) -> ShimAnswer:
-        """Runs a program with three descriptors as its standard ones; its end comes as an event with its pid.
+        """Runs a program with three descriptors as input, output and errors; an event with its pid reports its end.
 
         Raises: ClusterError.
         """
@@ -103,7 +106,7 @@ class ShimClient:
         await self._ask(ShimRequest(number=self._next(), verb="signal", container=container, signal=number, pid=pid))
 
     async def attach(self, container: str, fds: Sequence[int]) -> ShimAnswer:
-        """Copies a container's output to ``fds[0]`` and errors to ``fds[1]``, and feeds its input from ``fds[2]``.
+        """Copies a container's output to ``fds[0]`` and its errors to ``fds[1]``, and feeds its input from ``fds[2]``.
 
         Raises: ClusterError.
         """
@@ -119,7 +122,7 @@ class ShimClient:
         self.close()
 
     def close(self) -> None:
-        """Leaves the shim alone."""
+        """Closes the connection; the shim and its containers keep running."""
         if self.open:
             self.open = False
             self._loop.remove_reader(self._socket)

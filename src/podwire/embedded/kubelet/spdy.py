@@ -1,9 +1,9 @@
-"""SPDY/3.1 as kubectl's port-forward speaks it, the server's side. Pure: bytes in, events and bytes out.
+"""The server's side of SPDY/3.1, as kubectl's port-forward uses it. Pure: bytes in, events and bytes out.
 
-A connection carries streams that the client opens with headers; data flows both ways until each side has sent FIN.
-Header blocks are compressed with one zlib stream per direction and a dictionary that the protocol defines. Flow
-control windows are neither kept nor enforced, as in moby/spdystream, which is on the other side.
-Source: the SPDY Protocol, draft 3.1, sections 2.2 and 2.6.10.
+A connection carries streams. The client opens a stream with headers; data flows in both directions until each side has
+sent FIN. Header blocks are compressed with one zlib stream per direction and a dictionary that the protocol defines.
+Flow control windows are neither kept nor enforced, as in moby/spdystream, the client's library. Source: the SPDY
+Protocol, draft 3.1, sections 2.2 and 2.6.10.
 """
 
 import struct
@@ -62,7 +62,7 @@ class Data(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """The client broke a stream off."""
+    """The client aborted a stream."""
 
     stream: int
 
@@ -71,7 +71,7 @@ Event = Opened | Data | Reset
 
 
 class SpdySession:
-    """One connection."""
+    """The protocol state of one connection."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -127,16 +127,16 @@ class SpdySession:
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def accept(self, stream: int) -> bytes:
-        """The answer that opens a stream from this side."""
+        """The frame that accepts a stream."""
         block = self._deflate.compress(struct.pack("!I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         return _frame(SYN_REPLY, 0, struct.pack("!I", stream) + block)
 
     def refuse(self, stream: int) -> bytes:
-        """The answer that refuses a stream."""
+        """The frame that refuses a stream."""
         return _frame(RST_STREAM, 0, struct.pack("!II", stream, REFUSED))
 
     def send(self, stream: int, data: bytes, *, fin: bool = False) -> bytes:
-        """Data on a stream."""
+        """The frame that carries data on a stream; ``fin`` ends the stream in this direction."""
         return struct.pack("!I", stream) + bytes((FIN if fin else 0,)) + len(data).to_bytes(3, "big") + data
 
 

@@ -1,8 +1,8 @@
-"""A pod's status as the API shows it: a pure function from containers' states.
+"""A pod's status in the API, computed from the states of its containers. Pure.
 
-Conditions, phases and reasons follow kubernetes pkg/kubelet/status and kubelet_pods.go (getPhase). The result is
-what a strategic merge patch of ``pods/status`` carries: conditions that others set are left alone, a condition's
-transition time changes with its status only.
+Conditions, phases and reasons follow kubernetes pkg/kubelet/status and kubelet_pods.go (getPhase). The result is the
+content of a strategic merge patch of ``pods/status``: conditions of other writers stay, and the transition time of a
+condition changes only when its status changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,20 +19,20 @@ ID_SCHEME: Final = "podwire://"
 
 
 class PodVerdict(msgspec.Struct, frozen=True):
-    """What the status says of the pod besides its containers; empty where it is not known yet."""
+    """The facts of a pod's status that do not come from its containers; empty where they are not known yet."""
 
     host_ips: tuple[str, ...] = ()
     ips: tuple[str, ...] = ()
     start_time: str = ""
     up: bool = False
     phase: str = ""
-    """A phase that is decided: Succeeded or Failed."""
+    """Succeeded or Failed; empty while the pod has not ended."""
     reason: str = ""
     message: str = ""
 
 
 def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVerdict, now: str) -> Json:
-    """The status; ``now`` is the time for conditions that changed against ``pod.status``."""
+    """The status; ``now`` is the transition time of conditions whose status differs from ``pod.status``."""
     spec = pod.spec
     known = dict(states)
     phase = verdict.phase or _phase(pod, known)
@@ -95,34 +95,34 @@ def _conditions(pod: Pod, phase: str, unready: list[str], *, done_init: bool, up
     init_reason = ("", "") if done_init else ("ContainersNotInitialized", "containers with incomplete status")
     if ended and phase == "Succeeded":
         init_reason = ("PodCompleted", "")
-    wanted = (
+    conditions = (
         ("PodReadyToStartContainers", up and not ended, "", ""),
         ("Initialized", done_init, *init_reason),
         ("Ready", containers_ready and not gates, *gate_reason),
         ("ContainersReady", containers_ready, reason, message),
         ("PodScheduled", True, "", ""),
     )
-    return [_condition(pod, kind, holds, why, text, now) for kind, holds, why, text in wanted]
+    return [_condition(pod, kind, holds, cause, text, now) for kind, holds, cause, text in conditions]
 
 
 def _condition(pod: Pod, kind: str, holds: bool, reason: str, message: str, now: str) -> Json:  # noqa: PLR0913
     state = "True" if holds else "False"
     before = next((c for c in pod.status.conditions if c.type == kind), None)
     since = before.last_transition_time if before is not None and before.status == state else None
-    found: Json = {"type": kind, "status": state, "lastProbeTime": None, "lastTransitionTime": since or now}
-    found["reason"] = reason or None
-    found["message"] = message or None
-    return found
+    condition: Json = {"type": kind, "status": state, "lastProbeTime": None, "lastTransitionTime": since or now}
+    condition["reason"] = reason or None
+    condition["message"] = message or None
+    return condition
 
 
 def _open_gates(pod: Pod) -> list[str]:
-    held = {c.type: c.status for c in pod.status.conditions}
+    statuses = {c.type: c.status for c in pod.status.conditions}
     names = [str(gate.get("conditionType", "")) for gate in pod.spec.readiness_gates]
     return [
         f'corresponding condition of pod readiness gate "{name}" '
-        + ("does not exist." if name not in held else f"is not True: {held[name]}")
+        + ("does not exist." if name not in statuses else f"is not True: {statuses[name]}")
         for name in names
-        if held.get(name) != "True"
+        if statuses.get(name) != "True"
     ]
 
 
@@ -162,8 +162,8 @@ def _reasoned(waiting: tuple[str, str]) -> Json:
 
 
 def terminated(record: ContainerRecord) -> Json:
-    """The ``terminated`` state of a run that is over."""
-    found: Json = {
+    """The ``terminated`` state of a container run that has ended."""
+    state: Json = {
         "exitCode": record.code,
         "reason": record.reason,
         "startedAt": record.started_at,
@@ -171,37 +171,36 @@ def terminated(record: ContainerRecord) -> Json:
         "containerID": ID_SCHEME + record.id,
     }
     if record.signal:
-        found["signal"] = record.signal
+        state["signal"] = record.signal
     if record.message:
-        found["message"] = record.message
-    return {"terminated": found}
+        state["message"] = record.message
+    return {"terminated": state}
 
 
 def qos_class(pod: Pod) -> str:
     """Guaranteed, Burstable or BestEffort, from cpu and memory of all containers."""
-    held = [c.resources for c in pod.spec.init_containers + pod.spec.containers]
+    resources = [c.resources for c in pod.spec.init_containers + pod.spec.containers]
     kinds = ("cpu", "memory")
-    if not any(r.requests.get(k) or r.limits.get(k) for r in held for k in kinds):
+    if not any(r.requests.get(k) or r.limits.get(k) for r in resources for k in kinds):
         return "BestEffort"
-    pairs = [(r.limits.get(k), r.requests.get(k)) for r in held for k in kinds]
+    pairs = [(r.limits.get(k), r.requests.get(k)) for r in resources for k in kinds]
     same = all(limit and str(request or limit) == str(limit) for limit, request in pairs)
     return "Guaranteed" if same else "Burstable"
 
 
-def same_status(one: Json, other: Json, ignore: Iterable[str] = ()) -> bool:
-    """Whether two rendered statuses say the same."""
+def same_status(first: Json, second: Json, ignore: Iterable[str] = ()) -> bool:
+    """Whether two rendered statuses are equal apart from the fields in ``ignore``."""
     skip: Callable[[str], bool] = frozenset(ignore).__contains__
-    return {k: v for k, v in one.items() if not skip(k)} == {k: v for k, v in other.items() if not skip(k)}
+    return {k: v for k, v in first.items() if not skip(k)} == {k: v for k, v in second.items() if not skip(k)}
 
 
 def is_news(status: Json, before: Json) -> bool:
-    """Whether others wait for this: the phase or a condition turned."""
+    """Whether the status must be reported at once: the phase or the status of a condition has changed."""
     if not before:
         phase: str = status["phase"]
         return phase != "Pending"
 
-    def turns(rendered: Json) -> list[tuple[str, str]]:
+    def states(rendered: Json) -> list[tuple[str, str]]:
         return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
 
-    now, then = turns(status), turns(before)
-    return now != then
+    return states(status) != states(before)

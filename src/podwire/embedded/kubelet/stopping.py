@@ -1,8 +1,8 @@
 """Stops containers: preStop hook, SIGTERM, grace period, SIGKILL.
 
-When a pod ends, its main containers are stopped together (SIGKILL when the grace period is over), then its sidecars one
-by one from the last to the first within what is left of the grace period. A deletion that is repeated with a shorter
-grace period, or an object that has gone, shortens a stop that is under way.
+When a pod ends, its main containers are stopped together. Then its sidecars are stopped one by one, from the last to
+the first, in the rest of the grace period. SIGKILL follows when the grace period is over. A second deletion with a
+shorter grace period, or the removal of the object, shortens a stop that has begun.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ class Stopper:
         self._log = Log("kubelet.pod")
         self._hurry = asyncio.Event()
         self._stopping: set[str] = set()
-        self._asked: tuple[str | None, int | None] = (None, None)
+        self._deletion: tuple[str | None, int | None] = (None, None)
         self._until = math.inf
 
     def hurry(self) -> None:
-        """The object changed: stops that are under way look at their deadline again."""
+        """Makes running stops compute their deadline again, because the object has changed."""
         self._hurry.set()
 
     def _deadline(self) -> float:
-        """When SIGKILL comes, on the monotonic clock."""
+        """The monotonic time of SIGKILL."""
         state = self._state
         now = state.now()
         if state.gone:
@@ -45,12 +45,12 @@ class Stopper:
         meta = state.pod.metadata
         if meta.deletion_timestamp is None:
             return now + self._grace_s()
-        asked = (meta.deletion_timestamp, meta.deletion_grace_period_seconds)
-        if asked != self._asked:
-            # The time stamp has whole seconds, rounded down; the grace period counts from when we see it.
+        deletion = (meta.deletion_timestamp, meta.deletion_grace_period_seconds)
+        if deletion != self._deletion:
+            # The deletion time is rounded down to seconds; the grace period starts when the kubelet sees the deletion.
             left = (parse_rfc3339(meta.deletion_timestamp) - state.node.clock.now()).total_seconds() + 1.0
             grace = max(0.0, min(left, float(meta.deletion_grace_period_seconds or 0)))
-            self._asked, self._until = asked, min(self._until, now + grace)
+            self._deletion, self._until = deletion, min(self._until, now + grace)
         return self._until
 
     def _grace_s(self) -> float:
@@ -58,7 +58,7 @@ class Stopper:
         return float(_DEFAULT_GRACE_S if grace is None else grace)
 
     def stop_unhealthy(self, container: ContainerState, reason: str) -> None:
-        """Stops a container whose probe or hook failed; it is started again as its restart policy says."""
+        """Stops a container whose probe or hook failed; its restart policy decides whether it starts again."""
         name = container.spec.name
         if name in self._stopping or self._state.leaving:
             return
@@ -66,7 +66,7 @@ class Stopper:
         self._state.node.start_task("stop", self._stop, container)
 
     async def _stop(self, container: ContainerState) -> None:
-        """Stops one container; returns when it has ended, or cannot be ended."""
+        """Stops one container; returns when it has ended, or 10 seconds after SIGKILL."""
         name = container.spec.name
         if name in self._stopping:
             await self._state.exits[name].wait()
@@ -98,10 +98,10 @@ class Stopper:
             try:
                 await client.signal(name, number)
             except ClusterError as failure:
-                self._log.warning("signal not sent", container=name, problem=failure)
+                self._log.warning("cannot send the signal", container=name, signal=number, problem=failure)
 
     async def _ended(self, container: ContainerState, deadline: float) -> bool:
-        """Waits for the container's end; False at the deadline, which a change of the object may bring forward."""
+        """Waits for the container's end; False at the deadline, which a change of the object may make earlier."""
         state, tasks = self._state, self._state.node.tasks
         while container.running and state.sandbox.up:
             if state.deleting:
@@ -120,7 +120,7 @@ class Stopper:
         return True
 
     async def stop_all(self) -> None:
-        """Stops every container of the pod; returns when they have ended, or cannot be ended."""
+        """Stops all containers of the pod; returns when they have ended, or 10 seconds after SIGKILL."""
         state = self._state
         mains = [c for c in state.containers.values() if c.running and not c.sidecar]
         sidecars = [c for c in state.containers.values() if c.running and c.sidecar]

@@ -19,14 +19,14 @@ _HEAD = 16 << 10
 
 
 class RequestOutcome(msgspec.Struct, frozen=True):
-    """Whether it went well, and what to say when not."""
+    """Whether a probe or hook succeeded, and the message for an Event when it failed."""
 
     success: bool
     message: str = ""
 
 
 def port_number(port: int | str, ports: tuple[ContainerPort, ...]) -> int:
-    """The number of a port given by number or by a container port's name; 0 when there is no such name."""
+    """The number of a port that a probe names by number or by a container port's name; 0 when the name is unknown."""
     if isinstance(port, int):
         return port
     if port.isdigit():
@@ -39,7 +39,7 @@ def _shown(host: str) -> str:
 
 
 async def get_http(action: HTTPGetAction, address: str, port: int, timeout_s: float) -> RequestOutcome:
-    """One GET."""
+    """Sends one GET request."""
     host = action.host or address
     path = action.path if action.path.startswith("/") else f"/{action.path}"
     url = f"{action.scheme.lower()}://{_shown(host)}:{port}{path}"
@@ -79,7 +79,7 @@ def _explain(failure: Exception, host: str, port: int) -> str:
 
 
 async def open_tcp(action: TCPSocketAction, address: str, port: int, timeout_s: float) -> RequestOutcome:
-    """One connection."""
+    """Opens and closes one connection."""
     host = action.host or address
     try:
         async with asyncio.timeout(timeout_s):
@@ -93,7 +93,7 @@ async def open_tcp(action: TCPSocketAction, address: str, port: int, timeout_s: 
 
 
 async def check_grpc(action: GRPCAction, address: str, timeout_s: float) -> RequestOutcome:
-    """One call of the health service."""
+    """Calls the gRPC health service once."""
     answer = HealthAnswer()
     try:
         async with asyncio.timeout(timeout_s):

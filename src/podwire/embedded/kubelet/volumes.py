@@ -1,10 +1,12 @@
-"""The files of a pod's volumes: which content each volume has (pure), and keeping it on disk.
+"""The files of a pod's volumes: the content of each volume (pure), and the directories that hold the content.
 
-A volume made of API objects (configMap, secret, downwardAPI, projected) is a directory whose ``..data`` link points
-to one with a time stamp; an update writes a new directory and replaces the link by rename, so that a reader sees
-all old files or all new ones. It is kept among the files in memory, where /run is one, so that no token or secret
-is written to a disk. emptyDir is a directory of the pod, hostPath the machine's own, a persistentVolumeClaim a
-directory of the node that outlives the pod. Every other kind is an empty directory.
+A volume made of API objects (configMap, secret, downwardAPI, projected) is a directory with a link ``..data`` to a
+directory named by a time stamp. An update writes a new directory and replaces the link by rename, so a reader sees all
+old files or all new files. These volumes lie below the kubelet's run directory: where that is a tmpfs, as /run is,
+tokens and secrets are never written to a disk.
+
+emptyDir is a directory of the pod. hostPath is the path on the machine. A persistentVolumeClaim is a directory of the
+node that is kept when the pod is gone. Every other kind of volume is an empty directory.
 """
 
 import base64
@@ -23,7 +25,7 @@ _DATA = "..data"
 
 
 class File(msgspec.Struct, frozen=True):
-    """One file of a volume; ``mode`` are permission bits."""
+    """One file of a volume; ``mode`` holds the permission bits."""
 
     content: bytes
     mode: int = 0o644
@@ -33,21 +35,21 @@ Files = dict[str, File]
 
 
 class TokenRequest(msgspec.Struct, frozen=True):
-    """A service account token that a volume projects; an empty audience is the API server's own."""
+    """A service account token that a volume projects; an empty ``audience`` means the API server's own audience."""
 
     audience: str = ""
     life_s: int = 3600
 
 
 class VolumeTokens(msgspec.Struct, frozen=True):
-    """Service account tokens at hand, and the cluster's certificate authority."""
+    """The service account tokens of one pod, and the certificate authority of the cluster (PEM)."""
 
-    by_wish: Mapping[TokenRequest, str] = {}
+    by_request: Mapping[TokenRequest, str] = {}
     ca: bytes = b""
 
 
 class Content(msgspec.Struct, frozen=True):
-    """The sources of a volume's content."""
+    """The sources of a volume's content: pod fields, ConfigMaps and Secrets, tokens."""
 
     facts: Any
     objects: Any
@@ -57,15 +59,17 @@ class Content(msgspec.Struct, frozen=True):
 def token_requests(volume: Mapping[str, Any]) -> tuple[TokenRequest, ...]:
     """The tokens that a volume projects."""
     sources = (volume.get("projected") or {}).get("sources") or ()
-    return tuple(_token_wish(s["serviceAccountToken"]) for s in sources if s.get("serviceAccountToken"))
+    return tuple(_token_request(s["serviceAccountToken"]) for s in sources if s.get("serviceAccountToken"))
 
 
-def _token_wish(found: Mapping[str, Any]) -> TokenRequest:
-    return TokenRequest(str(found.get("audience") or ""), int(found.get("expirationSeconds") or TokenRequest().life_s))
+def _token_request(projection: Mapping[str, Any]) -> TokenRequest:
+    return TokenRequest(
+        str(projection.get("audience") or ""), int(projection.get("expirationSeconds") or TokenRequest().life_s)
+    )
 
 
 def object_kinds(volume: Mapping[str, Any]) -> bool:
-    """Whether a volume's content is made of API objects and has to follow them."""
+    """Whether a volume's content is made of API objects, so that it changes when they change."""
     return any(kind in volume for kind in ("configMap", "secret", "downwardAPI", "projected"))
 
 
@@ -74,62 +78,62 @@ def compile_files(volume: Mapping[str, Any], content: Content) -> Files:
 
     Raises: ConfigError naming what is missing.
     """
-    if found := volume.get("configMap"):
-        return _config_map(found, content, _mode(found))
-    if found := volume.get("secret"):
-        return _secret({**found, "name": found.get("secretName", "")}, content, _mode(found))
-    if found := volume.get("downwardAPI"):
-        return _downward(found, content, _mode(found))
-    found = volume.get("projected") or {}
+    if definition := volume.get("configMap"):
+        return _config_map(definition, content, _mode(definition))
+    if definition := volume.get("secret"):
+        return _secret({**definition, "name": definition.get("secretName", "")}, content, _mode(definition))
+    if definition := volume.get("downwardAPI"):
+        return _downward(definition, content, _mode(definition))
+    definition = volume.get("projected") or {}
     files: Files = {}
-    for source in found.get("sources") or ():
-        files |= _projection(source, content, _mode(found))
+    for source in definition.get("sources") or ():
+        files |= _projection(source, content, _mode(definition))
     return files
 
 
-def _mode(found: Mapping[str, Any]) -> int:
-    mode = found.get("defaultMode")
+def _mode(definition: Mapping[str, Any]) -> int:
+    mode = definition.get("defaultMode")
     return 0o644 if mode is None else int(mode)
 
 
 def _projection(source: Mapping[str, Any], content: Content, mode: int) -> Files:
-    if found := source.get("configMap"):
-        return _config_map(found, content, mode)
-    if found := source.get("secret"):
-        return _secret(found, content, mode)
-    if found := source.get("downwardAPI"):
-        return _downward(found, content, mode)
-    if found := source.get("serviceAccountToken"):
-        token = content.tokens.by_wish[_token_wish(found)]
-        return {_safe(found.get("path", "token")): File(token.encode(), mode)}
+    if definition := source.get("configMap"):
+        return _config_map(definition, content, mode)
+    if definition := source.get("secret"):
+        return _secret(definition, content, mode)
+    if definition := source.get("downwardAPI"):
+        return _downward(definition, content, mode)
+    if definition := source.get("serviceAccountToken"):
+        token = content.tokens.by_request[_token_request(definition)]
+        return {_safe(definition.get("path", "token")): File(token.encode(), mode)}
     return {}
 
 
-def _config_map(found: Mapping[str, Any], content: Content, mode: int) -> Files:
+def _config_map(definition: Mapping[str, Any], content: Content, mode: int) -> Files:
     objects: ConfigLookup = content.objects
     facts: PodFields = content.facts
-    name = str(found.get("name", ""))
+    name = str(definition.get("name", ""))
     if name == "kube-root-ca.crt" and content.tokens.ca:
         data: Mapping[str, bytes] | None = {"ca.crt": content.tokens.ca}
     else:
         data = objects.config_map(facts.pod.metadata.namespace, name)
-    return _select(found, data, f'configmap "{name}"', mode)
+    return _select(definition, data, f'configmap "{name}"', mode)
 
 
-def _secret(found: Mapping[str, Any], content: Content, mode: int) -> Files:
+def _secret(definition: Mapping[str, Any], content: Content, mode: int) -> Files:
     objects: ConfigLookup = content.objects
     facts: PodFields = content.facts
-    name = str(found.get("name", ""))
-    return _select(found, objects.secret(facts.pod.metadata.namespace, name), f'secret "{name}"', mode)
+    name = str(definition.get("name", ""))
+    return _select(definition, objects.secret(facts.pod.metadata.namespace, name), f'secret "{name}"', mode)
 
 
-def _select(found: Mapping[str, Any], data: Mapping[str, bytes] | None, what: str, mode: int) -> Files:
-    optional = bool(found.get("optional"))
+def _select(definition: Mapping[str, Any], data: Mapping[str, bytes] | None, subject: str, mode: int) -> Files:
+    optional = bool(definition.get("optional"))
     if data is None:
         if optional:
             return {}
-        raise ConfigError(what, "", f"{what} not found")
-    items = found.get("items")
+        raise ConfigError(subject, "", f"{subject} not found")
+    items = definition.get("items")
     if not items:
         return {_safe(key): File(value, mode) for key, value in data.items()}
     files: Files = {}
@@ -138,14 +142,14 @@ def _select(found: Mapping[str, Any], data: Mapping[str, bytes] | None, what: st
         if key in data:
             files[_safe(item.get("path", key))] = File(data[key], int(item.get("mode") or mode))
         elif not optional:
-            raise ConfigError(what, "", f"{what} references non-existent key: {key}")
+            raise ConfigError(subject, "", f"{subject} references non-existent key: {key}")
     return files
 
 
-def _downward(found: Mapping[str, Any], content: Content, mode: int) -> Files:
+def _downward(definition: Mapping[str, Any], content: Content, mode: int) -> Files:
     facts: PodFields = content.facts
     files: Files = {}
-    for item in found.get("items") or ():
+    for item in definition.get("items") or ():
         if reference := item.get("fieldRef"):
             text = field(reference.get("fieldPath", ""), facts)
         else:
@@ -173,7 +177,10 @@ def secret_data(document: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def write_files(directory: Path, files: Files, stamp: str) -> bool:
-    """Makes ``directory`` hold exactly ``files``; whether anything was written. ``stamp`` names a new content."""
+    """Makes ``directory`` hold exactly ``files``; returns whether files were written.
+
+    ``stamp`` is the name of the new content's directory.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     link = directory / _DATA
     if link.is_symlink() and _same(link, files):
@@ -197,8 +204,8 @@ def write_files(directory: Path, files: Files, stamp: str) -> bool:
 
 
 def _same(link: Path, files: Files) -> bool:
-    held = {str(path.relative_to(link)): path for path in link.rglob("*") if path.is_file()}
-    return held.keys() == files.keys() and all(held[n].read_bytes() == file.content for n, file in files.items())
+    current = {str(path.relative_to(link)): path for path in link.rglob("*") if path.is_file()}
+    return current.keys() == files.keys() and all(current[n].read_bytes() == file.content for n, file in files.items())
 
 
 def _link_names(directory: Path, names: set[str]) -> None:
@@ -212,26 +219,26 @@ def _link_names(directory: Path, names: set[str]) -> None:
 
 
 class VolumeRoots(msgspec.Struct, frozen=True):
-    """Directories of one pod: volumes, those in memory, and claims of the node."""
+    """The directories that hold one pod's volumes, its volumes in memory, and the claims of the node."""
 
     volumes: Path
     memory: Path
     claims: Path
 
 
-def prepare(volume: Mapping[str, Any], namespace: str, places: VolumeRoots) -> Path:
-    """The directory or file that stands for a volume, made if need be; content of API objects comes later.
+def prepare(volume: Mapping[str, Any], namespace: str, roots: VolumeRoots) -> Path:
+    """The directory or file of a volume, created when it is missing and may be created; content is not written yet.
 
-    Raises: ConfigError when a hostPath is not of the type it should be.
+    Raises: ConfigError when a hostPath does not have its ``type``.
     """
     name = str(volume["name"])
-    if found := volume.get("hostPath"):
-        return _host_path(str(found.get("path", "/")), str(found.get("type") or ""))
-    if found := volume.get("persistentVolumeClaim"):
-        return _directory(places.claims / namespace / str(found.get("claimName", name)))
+    if definition := volume.get("hostPath"):
+        return _host_path(str(definition.get("path", "/")), str(definition.get("type") or ""))
+    if definition := volume.get("persistentVolumeClaim"):
+        return _directory(roots.claims / namespace / str(definition.get("claimName", name)))
     if "ephemeral" in volume or (volume.get("emptyDir") or {}).get("medium") != "Memory":
-        return _directory(places.volumes / name)
-    return _directory(places.memory / name)
+        return _directory(roots.volumes / name)
+    return _directory(roots.memory / name)
 
 
 def _directory(path: Path) -> Path:
@@ -260,19 +267,19 @@ def _host_path(text: str, kind: str) -> Path:
 
 
 def sub_path(root: Path, inner: str) -> Path:
-    """The place of a ``subPath`` in a volume, made as a directory when it is missing.
+    """The path of a ``subPath`` in a volume; a directory is created when the path is missing.
 
-    Raises: ConfigError when it leads out of the volume.
+    Raises: ConfigError when the path leads out of the volume.
     """
     if not inner:
         return root.resolve()
     base = root.resolve()
-    wanted = (base / inner).resolve()
-    if base != wanted and base not in wanted.parents:
-        raise ConfigError("volumeMounts", "subPath", f"{inner!r} leads out of the volume")
-    if not wanted.exists():
-        _directory(wanted)
-    return wanted
+    target = (base / inner).resolve()
+    if base != target and base not in target.parents:
+        raise ConfigError("volumeMounts", "subPath", f"{inner!r} leads out of the volume; expected a path inside")
+    if not target.exists():
+        _directory(target)
+    return target
 
 
 def used(volumes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""What makes a pod's worker take its next step: a change outside, or a time that has come."""
+"""Wakes a pod's worker for its next step: at a change, or at a time."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from podwire.runtime.clock import Clock
 
 
 class Wakeup:
-    """The waiting of one worker: :meth:`begin`, a step that may call :meth:`wake_in`, :meth:`wait`, and again."""
+    """Wakes one worker. The worker repeats: :meth:`begin`, a step that may call :meth:`wake_in`, :meth:`wait`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -14,12 +14,12 @@ class Wakeup:
         self._at: float | None = None
 
     def begin(self) -> None:
-        """Begins a step, which answers all earlier wake-ups."""
+        """Begins a step and forgets all earlier wake-ups, since the step sees their changes."""
         self._woken.clear()
         self._at = None
 
     def wake(self) -> None:
-        """Makes the worker take a step now, or another one after the step under way."""
+        """Makes the worker take a step now, or another step after the current step."""
         self._woken.set()
 
     def wake_in(self, seconds: float) -> None:

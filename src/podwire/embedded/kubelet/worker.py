@@ -1,7 +1,7 @@
 """Runs one pod, from its assignment to the node until its object and its directory are gone.
 
-One task per pod takes steps: look at the object and the containers, plan, act, report. What happens outside (the
-object changes, a container ends, a probe turns) only wakes it, so no two steps of a pod run at the same time.
+One task per pod takes steps: look at the object and the containers, plan, act, report. A change (of the object, of a
+container, of a probe's result) only wakes the task, so two steps of a pod never run at the same time.
 
 The worker decides the next step. The classes that carry the step out share the pod's state
 (:mod:`podwire.embedded.kubelet.podstate`) and do not know the worker.
@@ -29,7 +29,7 @@ class PodWorker:
     """The task of one pod."""
 
     def __init__(self, pod: Pod, node: NodeContext, record: PodRecord | None = None) -> None:
-        """``record`` is what an earlier kubelet left of this pod; the pod is adopted then."""
+        """``record`` is the record of an earlier kubelet; the pod is adopted then."""
         meta = pod.metadata
         sandbox_record = record or PodRecord(uid=meta.uid, namespace=meta.namespace, name=meta.name)
         sandbox = Sandbox(node.host, sandbox_record, self._on_event, self._on_lost)
@@ -44,10 +44,10 @@ class PodWorker:
         self._adopting = record is not None
         self._lost = False
 
-    # -- what wakes the worker
+    # -- changes that wake the worker
 
     def update(self, pod: Pod | None) -> None:
-        """The object changed, or (None) has gone from the API."""
+        """Takes a new version of the object; None when the object was deleted from the API."""
         if pod is None:
             self.state.gone = True
         else:
@@ -57,7 +57,7 @@ class PodWorker:
         self.state.wakeup.wake()
 
     def refresh_volumes(self) -> None:
-        """An object that the pod's volumes may show has changed."""
+        """Takes the news that a ConfigMap or Secret of the pod's namespace has changed."""
         self._inputs.dirty = True
         self._containers.retry()
         self.state.wakeup.wake()
@@ -79,7 +79,7 @@ class PodWorker:
     # -- the loop
 
     async def run(self) -> None:
-        """Returns when the pod has left the node."""
+        """Runs the pod; returns when the pod is removed from the node."""
         state = self.state
         state.sandbox.containers.mkdir(parents=True, exist_ok=True)
         if self._adopting:
@@ -98,7 +98,7 @@ class PodWorker:
         self._lost = not alive and bool(state.sandbox.record.sandbox) and not state.verdict.phase
 
     async def _step(self) -> bool:
-        """Takes the next step; whether the pod has left the node."""
+        """Takes the next step; returns whether the pod is removed from the node."""
         state = self.state
         if self._lost:
             await self._clear_lost()
@@ -115,14 +115,14 @@ class PodWorker:
         return False
 
     async def _clear_lost(self) -> None:
-        """The shim has gone, and with it every container: the rest of the sandbox is removed."""
+        """Removes the rest of the sandbox after the shim and all containers have died."""
         self._lost = False
         self.state.event("Normal", "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
         self._containers.lose()
         await self.state.sandbox.remove()
 
     async def _advance(self) -> None:
-        """Starts what is to be started now, brings volumes up to date and reports."""
+        """Starts the containers that the plan names, updates volumes and reports."""
         state = self.state
         while state.sandbox.up:
             actions = plan(state.pod, state.containers, state.now())
@@ -152,7 +152,7 @@ class PodWorker:
         return left <= 0
 
     async def _end(self, phase: str, reason: str = "", message: str = "") -> None:
-        """The pod has succeeded or failed."""
+        """Ends the pod with phase Succeeded or Failed."""
         state = self.state
         state.verdict = msgspec.structs.replace(state.verdict, phase=phase, reason=reason, message=message)
         if reason:
@@ -162,5 +162,5 @@ class PodWorker:
 
 
 def _shown(pod: Pod) -> tuple[object, ...]:
-    """What of a pod's object may change while the pod runs and is shown in its volumes."""
+    """The fields of a pod that may change while the pod runs and that its volumes may show."""
     return pod.metadata.labels, pod.metadata.annotations
