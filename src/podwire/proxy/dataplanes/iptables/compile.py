@@ -1,9 +1,10 @@
-"""From a resolved Service port to its chains, and its rules in the chains that all share (pure).
+"""Compiles a resolved Service port to its own chains and to its rules in the shared chains (pure).
 
-A connection to a frontend goes ``KUBE-SERVICES`` (or ``KUBE-NODEPORTS``) to ``KUBE-SVC-`` or ``KUBE-SVL-`` (policies
-Cluster and Local), from outside by way of ``KUBE-EXT-`` (masquerade, or the short cut of pods and of this node to a
-Local frontend) and, with source ranges, ``KUBE-FW-``. One of n endpoints is chosen by n - 1 rules that match with
-probability 1/n, 1/(n-1) and so on; its ``KUBE-SEP-`` translates. What has no endpoint has a rule in ``filter``.
+A connection to a frontend passes ``KUBE-SERVICES`` (or ``KUBE-NODEPORTS``), then ``KUBE-SVC-`` (traffic policy Cluster)
+or ``KUBE-SVL-`` (traffic policy Local). A connection from outside passes ``KUBE-EXT-`` in between, which masquerades,
+or leads pods and this node from a Local frontend to all endpoints; with source ranges it also passes ``KUBE-FW-``. One
+of n endpoints is chosen by n - 1 rules that match with probability 1/n, 1/(n-1) and so on; the chain ``KUBE-SEP-`` of
+the endpoint translates. A frontend without endpoints has a rule in table ``filter``.
 
 Cost: 3 rules for a ClusterIP port, and 3 for each endpoint (4 with affinity).
 """
@@ -31,14 +32,14 @@ _SCALE = 0x80000000  # linux/netfilter/xt_statistic.h: probabilities are 31 bits
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """What Service ports put into one family: chains of ``nat``, and rules of shared chains."""
+    """The rules of Service ports in one family: chains of table ``nat``, and rules in shared chains."""
 
     chains: dict[str, Rules] = {}
     shared: dict[ChainKey, dict[str, None]] = {}
 
 
 def compile_service(layout: IptablesLayout, ports: tuple[ResolvedPort, ...], owned: frozenset[Frontend]) -> Compiled:
-    """All that the ports of one Service need, as far as their frontends are ``owned``."""
+    """The rules for the ports of one Service, for the frontends that the Service owns (``owned``)."""
     out = Compiled({}, {})
     for port in ports:
         _IptablesPortCompiler(layout, port, owned, out).compile()
@@ -46,7 +47,7 @@ def compile_service(layout: IptablesLayout, ports: tuple[ResolvedPort, ...], own
 
 
 class _IptablesPortCompiler:
-    """One port while it is compiled."""
+    """Adds the rules of one port to ``out``."""
 
     def __init__(self, layout: IptablesLayout, port: ResolvedPort, owned: frozenset[Frontend], out: Compiled) -> None:
         self.layout = layout
@@ -58,7 +59,7 @@ class _IptablesPortCompiler:
         self.dport = f"-m {port.protocol} --dport {port.port}"
 
     def compile(self) -> None:
-        """Adds everything."""
+        """Adds all rules of the port."""
         port = self.port
         if port.has_endpoints:
             self._chains()
@@ -110,29 +111,29 @@ class _IptablesPortCompiler:
     def _external(self, address: str, what: str, chain: str) -> None:
         if not self._owns(address):
             return
-        where = f"-d {host(address)} {self.match}"
+        match = f"-d {host(address)} {self.match}"
         if self.port.has_endpoints:
             text = comment(f"{self.port.name} {what}")
-            self._share(SERVICES, f"{where} {text} {self.dport} -j {chain}")
+            self._share(SERVICES, f"{match} {text} {self.dport} -j {chain}")
         if not self._external_endpoints:
             text, target = self._unreachable(local=self.port.external_local)
-            self._share(EXTERNAL_REFUSED, f"{where} {text} {self.dport} {target}")
+            self._share(EXTERNAL_REFUSED, f"{match} {text} {self.dport} {target}")
 
     def _node_port(self) -> None:
         port = self.port
         dport = f"-m {port.protocol} --dport {port.node_port}"
         if port.has_endpoints:
-            elsewhere = ""
+            not_loopback = ""
             if self.layout.loopback:
-                elsewhere = "! -d 127.0.0.0/8 "
+                not_loopback = "! -d 127.0.0.0/8 "
                 local = f"-d 127.0.0.0/8 {self.match} {comment(port.name)} {dport}"
                 count = self.layout.count(LOCALHOST_ACCEPTED)
                 self._share(NODE_PORTS, f"{local}{count} -j {self.names.external}")
-            self._share(NODE_PORTS, f"{elsewhere}{self.match} {comment(port.name)} {dport} -j {self.names.external}")
+            self._share(NODE_PORTS, f"{not_loopback}{self.match} {comment(port.name)} {dport} -j {self.names.external}")
         if not self._external_endpoints:
             text, target = self._unreachable(local=port.external_local)
-            where = f"{self.match} {text} -m addrtype --dst-type LOCAL"
-            self._share(EXTERNAL_REFUSED, f"{where} {dport} {target}")
+            match = f"{self.match} {text} -m addrtype --dst-type LOCAL"
+            self._share(EXTERNAL_REFUSED, f"{match} {dport} {target}")
 
     def _chains(self) -> None:
         port, chains = self.port, self.out.chains
@@ -149,14 +150,17 @@ class _IptablesPortCompiler:
             chains[self.names.firewall] = self._firewall()
 
     def _mark_outside(self) -> Rules:
-        """Masquerades clients of the cluster address that are not pods."""
+        """The rule that marks clients of the cluster address for masquerade if they are not pods.
+
+        Empty when pods are not distinguished from other clients.
+        """
         port, pods, device = self.port, self.layout.pods, self.layout.pod_interface
         target = "-j KUBE-MARK-MASQ"
-        source = came = ""
+        source = device_match = ""
         if self.layout.facts.masquerade_all:
             pass
         elif device:
-            came = f"! {device}"
+            device_match = f"! {device}"
         elif len(pods) == 1:
             source = f"! -s {pods[0]} "
         elif pods:
@@ -164,7 +168,7 @@ class _IptablesPortCompiler:
         else:
             return ()
         text = comment(f"{port.name} cluster IP")
-        return (f"{source}-d {host(port.cluster_ip)} {came}{self.match} {text} {self.dport} {target}",)
+        return (f"{source}-d {host(port.cluster_ip)} {device_match}{self.match} {text} {self.dport} {target}",)
 
     def _balance(self, endpoints: tuple[ResolvedEndpoint, ...]) -> Rules:
         name, count = self.port.name, len(endpoints)
@@ -172,15 +176,15 @@ class _IptablesPortCompiler:
         rules: list[str] = []
         if self.port.affinity_s:
             for endpoint, chain in zip(endpoints, chains, strict=True):
-                seen = f"-m recent --rcheck --seconds {self.port.affinity_s} --reap {self._recent(chain)}"
-                rules.append(f"{comment(f'{name} -> {endpoint}')} {seen} -j {chain}")
+                recent = f"-m recent --rcheck --seconds {self.port.affinity_s} --reap {self._recent(chain)}"
+                rules.append(f"{comment(f'{name} -> {endpoint}')} {recent} -j {chain}")
         for index, (endpoint, chain) in enumerate(zip(endpoints, chains, strict=True)):
             self.out.chains[chain] = self._endpoint(endpoint, chain)
-            chance = ""
+            random_match = ""
             if index < count - 1:
-                share = round(_SCALE / (count - index)) / _SCALE
-                chance = f" -m statistic --mode random --probability {share:.11f}"
-            rules.append(f"{comment(f'{name} -> {endpoint}')}{chance} -j {chain}")
+                probability = round(_SCALE / (count - index)) / _SCALE
+                random_match = f" -m statistic --mode random --probability {probability:.11f}"
+            rules.append(f"{comment(f'{name} -> {endpoint}')}{random_match} -j {chain}")
         return tuple(rules)
 
     def _recent(self, chain: str) -> str:
@@ -189,10 +193,10 @@ class _IptablesPortCompiler:
 
     def _endpoint(self, endpoint: ResolvedEndpoint, chain: str) -> Rules:
         text = comment(self.port.name)
-        keep = f" -m recent --set {self._recent(chain)}" if self.port.affinity_s else ""
+        remember = f" -m recent --set {self._recent(chain)}" if self.port.affinity_s else ""
         return (
             f"-s {host(endpoint.address)} {text} -j KUBE-MARK-MASQ",
-            f"{self.match} {text}{keep} -m {self.port.protocol} -j DNAT --to-destination {endpoint}",
+            f"{self.match} {text}{remember} -m {self.port.protocol} -j DNAT --to-destination {endpoint}",
         )
 
     def _from_outside(self) -> Rules:
@@ -201,18 +205,17 @@ class _IptablesPortCompiler:
         if not port.external_local:
             mark = f"{comment(f'masquerade traffic for {name}')} -j KUBE-MARK-MASQ"
             return (mark, f"-j {cluster}")
-        sources = [self.layout.pod_interface] if self.layout.pod_interface else [f"-s {x} " for x in self.layout.pods]
-        pods = (f"{source}{comment(f'pod traffic for {name}')} -j {cluster}" for source in sources)
-        here = "-m addrtype --src-type LOCAL"
+        pods = (f"{s}{comment(f'pod traffic for {name}')} -j {cluster}" for s in self.layout.pod_sources())
+        from_node = "-m addrtype --src-type LOCAL"
         rules = (
             *pods,
-            f"{comment(f'masquerade LOCAL traffic for {name}')} {here} -j KUBE-MARK-MASQ",
-            f"{comment(f'route LOCAL traffic for {name}')} {here} -j {cluster}",
+            f"{comment(f'masquerade LOCAL traffic for {name}')} {from_node} -j KUBE-MARK-MASQ",
+            f"{comment(f'route LOCAL traffic for {name}')} {from_node} -j {cluster}",
         )
         return (*rules, f"-j {self.names.local}") if port.local_endpoints else rules
 
     def _firewall(self) -> Rules:
-        """Source ranges that are allowed in."""
+        """The rules that accept the source ranges of a load balancer."""
         text = comment(f"{self.port.name} loadbalancer IP")
         sources = admitted(self.port, self.layout.facts)
         return tuple(f"-s {source} {text} -j {self.names.external}" for source in sources)

@@ -1,8 +1,8 @@
-"""What the Services of one family put into the kernel, and the change when one changes (pure).
+"""The rules of all Services of one family, and the delta when Services change (pure).
 
-Chains of a Service are written whole when one of their rules changes, and only those. In the chains that all share,
-single rules come and go: a new one at the head, which the program finds at once. One that goes costs a search through
-the chain, so beyond a few the chain is written whole.
+When a rule of a Service's own chain changes, the whole chain is written, and no other chain. In shared chains single
+rules are inserted and deleted. A rule is inserted at the head of the chain, which is fast. To delete a rule,
+iptables-restore searches the chain, so for more than a few deletions the whole chain is written.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import TABLES, ChainKey, Rules, Ruleset
 
 _FEW = 8
-"""Deletions in one shared chain up to which single rules are taken out."""
+"""Up to this many deletions in one shared chain, single rules are deleted."""
 
 
 class Contents:
@@ -31,12 +31,12 @@ class Contents:
         self._shared: dict[ChainKey, dict[str, None]] = {key: {} for key in SHARED}
 
     def rulesets(self) -> tuple[Ruleset, ...]:
-        """The whole desired state, a table each."""
+        """The whole desired state, one value for each table."""
         chains: dict[str, dict[str, Rules]] = {table: {} for table in TABLES}
         for (table, name), rules in self.layout.chains().items():
             chains[table][name] = rules
-        for key, found in self._shared.items():
-            chains[key[0]][key[1]] = PROXY_IPTABLES.canonical(key, (*found, *self.layout.tail(key)))
+        for key, shared in self._shared.items():
+            chains[key[0]][key[1]] = PROXY_IPTABLES.canonical(key, (*shared, *self.layout.tail(key)))
         chains["nat"] |= self._chains
         jumps = self.layout.jumps()
         return tuple(
@@ -45,11 +45,11 @@ class Contents:
         )
 
     def count(self, table: str) -> int:
-        """How many rules of a table are ours."""
-        made = [rules for (of, _), rules in self.layout.chains().items() if of == table]
+        """The number of our rules in a table."""
+        constant = [rules for (of, _), rules in self.layout.chains().items() if of == table]
         shared = sum(len(f) + len(self.layout.tail(key)) for key, f in self._shared.items() if key[0] == table)
         own = sum(map(len, self._chains.values())) if table == "nat" else 0
-        return sum(map(len, made)) + shared + own + len(self.layout.jumps()[table])
+        return sum(map(len, constant)) + shared + own + len(self.layout.jumps()[table])
 
     def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> IptablesDelta:
         """Applies new ports of Services (of this family); returns what to write."""
@@ -62,26 +62,26 @@ class Contents:
     def _swap(self, old: Compiled, new: Compiled, delta: IptablesDelta) -> None:
         for name in old.chains.keys() - new.chains.keys():
             del self._chains[name]
-            delta.gone[name] = None
+            delta.removed[name] = None
         for name, rules in new.chains.items():
             if old.chains.get(name) != rules:
                 self._chains[name] = delta.chains[name] = rules
         for key in SHARED:
-            had, has = old.shared.get(key, {}), new.shared.get(key, {})
-            for rule in had:
-                if rule not in has:
+            before, after = old.shared.get(key, {}), new.shared.get(key, {})
+            for rule in before:
+                if rule not in after:
                     del self._shared[key][rule]
                     delta.delete.setdefault(key, {})[rule] = None
-            for rule in has:
-                if rule not in had:
+            for rule in after:
+                if rule not in before:
                     self._shared[key][rule] = None
                     delta.insert.setdefault(key, {})[rule] = None
 
     def _rewrite(self, delta: IptablesDelta) -> None:
-        """Turns many single rules into a whole chain."""
+        """Replaces many changes of single rules in a chain by writing the whole chain."""
         for key in SHARED:
-            come, gone = delta.insert.get(key, {}), delta.delete.get(key, {})
-            if len(gone) > _FEW or len(come) > max(_FEW, len(self._shared[key]) // 2):
+            inserted, deleted = delta.insert.get(key, {}), delta.delete.get(key, {})
+            if len(deleted) > _FEW or len(inserted) > max(_FEW, len(self._shared[key]) // 2):
                 delta.rewrite[key] = (*self._shared[key], *self.layout.tail(key))
                 delta.insert.pop(key, None)
                 delta.delete.pop(key, None)

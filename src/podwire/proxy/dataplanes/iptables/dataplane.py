@@ -27,7 +27,7 @@ from podwire.kernel.nfacct import Counters
 from podwire.proxy.dataplane import INVALID_DROPPED, LOCALHOST_ACCEPTED, Counts
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import LOOPBACK, IptablesLayout
-from podwire.proxy.dataplanes.iptables.restore import repair_in_parts
+from podwire.proxy.dataplanes.iptables.restore import split_repair
 from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.proxy.xtables import kernel as xtables
@@ -41,7 +41,7 @@ _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 
 
 class _FamilyRules:
-    """The rules of one family in the kernel."""
+    """The rules of one family, and the tool that writes them."""
 
     def __init__(self, family: str, programs: Programs, netns_path: NetnsPath) -> None:
         self.tool = Iptables(family, programs, netns_path)
@@ -65,11 +65,11 @@ class IptablesDataPlane:
         self._missing: set[str] = set()
         self._counters = Counters(netns_path)
         self._counted = False
-        self._open = False
+        self._loopback_enabled = False
         self._refused = 0
         self._lost = True
         self._lock = threading.Lock()
-        """Held while contents change: :meth:`desired` and :meth:`conflicts` are asked from another thread."""
+        """Held while contents change, because another thread calls :meth:`desired` and :meth:`conflicts`."""
 
     def close(self) -> None:
         """Closes the sockets to the kernel; the rules stay in force."""
@@ -87,19 +87,19 @@ class IptablesDataPlane:
         return self._watch.changed()
 
     def remove(self) -> None:
-        """Takes our rules away.
+        """Removes our rules.
 
         Raises: KernelError.
         """
-        if self._open:
-            _shut_loopback(self._netns_path, xtables.read(self._rules["ip"].tool))
+        if self._loopback_enabled:
+            _disable_loopback(self._netns_path, xtables.read(self._rules["ip"].tool))
         self._watch.unheard(lambda: sum(xtables.remove(rules.tool, PROXY_IPTABLES) for rules in self._rules.values()))
         drop_tables(PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
         self._counters.remove(COUNTERS)
         self._lost = True
 
     def counts(self) -> Counts:
-        """Rules, what they counted where the kernel can, and refusals.
+        """The numbers of rules and of refused updates, and packet counts where the kernel has named counters.
 
         Raises: KernelError.
         """
@@ -111,8 +111,8 @@ class IptablesDataPlane:
                 for table in PROXY_IPTABLES.tables
                 if held.contents is not None
             }
-        found = {name: count for name, count in packets.items() if name in COUNTERS}
-        return Counts(found, rules, refused_updates=self._refused)
+        own = {name: count for name, count in packets.items() if name in COUNTERS}
+        return Counts(own, rules, refused_updates=self._refused)
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
         """Makes the kernel hold exactly these Services; returns what had to be written, a text for each family.
@@ -130,8 +130,8 @@ class IptablesDataPlane:
 
         make_tables(self.programs, PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
         self._watch.unheard(write)
-        self._open = localhost_node_ports(self._facts)
-        if self._open:
+        self._loopback_enabled = localhost_node_ports(self._facts)
+        if self._loopback_enabled:
             sysctl.write(_ROUTE_LOCALNET, "1", self._netns_path)
         self._lost = False
         return tuple(written)
@@ -153,7 +153,7 @@ class IptablesDataPlane:
             try:
                 saved = xtables.read(rules.tool)
                 if not contents.layout.loopback:
-                    _shut_loopback(self._netns_path, saved)
+                    _disable_loopback(self._netns_path, saved)
                 texts = tuple(self._repair(saved, contents.rulesets()))
                 for text in texts:
                     rules.tool.restore(text)
@@ -170,7 +170,7 @@ class IptablesDataPlane:
     def _repair(self, saved: Saved, wanted: tuple[Ruleset, ...]) -> Iterator[str]:
         """Yields the texts to restore; iptables-legacy gets one text, since it replaces the table with each."""
         if self.programs.kind == "nft":
-            yield from repair_in_parts(saved, wanted)
+            yield from split_repair(saved, wanted)
         elif text := repair(saved, wanted, PROXY_IPTABLES):
             yield text
 
@@ -218,11 +218,11 @@ class IptablesDataPlane:
     def conflicts(self) -> tuple[str, ...]:
         """Services of which a frontend is held by another Service."""
         with self._lock:
-            found = [rules.contents.claims.waiting() for rules in self._rules.values() if rules.contents is not None]
-        return tuple(sorted({key for keys in found for key in keys}))
+            families = [rules.contents.claims.waiting() for rules in self._rules.values() if rules.contents is not None]
+        return tuple(sorted({service for waiting in families for service in waiting}))
 
     def desired(self) -> tuple[Ruleset, ...]:
-        """What the kernel should hold, a table each; later changes do not show in it."""
+        """The rules that the kernel should hold, one value for each table; later changes do not change this value."""
         with self._lock:
             return tuple(
                 ruleset
@@ -233,20 +233,20 @@ class IptablesDataPlane:
 
 
 def clear(netns_path: NetnsPath = None) -> bool:
-    """Removes what an earlier data plane of this mode or kube-proxy left; returns whether there was anything.
+    """Removes what an earlier data plane of this mode or kube-proxy left; returns whether anything was removed.
 
     Raises: KernelError.
     """
     for _, saved in xtables.left(netns_path, PROXY_IPTABLES):
-        _shut_loopback(netns_path, saved["ip"])
-    found = xtables.clear(netns_path, PROXY_IPTABLES, KUBE_PROXY_MARK)
-    if found:
+        _disable_loopback(netns_path, saved["ip"])
+    removed = xtables.clear(netns_path, PROXY_IPTABLES, KUBE_PROXY_MARK)
+    if removed:
         with Counters(netns_path) as counters:
             counters.remove(COUNTERS)
-    return found
+    return removed
 
 
-def _shut_loopback(netns_path: NetnsPath, saved: Saved) -> None:
-    """Turns ``route_localnet`` off if these rules show that an earlier run turned it on."""
+def _disable_loopback(netns_path: NetnsPath, saved: Saved) -> None:
+    """Turns ``route_localnet`` off if the saved rules show that an earlier run turned it on."""
     if LOOPBACK in saved.get("filter", {}):
         sysctl.write(_ROUTE_LOCALNET, "0", netns_path)

@@ -1,17 +1,20 @@
 """The chains that do not depend on Services, and the jumps to them (pure).
 
-Chains, comments and order are kube-proxy's, with four differences. Node ports answer on the node's addresses alone,
-or in the ranges that are asked for. Where those have loopback, the kernel is told to route what comes from there
-(``route_localnet``), and chain ``KUBE-LOOPBACK`` drops what others on the network send there then. What is refused is
-refused by reset where it is TCP (the kernel holds back ICMP errors, not resets). Where the Service ranges are known,
-a packet to one of them that no Service took is not routed on: an address that a Service has refuses (chain
-``KUBE-CLUSTER-IPS``), one that none has drops; only such packets walk that chain. What is tracked already began while
-the rules were away, and nothing translates it: it is dropped until the flow is forgotten. And the node itself is
-refused by external addresses without endpoints, too.
+Chains, comments and order are those of kube-proxy, with four differences:
 
-What connection tracking calls invalid is dropped where it would be forwarded, as kube-proxy has it, and where a pod's
-segment out of its window comes to the node itself (``KUBE-INVALID``): the node would answer the connection that it
-masquerades by a reset. Where the kernel has named counters, these rules count.
+1. Node ports answer only on the node's addresses, or in the configured ranges. When the ranges contain loopback, the
+   kernel routes packets from loopback (``route_localnet``), and chain ``KUBE-LOOPBACK`` drops packets that other hosts
+   send to loopback addresses.
+2. TCP connections are refused with a reset, because the kernel limits the rate of ICMP errors, but not of resets.
+3. When the Service ranges are known, a packet to a Service range that matches no frontend is not routed. It is refused
+   when a Service has the address (chain ``KUBE-CLUSTER-IPS``), and dropped otherwise; only such packets pass this
+   chain. A packet of a tracked flow is dropped too: the flow began while rules were missing and is not translated, so
+   the packets are dropped until the flow is deleted.
+4. External addresses without endpoints refuse connections of the node itself, too.
+
+Packets that connection tracking calls invalid are dropped where they would be forwarded, as kube-proxy does. They are
+also dropped when a pod sends a segment outside the window to the node itself (``KUBE-INVALID``): the node would answer
+with a reset and end the connection that it masquerades. When the kernel has named counters, these rules count.
 """
 
 from ipaddress import collapse_addresses, ip_network
@@ -19,6 +22,7 @@ from ipaddress import collapse_addresses, ip_network
 from podwire.proxy.dataplane import INVALID_DROPPED
 from podwire.proxy.nodeports import LOOPBACKS, localhost_node_ports, without_loopback
 from podwire.proxy.servicemap import NodeFacts, of_family
+from podwire.proxy.xtables.layout import XtablesLayout
 from podwire.proxy.xtables.matches import comment, host
 from podwire.state.chain_marks import IPTABLES_MARK
 from podwire.state.iptables import ChainKey, Rules
@@ -34,56 +38,51 @@ CLUSTER_IPS = ("filter", "KUBE-CLUSTER-IPS")
 LOOPBACK = "KUBE-LOOPBACK"
 
 SHARED = (SERVICES, NODE_PORTS, REFUSED, EXTERNAL_REFUSED, FIREWALL, HEALTH_PORTS, CLUSTER_IPS)
-"""Chains to which every Service adds rules of its own. Those rules exclude each other, so their order is free."""
-
+"""Chains to which every Service adds rules. At most one of these rules matches a packet, so their order is free."""
 
 _INVALID = "-m conntrack --ctstate INVALID"
 _NEW = "-m conntrack --ctstate NEW"
 _LAST = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 
 
-class IptablesLayout:
-    """The constant part for one family on one node; ``liberal``: connection tracking accepts what is out of window."""
+class IptablesLayout(XtablesLayout):
+    """The constant chains for one family on one node."""
 
     def __init__(self, family: str, facts: NodeFacts, *, liberal: bool = False, counted: bool = False) -> None:
-        """``counted``: the kernel has the named counters."""
-        self.family = family
-        self.facts = facts
+        """``liberal``: connection tracking accepts segments outside the window. ``counted``: named counters exist."""
+        super().__init__(family, facts)
         self.liberal = liberal
         self._counted = counted
-        self.pods = tuple(str(ip_network(cidr)) for cidr in of_family(facts.pod_cidrs, family))
-        device = facts.pod_interface.replace("*", "+")
-        self.pod_interface = f"-i {device} " if device else ""
-        self.mark = f"0x{facts.masquerade_mark:x}/0x{facts.masquerade_mark:x}"
-        self._services = tuple(str(ip_network(cidr)) for cidr in of_family(facts.service_cidrs, family))
 
     def refuse(self, protocol: str) -> str:
-        """The target that refuses."""
+        """The target that refuses packets of a protocol."""
         if protocol == "tcp":
             return "-j REJECT --reject-with tcp-reset"
         kind = "icmp-port-unreachable" if self.family == "ip" else "icmp6-port-unreachable"
         return f"-j REJECT --reject-with {kind}"
 
     def tail(self, key: ChainKey) -> Rules:
-        """What stands in a shared chain behind the rules of Services."""
+        """The rules at the end of a shared chain, after the rules of Services."""
         if key == SERVICES:
             if self.facts.node_port_ranges:
                 local = "-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS"
-                return tuple(f"{where} {comment(_LAST)} {local}".strip() for where in self._node_port_ranges())
+                return tuple(f"{match} {comment(_LAST)} {local}".strip() for match in self._node_port_ranges())
             addresses = of_family(self.facts.addresses, self.family)
             return tuple(f"-d {host(a)} {comment(_LAST)} -j KUBE-NODEPORTS" for a in addresses)
         if key == REFUSED:
             text = comment("not taken by any service")
-            early = f"{comment('began without these rules')} -m conntrack --ctstatus CONFIRMED -j DROP"
+            untranslated = f"{comment('began without these rules')} -m conntrack --ctstatus CONFIRMED -j DROP"
             return tuple(
-                f"-d {cidr} {rest}" for cidr in self._services for rest in (early, f"{text} -j KUBE-CLUSTER-IPS")
+                f"-d {cidr} {rule}"
+                for cidr in self.service_ranges
+                for rule in (untranslated, f"{text} -j KUBE-CLUSTER-IPS")
             )
         if key == CLUSTER_IPS:
             return (f"{comment('addresses of no service')} -j DROP",)
         return ()
 
     def count(self, name: str) -> str:
-        """The match that counts into a named counter."""
+        """The match that counts packets in a named counter; empty when the kernel has no named counters."""
         return f" -m nfacct --nfacct-name {name}" if self._counted else ""
 
     @property
@@ -92,7 +91,7 @@ class IptablesLayout:
         return self.family == "ip" and localhost_node_ports(self.facts)
 
     def _node_port_ranges(self) -> list[str]:
-        """Matches for the ranges, without loopback unless node ports answer there."""
+        """Matches of the node port ranges, without loopback unless node ports answer on loopback."""
         networks = [ip_network(text) for text in of_family(self.facts.node_port_ranges, self.family)]
         if self.loopback:
             return [f"-d {network}" if network.prefixlen else "" for network in collapse_addresses(networks)]  # type: ignore[type-var]
@@ -101,51 +100,41 @@ class IptablesLayout:
         return [f"-d {network}" for network in without_loopback(self.facts.node_port_ranges, self.family)]
 
     def chains(self) -> dict[ChainKey, Rules]:
-        """The constant chains with their rules, without the shared ones."""
+        """The constant chains with their rules, without the shared chains."""
         chains: dict[ChainKey, Rules] = {
             ("nat", IPTABLES_MARK): (),
             ("nat", "KUBE-MARK-MASQ"): (f"-j MARK --set-xmark {self.mark}",),
-            ("nat", "KUBE-POSTROUTING"): (
-                f"-m mark ! --mark {self.mark} -j RETURN",
-                f"-j MARK --set-xmark 0x{self.facts.masquerade_mark:x}/0x0",
-                f"{comment('kubernetes service traffic requiring SNAT')} -j MASQUERADE --random-fully",
-            ),
+            ("nat", "KUBE-POSTROUTING"): self.masquerade_marked(),
             ("filter", "KUBE-FORWARD"): self._forward(),
             ("filter", "KUBE-REFUSE"): (f"-p tcp {self.refuse('tcp')}", self.refuse("")),
         }
         if not self.liberal and (self.pods or self.pod_interface):
-            sources = [self.pod_interface] if self.pod_interface else [f"-s {cidr} " for cidr in self.pods]
-            tail = f"-p tcp {_INVALID} -m tcp --tcp-flags SYN,RST NONE{self.count(INVALID_DROPPED)} -j DROP"
-            chains["filter", "KUBE-INVALID"] = tuple(f"{source}{tail}" for source in sources)
+            segment = f"-p tcp {_INVALID} -m tcp --tcp-flags SYN,RST NONE{self.count(INVALID_DROPPED)} -j DROP"
+            chains["filter", "KUBE-INVALID"] = tuple(f"{source}{segment}" for source in self.pod_sources())
         if self.loopback:
-            others = "! -s 127.0.0.0/8 -d 127.0.0.0/8"
-            answers = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT"
+            from_network = "! -s 127.0.0.0/8 -d 127.0.0.0/8"
+            not_reply = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT"
             text = comment("block incoming localnet connections")
-            chains["filter", LOOPBACK] = (f"{others} {text} {answers} -j DROP",)
+            chains["filter", LOOPBACK] = (f"{from_network} {text} {not_reply} -j DROP",)
         if len(self.pods) > 1:
-            inside = tuple(f"-s {cidr} -j RETURN" for cidr in self.pods)
-            chains["nat", "KUBE-MARK-OUTSIDE"] = (*inside, "-j KUBE-MARK-MASQ")
+            chains["nat", "KUBE-MARK-OUTSIDE"] = self.mark_outside_pods()
         return chains
 
     def _forward(self) -> Rules:
         invalid = () if self.liberal else (f"{_INVALID}{self.count(INVALID_DROPPED)} -j DROP",)
-        return (
-            *invalid,
-            f"{comment('kubernetes forwarding rules')} -m mark --mark {self.mark} -j ACCEPT",
-            f"{comment('kubernetes forwarding conntrack rule')} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-        )
+        return (*invalid, *self.forward_translated())
 
     def jumps(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """(chain, rule) by table, for the kernel's own chains."""
+        """The jumps from the kernel's own chains, by table: chain and rule."""
         portals = comment("kubernetes service portals")
         visible = comment("kubernetes externally-visible service portals")
         guard = comment("kubernetes load balancer firewall")
         health = comment("kubernetes health check service ports")
-        made = self.chains()
+        constant = self.chains()
         first = []
-        if ("filter", LOOPBACK) in made:
+        if ("filter", LOOPBACK) in constant:
             first = [("INPUT", "-j KUBE-LOOPBACK"), ("OUTPUT", "-j KUBE-LOOPBACK")]
-        if ("filter", "KUBE-INVALID") in made:
+        if ("filter", "KUBE-INVALID") in constant:
             first.append(("INPUT", f"{_INVALID} -j KUBE-INVALID"))
         return {
             "filter": (

@@ -1,7 +1,7 @@
-"""Names of chains, as kube-proxy has them, so that people and tools find what they know (pure).
+"""Names of chains, the same as those of kube-proxy, so that people and tools know them (pure).
 
-A chain of a Service port ends in 16 characters of a hash: base32 of SHA-256 over ``namespace/name:port`` (the colon
-only with a port name) and the protocol in lower case, for an endpoint also its ``address:port``.
+The name of a Service port's chain ends in 16 characters of a hash: base32 of SHA-256 over ``namespace/name:port`` (no
+colon when the port has no name) and the protocol in lower case; for an endpoint's chain also ``address:port``.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ def _suffix(text: str) -> str:
 
 
 class PortChains:
-    """The chains of one Service port."""
+    """The names of the chains of one Service port."""
 
     def __init__(self, port: ResolvedPort) -> None:
         self._text = port.name + port.protocol
@@ -26,5 +26,5 @@ class PortChains:
         self.firewall = f"KUBE-FW-{suffix}"
 
     def endpoint(self, endpoint: ResolvedEndpoint) -> str:
-        """The chain that leads to one endpoint."""
+        """The name of the chain that leads to one endpoint."""
         return f"KUBE-SEP-{_suffix(self._text + str(endpoint))}"

@@ -1,8 +1,9 @@
 """Changes as text for ``iptables-restore --noflush`` (pure).
 
-That program changes a table at once or not at all, but one table after the other. So what is refused in ``filter``
-begins before the translation in ``nat`` ends, and ends after it begins: a Service that gains or loses its last
-endpoint is never without an answer. Chains that the text does not name stay as they are.
+iptables-restore changes each table atomically, but one table after the other. So a text adds rules that refuse in table
+``filter`` before it removes the translation in table ``nat``, and removes them after it adds the translation: a Service
+that gets its first endpoint or loses its last endpoint always answers. Chains that the text does not name stay
+unchanged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,80 +17,83 @@ from podwire.state.iptables_diff import Saved, chains_text, document, repair
 
 
 class IptablesDelta(msgspec.Struct, frozen=True):
-    """A change of what the Services of a family put into it."""
+    """A change of the rules of Services in one family."""
 
     chains: dict[str, Rules] = {}
-    """Chains of ``nat`` to write whole."""
-    gone: dict[str, None] = {}
-    """Chains of ``nat`` that nothing leads to any more."""
+    """Chains of table ``nat`` to write."""
+    removed: dict[str, None] = {}
+    """Chains of table ``nat`` to delete; no rule leads to them any more."""
     rewrite: dict[ChainKey, Rules] = {}
-    """Shared chains to write whole."""
+    """Shared chains to write."""
     insert: dict[ChainKey, dict[str, None]] = {}
+    """Rules to insert into shared chains."""
     delete: dict[ChainKey, dict[str, None]] = {}
+    """Rules to delete from shared chains."""
 
     def text(self) -> str:
-        """The input of the program; empty when nothing changes."""
+        """The input of iptables-restore; empty when nothing changes."""
         changed = self.rewrite.keys() | self.insert.keys() | self.delete.keys()
         keys = [key for key in SHARED if key in changed]
         refusing = [key for key in keys if key[0] == "filter"]
         blocks = (
-            ("filter", self._enter(key for key in refusing if key not in self.rewrite)),
+            ("filter", self._insertions(key for key in refusing if key not in self.rewrite)),
             ("nat", self._nat([key for key in keys if key[0] == "nat"])),
-            ("filter", self._rewritten(refusing)),
-            ("filter", self._leave(refusing)),
+            ("filter", self._rewrites(refusing)),
+            ("filter", self._deletions(refusing)),
         )
         return document(blocks)
 
-    def _enter(self, keys: Iterable[ChainKey]) -> Iterator[str]:
+    def _insertions(self, keys: Iterable[ChainKey]) -> Iterator[str]:
         for key in keys:
             yield from (f"-I {key[1]} {rule}" for rule in self.insert.get(key, ()))
 
-    def _leave(self, keys: Iterable[ChainKey]) -> Iterator[str]:
+    def _deletions(self, keys: Iterable[ChainKey]) -> Iterator[str]:
         for key in keys:
             yield from (f"-D {key[1]} {rule}" for rule in self.delete.get(key, ()))
 
-    def _rewritten(self, keys: Iterable[ChainKey]) -> Iterator[str]:
+    def _rewrites(self, keys: Iterable[ChainKey]) -> Iterator[str]:
         yield from chains_text({key[1]: self.rewrite[key] for key in keys if key in self.rewrite})
 
     def _nat(self, shared: list[ChainKey]) -> Iterator[str]:
         whole = {key[1]: self.rewrite[key] for key in shared if key in self.rewrite}
-        flushed: dict[str, Rules] = dict.fromkeys(self.gone, ())
+        flushed: dict[str, Rules] = dict.fromkeys(self.removed, ())
         yield from chains_text({**whole, **self.chains, **flushed})
-        yield from self._leave(shared)
-        yield from self._enter(shared)
-        yield from (f"-X {chain}" for chain in self.gone)
+        yield from self._deletions(shared)
+        yield from self._insertions(shared)
+        yield from (f"-X {chain}" for chain in self.removed)
 
 
-def repair_in_parts(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
-    """The texts that together do what :func:`repair` says, none of them large; no more than one when that is little.
+def split_repair(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
+    """The texts that together have the effect of the text of :func:`repair`; a small change is one text.
 
-    iptables-restore of the nft kind takes a time that grows with the square of the chains in one text. Those of
-    Services are written first, each after the ones it leads to; nothing leads to them yet, or what leads to them is
-    as right as before. The last text has the rest, and what is gone.
+    The time of iptables-restore (kind ``nft``) grows with the square of the number of chains in one text. So chains of
+    Services are written first, in texts of limited size, each chain after the chains that it leads to. No packet
+    reaches a new chain before the last text, which has all other changes and the deletions.
     """
     rulesets = tuple(wanted)
-    nat = next(each for each in rulesets if each.table == "nat")
-    have = saved.get("nat", {})
-    bulk = [
+    nat = next(ruleset for ruleset in rulesets if ruleset.table == "nat")
+    held = saved.get("nat", {})
+    changed = [
         chain
         for chain, rules in nat.chains.items()
-        if ("nat", chain) not in SHARED and tuple(have.get(chain, ("",))) != rules
+        if ("nat", chain) not in SHARED and tuple(held.get(chain, ("",))) != rules
     ]
-    if len(bulk) > PART:
-        bulk.sort(key=_rank)
-        for first in range(0, len(bulk), PART):
-            yield document([("nat", chains_text({chain: nat.chains[chain] for chain in bulk[first : first + PART]}))])
-        saved = {**saved, "nat": {**have, **{chain: nat.chains[chain] for chain in bulk}}}
+    if len(changed) > CHAINS_PER_TEXT:
+        changed.sort(key=_rank)
+        for first in range(0, len(changed), CHAINS_PER_TEXT):
+            batch = changed[first : first + CHAINS_PER_TEXT]
+            yield document([("nat", chains_text({chain: nat.chains[chain] for chain in batch}))])
+        saved = {**saved, "nat": {**held, **{chain: nat.chains[chain] for chain in changed}}}
     if last := repair(saved, rulesets, PROXY_IPTABLES):
         yield last
 
 
-PART = 600
-"""Chains in one text: 200 Services with two endpoints."""
+CHAINS_PER_TEXT = 600
+"""Enough for 200 Services with two endpoints."""
 
 _RANKS = ("KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-")
 
 
 def _rank(chain: str) -> int:
-    """Chains lead to those of lower rank only; constant ones to none of a Service."""
+    """The rank of a chain: a chain leads only to chains of lower rank, a constant chain to no chain of a Service."""
     return next((rank for rank, prefix in enumerate(_RANKS, 1) if chain.startswith(prefix)), 0)

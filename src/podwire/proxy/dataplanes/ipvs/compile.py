@@ -1,12 +1,12 @@
-"""From a resolved Service port to its virtual servers, and what it adds to sets and chains (pure).
+"""Compiles a resolved Service port to virtual servers, set elements and rules (pure).
 
-A frontend has a virtual server as long as somebody serves it. One of ``externalTrafficPolicy: Local`` has the endpoints
-of this node, and pods and the node itself are translated to the cluster address, which has all. Where that is Local
-too, it is the other way round: the frontend has all endpoints, and clients outside are translated to the cluster
-address.
+A frontend has a virtual server while it has an endpoint. A frontend with ``externalTrafficPolicy: Local`` has the
+endpoints of this node; pods and the node itself are translated to the cluster address, which has all endpoints. When
+``internalTrafficPolicy`` is Local too, the frontend has all endpoints, and clients outside the cluster are translated
+to the cluster address, which has the endpoints of this node.
 
-Cost: a virtual server for each address, of a node port for each address of the node; an element of a set for each of
-them, and one for each endpoint (a pod that reaches itself).
+Cost: one virtual server and one set element for each frontend address (for a node port for each address of the node),
+and one set element for each endpoint, for pods that reach themselves.
 """
 
 from collections.abc import Iterable
@@ -24,30 +24,30 @@ from podwire.state.iptables import ChainKey
 from podwire.state.ipvs import FLAG_1, FLAG_2, OWNER_FLAG, Destination, Key, VirtualServer, endpoint_text, protocol_of
 
 _SCHEDULER_FLAGS = {"sh": FLAG_1, "mh": FLAG_1 | FLAG_2}
-"""``sh`` and ``mh`` take another endpoint where the hash points to one that is leaving; ``mh`` hashes the client's port
-too, as kube-proxy has it."""
+"""``sh`` and ``mh`` take another endpoint when the hash selects an endpoint that is being removed; ``mh`` also hashes
+the client's port, as kube-proxy does."""
 
 
 def flags_of(scheduler: str) -> int:
-    """The flags of our virtual servers with a scheduler."""
+    """The flags of our virtual servers that use a scheduler."""
     return OWNER_FLAG | _SCHEDULER_FLAGS.get(scheduler, 0)
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """What Service ports put into one family."""
+    """The kernel state of Service ports in one family."""
 
     servers: dict[Key, VirtualServer] = {}
     addresses: dict[str, None] = {}
-    """What is bound to the device; those that the node has elsewhere are left out later."""
+    """Addresses for the device; addresses that the node has on another device are left out later."""
     elements: dict[str, dict[str, None]] = {}
     """Elements, as ipset(8) writes them, by the name of the set."""
     rules: dict[ChainKey, dict[str, None]] = {}
     serving: dict[Key, frozenset[str]] = {}
-    """``address:port`` of the endpoints of a virtual server's Service that serve anywhere, those it lacks included."""
+    """``address:port`` of all serving endpoints of a virtual server's Service, on any node."""
 
 
 def compile_service(layout: IpvsLayout, ports: tuple[ResolvedPort, ...], owned: frozenset[Frontend]) -> Compiled:
-    """All that the ports of one Service need, as far as their frontends are ``owned``."""
+    """The kernel state for the ports of one Service, for the frontends that the Service owns (``owned``)."""
     out = Compiled({}, {}, {}, {}, {})
     for port in ports:
         _IpvsPortCompiler(layout, port, owned, out).compile()
@@ -55,7 +55,7 @@ def compile_service(layout: IpvsLayout, ports: tuple[ResolvedPort, ...], owned: 
 
 
 class _IpvsPortCompiler:
-    """One port while it is compiled."""
+    """Adds the state of one port to ``out``."""
 
     def __init__(self, layout: IpvsLayout, port: ResolvedPort, owned: frozenset[Frontend], out: Compiled) -> None:
         self.layout = layout
@@ -64,7 +64,7 @@ class _IpvsPortCompiler:
         self.out = out
 
     def compile(self) -> None:
-        """Adds everything."""
+        """Adds all state of the port."""
         port = self.port
         self._internal()
         external = (names.EXTERNAL_IP_LOCAL,) if port.external_local else (names.EXTERNAL_IP,)
@@ -104,7 +104,7 @@ class _IpvsPortCompiler:
             self._add(names.REFUSED, element)
 
     def _address(self, address: str, kinds: tuple[SetKind, ...]) -> None:
-        """An external or a load balancer address."""
+        """Adds an external address or an address of a load balancer."""
         if not self._owns(address):
             return
         self._bind(address)
@@ -114,8 +114,8 @@ class _IpvsPortCompiler:
 
     def _node_port(self) -> None:
         port = self.port
-        served = [self._external(address, port.node_port) for address in self.layout.node_ports]
-        if not any(served):
+        has_server = [self._external(address, port.node_port) for address in self.layout.node_ports]
+        if not any(has_server):
             return
         for kinds in (names.NODE_PORT, *((names.NODE_PORT_LOCAL,) if port.external_local else ())):
             kind = kinds[port.protocol]
@@ -126,7 +126,7 @@ class _IpvsPortCompiler:
                     self._add(kind, self._element(address, port.node_port))
 
     def _external(self, address: str, number: int) -> bool:
-        """A way in from outside; whether anybody serves it."""
+        """Adds a frontend for clients outside the cluster; returns whether the Service has endpoints."""
         port = self.port
         if not port.has_endpoints:
             self._add(names.REFUSED, self._element(address, number))
@@ -138,15 +138,15 @@ class _IpvsPortCompiler:
             self._add(names.DROPPED_OUTSIDE, self._element(address, number))
         endpoints, chain = (port.cluster_endpoints, OUTSIDE) if port.internal_local else (port.local_endpoints, INSIDE)
         self._serve(address, number, endpoints)
-        self._elsewhere(chain, address, number)
+        self._redirect_to_cluster_ip(chain, address, number)
         return True
 
-    def _elsewhere(self, chain: ChainKey, address: str, number: int) -> None:
-        """One kind of client goes to the cluster address."""
+    def _redirect_to_cluster_ip(self, chain: ChainKey, address: str, number: int) -> None:
+        """Adds the rule that translates one kind of client to the cluster address."""
         port = self.port
-        where = f"-d {host(address)} -p {port.protocol} {comment(port.name)} -m {port.protocol} --dport {number}"
+        match = f"-d {host(address)} -p {port.protocol} {comment(port.name)} -m {port.protocol} --dport {number}"
         target = endpoint_text(port.cluster_ip, port.port)
-        self.out.rules.setdefault(chain, {})[f"{where} -j DNAT --to-destination {target}"] = None
+        self.out.rules.setdefault(chain, {})[f"{match} -j DNAT --to-destination {target}"] = None
 
     def _bind(self, address: str) -> None:
         self.out.addresses[address] = None
@@ -166,18 +166,22 @@ class _IpvsPortCompiler:
             persistent_s=self.port.affinity_s,
             destinations=destinations,
         )
-        for each in destinations:
-            self._add(names.LOOP_BACK, f"{self._element(each.address, each.port)},{each.address}")
+        for destination in destinations:
+            element = self._element(destination.address, destination.port)
+            self._add(names.LOOP_BACK, f"{element},{destination.address}")
 
     def _firewall(self, address: str) -> None:
-        """Sources that may come in; a node that may reach its own load balancer address comes with that address."""
+        """Adds the allowed source ranges.
+
+        A node that connects to a load balancer address has that address as its source.
+        """
         port = self.port
         element = self._element(address, port.port)
         self._add(names.LOAD_BALANCER_FW, element)
         own = of_family(self.layout.facts.addresses, port.family)
         for text in port.source_ranges:
             network = ip_network(text)
-            alone = network.prefixlen == network.max_prefixlen
-            self._add(names.SOURCE_CIDR, f"{element},{network.network_address if alone else network}")
-            if any(ip_network(each).subnet_of(network) for each in own):  # type: ignore[arg-type]
+            single = network.prefixlen == network.max_prefixlen
+            self._add(names.SOURCE_CIDR, f"{element},{network.network_address if single else network}")
+            if any(ip_network(node_address).subnet_of(network) for node_address in own):  # type: ignore[arg-type]
                 self._add(names.SOURCE_IP, f"{element},{address}")

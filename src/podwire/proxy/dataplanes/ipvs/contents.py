@@ -1,6 +1,6 @@
-"""What the Services of one family put into the kernel, and the change when one changes (pure).
+"""The kernel state of all Services of one family, and the delta when Services change (pure).
 
-Addresses, elements and rules may come from several Services; each is there as long as one of them wants it.
+Several Services may need the same address, element or rule; it stays as long as one Service needs it.
 """
 
 from collections import Counter
@@ -21,22 +21,24 @@ from podwire.state.ipvs import Key, VirtualServer
 
 
 class IpvsDelta(msgspec.Struct, frozen=True):
-    """What comes, goes or differs."""
+    """The difference between two states of one family."""
 
     servers: dict[Key, None] = {}
-    """Virtual servers that are not what they were."""
+    """Keys of virtual servers that were added, changed or removed."""
     bound: dict[str, None] = {}
+    """Addresses to add to the device."""
     unbound: dict[str, None] = {}
+    """Addresses to remove from the device."""
     added: tuple[IpSet, ...] = ()
-    """Sets with the elements that come."""
+    """Sets with the elements to add."""
     removed: tuple[IpSet, ...] = ()
-    """Sets with the elements that go."""
+    """Sets with the elements to delete."""
     rules: bool = False
-    """Whether a chain differs."""
+    """Whether a rule changed."""
 
 
 class Contents:
-    """All of one family. ``elsewhere`` are the node's own addresses, which are bound already."""
+    """The state of one family. ``elsewhere`` are the addresses of the node's other devices."""
 
     def __init__(self, layout: IpvsLayout, elsewhere: Iterable[str] = ()) -> None:
         self.layout = layout
@@ -51,11 +53,11 @@ class Contents:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What the device holds."""
+        """The addresses of the device."""
         return tuple(self._addresses)
 
     def serving(self, key: Key) -> frozenset[str]:
-        """``address:port`` of the endpoints that still serve for the Service of a virtual server; none without one."""
+        """``address:port`` of the serving endpoints of a virtual server's Service; empty without a Service."""
         return self._serving.get(key, frozenset())
 
     def binds(self, address: str) -> bool:
@@ -68,12 +70,12 @@ class Contents:
         return tuple(declare(kind, family, self._elements[set_name(kind, family)]) for kind in SETS)
 
     def rulesets(self) -> tuple[Ruleset, ...]:
-        """The rules, a table each."""
+        """The rules, one value for each table."""
         chains: dict[str, dict[str, Rules]] = {table: {} for table in PROXY_IPVS.tables}
         for (table, name), rules in self.layout.chains().items():
             chains[table][name] = rules
-        for (table, name), found in self._rules.items():
-            chains[table][name] = tuple(sorted(found))
+        for (table, name), counted in self._rules.items():
+            chains[table][name] = tuple(sorted(counted))
         jumps = self.layout.jumps()
         return tuple(
             Ruleset(family=self.layout.family, table=table, chains=chains[table], jumps=jumps[table])
@@ -81,7 +83,7 @@ class Contents:
         )
 
     def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> IpvsDelta:
-        """Applies new ports of Services (of this family); returns what differs."""
+        """Applies new ports of Services (of this family); returns the delta."""
         delta = _DeltaBuilder(self.layout.family)
         for old, new in self._services.change(changed):
             self._swap(old, new, delta)
@@ -96,7 +98,7 @@ class Contents:
             if server is not None:
                 self.servers[key] = server
             elif self.servers.get(key) == old.servers[key]:
-                # Of two Services that swap a frontend, the one that gets it may have come first.
+                # When two Services swap a frontend, its new Service may have been compiled first.
                 del self.servers[key]
         for key, serving in old.serving.items():
             if key not in new.serving and self._serving.get(key) is serving:
@@ -112,15 +114,15 @@ class Contents:
             _count(self._rules[chain], old.rules.get(chain, {}), new.rules.get(chain, {}), delta.rules)
 
     def _own(self, name: str, compiled: Compiled) -> Mapping[str, None]:
-        """Elements; addresses that the node has elsewhere keep their own ports, so they are not among the bound."""
-        found = compiled.elements.get(name, {})
+        """The elements of a set; the set of bound addresses has no address of the node's other devices."""
+        elements = compiled.elements.get(name, {})
         if not name.endswith("IPVS-IPS") or not self._elsewhere:
-            return found
-        return {element: None for element in found if element not in self._elsewhere}
+            return elements
+        return {element: None for element in elements if element not in self._elsewhere}
 
 
 class _DeltaBuilder:
-    """A delta while it is made: by what it is about, how often it was wanted before."""
+    """Collects a delta: for each address, element and rule whether it was and is needed."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -133,30 +135,30 @@ class _DeltaBuilder:
         """The finished delta."""
         return IpvsDelta(
             servers=self.servers,
-            bound=_of(self.addresses, (False, True)),
-            unbound=_of(self.addresses, (True, False)),
+            bound=_with_change(self.addresses, (False, True)),
+            unbound=_with_change(self.addresses, (True, False)),
             added=self._sets((False, True)),
             removed=self._sets((True, False)),
             rules=any(before != now for before, now in self.rules.values()),
         )
 
-    def _sets(self, what: tuple[bool, bool]) -> tuple[IpSet, ...]:
-        found = ((kind, _of(self.elements.get(set_name(kind, self.family), {}), what)) for kind in SETS)
-        return tuple(declare(kind, self.family, elements) for kind, elements in found if elements)
+    def _sets(self, change: tuple[bool, bool]) -> tuple[IpSet, ...]:
+        sets = ((kind, _with_change(self.elements.get(set_name(kind, self.family), {}), change)) for kind in SETS)
+        return tuple(declare(kind, self.family, elements) for kind, elements in sets if elements)
 
 
-def _of(outcome: Mapping[str, tuple[bool, bool]], what: tuple[bool, bool]) -> dict[str, None]:
-    return {text: None for text, change in outcome.items() if change == what}
+def _with_change(outcome: Mapping[str, tuple[bool, bool]], change: tuple[bool, bool]) -> dict[str, None]:
+    return {text: None for text, was_and_is in outcome.items() if was_and_is == change}
 
 
 def _count(
     counter: Counter[str], old: Iterable[str], new: Iterable[str], outcome: dict[str, tuple[bool, bool]]
 ) -> None:
-    """Takes one Service's share of a counter from old to new; ``outcome`` says of each whether it was and is wanted."""
-    gone, come = dict.fromkeys(old), dict.fromkeys(new)
-    for text in (*(each for each in come if each not in gone), *(each for each in gone if each not in come)):
-        before = outcome[text][0] if text in outcome else counter[text] > 0
-        counter[text] += 1 if text in come else -1
+    """Changes the texts that one Service counts; ``outcome`` gets for each text whether it was and is needed."""
+    before, after = dict.fromkeys(old), dict.fromkeys(new)
+    for text in (*(t for t in after if t not in before), *(t for t in before if t not in after)):
+        was_needed = outcome[text][0] if text in outcome else counter[text] > 0
+        counter[text] += 1 if text in after else -1
         if not counter[text]:
             del counter[text]
-        outcome[text] = (before, counter[text] > 0)
+        outcome[text] = (was_needed, counter[text] > 0)

@@ -1,22 +1,24 @@
 """The chains that do not depend on Services, and the jumps to them (pure).
 
-A packet to an address of a Service is delivered to this node, where IPVS takes it at the end of ``INPUT`` (that of the
-node's own processes already in ``OUTPUT``, before ``filter``). So what is dropped is dropped in ``mangle``, before
-anything else, and what is refused in ``filter`` of ``INPUT``, where packets of the node pass again when no virtual
-server took them. ``nat`` marks for masquerade. Which frontends a rule is about says a set, so the number of rules does
-not grow with the Services; the exception are frontends of ``externalTrafficPolicy: Local``, which serve clients outside
-of the cluster by the endpoints of this node and all others by those of any node. A virtual server has one list, so one
-kind of client is translated to the cluster address, which has the other: a rule for each such frontend.
+A packet to an address of a Service is delivered to this node, and IPVS takes it at the end of ``INPUT``. A packet of
+the node's own processes is taken in ``OUTPUT``, before table ``filter``. So packets are dropped in table ``mangle``,
+which comes first. Packets are refused in ``filter`` ``INPUT``: a packet of the node also passes there when no virtual
+server took it. Table ``nat`` marks packets for masquerade.
 
-A pod's segment out of its window is not translated back by connection tracking, so it comes to the node itself where
-the client is masqueraded. The node would answer by a reset, and so end the connection; such segments are dropped.
+Rules match frontends by sets, so the number of rules does not grow with the Services. Exception: frontends with
+``externalTrafficPolicy: Local``. Their clients outside the cluster get endpoints of this node, all other clients get
+endpoints of any node, but a virtual server has only one list of endpoints. So there is one rule for each such frontend,
+which translates one kind of client to the cluster address, whose virtual server has the other list.
+
+Connection tracking does not translate a pod's segment that is outside the window. When the client is masqueraded, such
+a segment reaches the node itself, and the node would answer with a reset and end the connection; so such segments are
+dropped.
 """
-
-from ipaddress import ip_network
 
 from podwire.proxy.dataplanes.ipvs import names
 from podwire.proxy.dataplanes.ipvs.names import SetKind, set_name
 from podwire.proxy.servicemap import NodeFacts, of_family
+from podwire.proxy.xtables.layout import XtablesLayout
 from podwire.proxy.xtables.matches import comment, host
 from podwire.state.chain_marks import IPVS_MARK
 from podwire.state.iptables import ChainKey, Rules
@@ -26,38 +28,26 @@ OUTSIDE = ("nat", "KUBE-LOCAL-OUTSIDE")
 
 _NEW = "-m conntrack --ctstate NEW"
 _INVALID = "-m conntrack --ctstate INVALID"
-_HERE = "-m addrtype --src-type LOCAL"
+_FROM_NODE = "-m addrtype --src-type LOCAL"
 
 
-class IpvsLayout:
-    """The constant part for one family on one node; ``node_ports`` are the addresses at which node ports answer."""
+class IpvsLayout(XtablesLayout):
+    """The constant chains for one family on one node; node ports answer on the addresses ``node_ports``."""
 
     def __init__(self, family: str, facts: NodeFacts, node_ports: tuple[str, ...]) -> None:
-        self.family = family
-        self.facts = facts
+        super().__init__(family, facts)
         self.node_ports = of_family(node_ports, family)
-        self.pods = tuple(str(ip_network(cidr)) for cidr in of_family(facts.pod_cidrs, family))
-        device = facts.pod_interface.replace("*", "+")
-        self.pod_interface = f"-i {device} " if device else ""
-        self.mark = f"0x{facts.masquerade_mark:x}/0x{facts.masquerade_mark:x}"
-        self._services = tuple(str(ip_network(cidr)) for cidr in of_family(facts.service_cidrs, family))
 
-    def match(self, kind: SetKind, way: str = "dst,dst") -> str:
-        """The match of a set."""
-        return f"-m set --match-set {set_name(kind, self.family)} {way}"
+    def match(self, kind: SetKind, fields: str = "dst,dst") -> str:
+        """The match of a set by these fields of a packet."""
+        return f"-m set --match-set {set_name(kind, self.family)} {fields}"
 
-    @property
-    def knows_pods(self) -> bool:
-        """Whether pods are told from other clients."""
-        return bool(self.pods or self.pod_interface)
-
-    def _from_pods(self, what: str, target: str, protocol: str = "") -> Rules:
-        """Rules for packets of pods."""
-        sources = [self.pod_interface] if self.pod_interface else [f"-s {cidr} " for cidr in self.pods]
-        return tuple(f"{source}{protocol}{comment(what)} {target}" for source in sources)
+    def _from_pods(self, text: str, target: str, protocol: str = "") -> Rules:
+        """Rules for packets from pods, with a comment."""
+        return tuple(f"{source}{protocol}{comment(text)} {target}" for source in self.pod_sources())
 
     def chains(self) -> dict[ChainKey, Rules]:
-        """The chains with their rules, without those of single frontends."""
+        """The chains with their rules, without the rules of single frontends."""
         return {**self._nat(), **self._filter(), **self._mangle()}
 
     def _nat(self) -> dict[ChainKey, Rules]:
@@ -77,39 +67,36 @@ class IpvsLayout:
                 masquerade,
             ),
             ("nat", "KUBE-NODE-PORT"): tuple(
-                f"-p {protocol} {comment(what)} {self._port(kinds[protocol])} {target}"
+                f"-p {protocol} {comment(text)} {self._port(kinds[protocol])} {target}"
                 for protocol in names.PROTOCOLS
-                for what, kinds, target in (
+                for text, kinds, target in (
                     ("node ports, policy Local", names.NODE_PORT_LOCAL, "-g KUBE-EXTERNAL-LOCAL"),
                     ("node ports", names.NODE_PORT, masquerade),
                 )
             ),
             ("nat", "KUBE-EXTERNAL-LOCAL"): (
                 *self._from_pods("pods reach every endpoint", "-g KUBE-LOCAL-INSIDE"),
-                f"{comment('so does this node')} {_HERE} {masquerade}",
-                f"{comment('so does this node')} {_HERE} -g KUBE-LOCAL-INSIDE",
+                f"{comment('so does this node')} {_FROM_NODE} {masquerade}",
+                f"{comment('so does this node')} {_FROM_NODE} -g KUBE-LOCAL-INSIDE",
                 "-j KUBE-LOCAL-OUTSIDE",
             ),
             ("nat", "KUBE-MARK-MASQ"): (f"-j MARK --set-xmark {self.mark}",),
             ("nat", "KUBE-POSTROUTING"): (
                 f"{comment('a pod that reaches itself')} {match(names.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
-                f"-m mark ! --mark {self.mark} -j RETURN",
-                f"-j MARK --set-xmark 0x{self.facts.masquerade_mark:x}/0x0",
-                f"{comment('kubernetes service traffic requiring SNAT')} -j MASQUERADE --random-fully",
+                *self.masquerade_marked(),
             ),
         }
         if not self.facts.masquerade_all and len(self.pods) > 1:
-            inside = tuple(f"-s {cidr} -j RETURN" for cidr in self.pods)
-            chains["nat", "KUBE-MARK-OUTSIDE-PODS"] = (*inside, masquerade)
+            chains["nat", "KUBE-MARK-OUTSIDE-PODS"] = self.mark_outside_pods()
         return chains
 
     def _port(self, kind: SetKind) -> str:
         return self.match(kind, "dst" if kind.kind == "bitmap:port" else "dst,dst")
 
     def _mark_outside(self) -> Rules:
-        """Masquerades clients of cluster addresses that are not pods.
+        """The rule that marks clients of cluster addresses that are not pods for masquerade.
 
-        The node itself always: the source that it takes is the very address of the Service.
+        The node itself is always masqueraded: its source address is the address of the Service.
         """
         text, target = comment("cluster addresses"), "-j KUBE-MARK-MASQ"
         matched = self.match(names.CLUSTER_IP)
@@ -121,7 +108,7 @@ class IpvsLayout:
             return (f"! -s {self.pods[0]} {text} {matched} {target}",)
         if self.pods:
             return (f"{text} {matched} -j KUBE-MARK-OUTSIDE-PODS",)
-        return (f"{text} {matched} {_HERE} {target}",)
+        return (f"{text} {matched} {_FROM_NODE} {target}",)
 
     def _filter(self) -> dict[ChainKey, Rules]:
         match = self.match
@@ -131,11 +118,7 @@ class IpvsLayout:
         )  # fmt: skip
         unreachable = "icmp-port-unreachable" if self.family == "ip" else "icmp6-port-unreachable"
         return {
-            ("filter", "KUBE-FORWARD"): (
-                f"{comment('kubernetes forwarding rules')} -m mark --mark {self.mark} -j ACCEPT",
-                f"{comment('kubernetes forwarding conntrack rule')} -m conntrack --ctstate RELATED,ESTABLISHED "
-                "-j ACCEPT",
-            ),
+            ("filter", "KUBE-FORWARD"): self.forward_translated(),
             ("filter", "KUBE-NODE-PORT"): (
                 f"-p tcp {comment('health check node ports')} {match(names.HEALTH_PORTS, 'dst')} -j ACCEPT",
             ),
@@ -160,7 +143,7 @@ class IpvsLayout:
                 *(
                     f"-d {cidr} {comment('addresses of no service')} "
                     f"-m set ! --match-set {set_name(names.IPVS_IPS, self.family)} dst -j DROP"
-                    for cidr in self._services
+                    for cidr in self.service_ranges
                 ),
                 f"{comment('no local endpoints')} {match(names.DROPPED)} -j DROP",
                 f"{comment('no local endpoints')} {match(names.DROPPED_OUTSIDE)} -j KUBE-IPVS-DROP-OUTSIDE",
@@ -168,7 +151,7 @@ class IpvsLayout:
             ),
             ("mangle", "KUBE-IPVS-DROP-OUTSIDE"): (
                 *self._from_pods("pods reach every endpoint", "-j RETURN"),
-                f"{comment('so does this node')} {_HERE} -j RETURN",
+                f"{comment('so does this node')} {_FROM_NODE} -j RETURN",
                 "-j DROP",
             ),
             ("mangle", "KUBE-SOURCE-RANGES-FIREWALL"): (
@@ -179,7 +162,7 @@ class IpvsLayout:
         }
 
     def jumps(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """(chain, rule) by table, for the kernel's own chains."""
+        """The jumps from the kernel's own chains, by table: chain and rule."""
         portals = comment("kubernetes service portals")
         access = comment("kubernetes ipvs access filter")
         guard = comment("kubernetes load balancer firewall")

@@ -1,6 +1,6 @@
-"""Names of sets and chains, as kube-proxy has them, so that people and tools find what they know (pure).
+"""Names of the device and the sets, the same as those of kube-proxy, so that people and tools know them (pure).
 
-Sets of IPv6 begin with ``KUBE-6-``. What kube-proxy has no name for is named here alike; the docs page says which.
+Names of IPv6 sets begin with ``KUBE-6-``. Sets that kube-proxy does not have are named in the same style.
 """
 
 from collections.abc import Iterable
@@ -9,16 +9,16 @@ from typing import NamedTuple
 from podwire.state.ipset import NAME_MAX, IpSet, plain
 
 DEVICE = "kube-ipvs0"
-"""The device that has every address of a Service, so that packets to it are delivered to this node."""
+"""The device that has all addresses of Services, so that packets to these addresses are delivered to this node."""
 
 _MAXELEM = 1 << 20
-"""Sixteen times what kube-proxy's sets hold: an element for each endpoint, of 10,000 Services with 100."""
+"""Enough for an element for each endpoint of 10,000 Services with 100 endpoints; 16 times the limit of kube-proxy."""
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 
 
 class SetKind(NamedTuple):
-    """What a set holds: its type, as ipset(8) names it."""
+    """A set by its name without prefix, and its type as in ipset(8)."""
 
     name: str
     kind: str
@@ -38,9 +38,9 @@ HEALTH_PORTS = SetKind("HEALTH-CHECK-NODE-PORT", "bitmap:port")
 REFUSED = SetKind("REFUSED", "hash:ip,port")
 """Frontends without an endpoint."""
 DROPPED = SetKind("DROPPED", "hash:ip,port")
-"""Frontends of policy Local without an endpoint here: nobody is answered."""
+"""Frontends with traffic policy Local without an endpoint on this node: packets of all clients are dropped."""
 DROPPED_OUTSIDE = SetKind("DROPPED-OUTSIDE", "hash:ip,port")
-"""The same for clients outside of the cluster alone."""
+"""The same, but only packets of clients outside the cluster are dropped."""
 
 
 def _node_ports(infix: str) -> dict[str, SetKind]:
@@ -59,7 +59,7 @@ SETS: tuple[SetKind, ...] = (
 
 
 def set_name(kind: SetKind, family: str) -> str:
-    """A set's name in the kernel, cut where that has no room, as kube-proxy cuts it."""
+    """The name of a set in the kernel, cut to the maximum length, as kube-proxy does."""
     return f"KUBE-{'6-' if family == 'ip6' else ''}{kind.name}"[:NAME_MAX]
 
 

@@ -1,8 +1,8 @@
-"""The kernel of one namespace as the ``ipvs`` data plane reads and writes it: virtual servers, device, sets, rules.
+"""Reads and writes the kernel state of the ``ipvs`` data plane: virtual servers, device, sets, rules.
 
-Ours are virtual servers with our flag. kube-proxy's have no mark: as long as the device is its own (without our alias),
-they are those at an address of the device, and at node ports of its sets. Everything else is foreign, and so is what
-lies in ``excludeCIDRs`` without our flag.
+Virtual servers with our flag are ours. Virtual servers of kube-proxy have no mark: while the device has no alias of
+ours, they are the virtual servers at the addresses of the device and at the node ports in the sets, and they become
+ours. All other virtual servers are foreign, and so are those in ``excludeCIDRs`` without our flag.
 """
 
 import os
@@ -47,10 +47,9 @@ _IP6 = Path("/proc/sys/net/ipv6")
 
 
 def sysctls(settings: IpvsSettings) -> tuple[Sysctl, ...]:
-    """The parameters of the namespace that this mode needs, as kube-proxy sets them.
+    """The kernel parameters of the namespace that this mode needs, with the values of kube-proxy.
 
-    Replies find their way through connection tracking; a connection to a real server that is gone is forgotten, and so
-    is what a client was bound to.
+    Connection tracking translates replies. The kernel forgets connections and affinity to a removed real server.
     """
     values = {
         "net/ipv4/vs/conntrack": "1",
@@ -63,7 +62,7 @@ def sysctls(settings: IpvsSettings) -> tuple[Sysctl, ...]:
 
 
 def device_state(addresses: Iterable[str], settings: IpvsSettings) -> NetworkState:
-    """The device with its addresses; it stays down, since its addresses are delivered all the same."""
+    """The device with its addresses; it stays down, because the kernel accepts packets to its addresses anyway."""
     return NetworkState(
         links=(Link(DEVICE, kind="dummy", up=False, alias=OWNER.alias_prefix),),
         addresses=tuple(Address(DEVICE, address) for address in addresses),
@@ -72,7 +71,7 @@ def device_state(addresses: Iterable[str], settings: IpvsSettings) -> NetworkSta
 
 
 def check_scheduler(name: str) -> None:
-    """Tries a scheduler on a virtual server in a namespace of its own; the kernel loads its module then.
+    """Creates a virtual server with a scheduler in a new namespace, so that the kernel loads the scheduler's module.
 
     Raises: Unsupported when the kernel has no such scheduler; KernelError.
     """
@@ -104,39 +103,42 @@ class Programming:
         self._tools = {family: Iptables(family, self.programs, netns_path) for family in self.families}
         self._index = 0
         self.last_rules: dict[tuple[str, str], int] = {}
-        """Rules that the last change wrote, by family and table."""
+        """The number of rules that the last change wrote, by family and table."""
 
     def close(self) -> None:
         """Closes the sockets to the kernel."""
         for tool in self._tools.values():
             tool.close()
-        for each in (self.ipvs, self.watch, self.sets, self._netlink):
-            each.close()
+        for source in (self.ipvs, self.watch, self.sets, self._netlink):
+            source.close()
 
     # The device
 
     def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The addresses of the node's other devices, but those of one link alone, and those of ours (or kube-proxy's).
+        """The addresses of the node's other devices, and the addresses of the device; link-local ones are left out.
 
         Raises: KernelError.
         """
         own: set[str] = set()
         bound: set[str] = set()
-        for each in network.read_paths(self._netlink).addresses:
-            address = each.cidr.partition("/")[0]
+        for entry in network.read_paths(self._netlink).addresses:
+            address = entry.cidr.partition("/")[0]
             if not address.startswith("fe80:"):
-                (bound if each.link == DEVICE else own).add(address)
+                (bound if entry.link == DEVICE else own).add(address)
         return frozenset(own), frozenset(bound)
 
     def make_device(self, settings: IpvsSettings) -> list[str]:
-        """Makes the device where there is none: it comes before all else and goes last, so by it the rest is found.
+        """Creates the device if it does not exist.
+
+        The device is created first and removed last: cleaning up looks for the device to find the other state.
+
 
         Raises: KernelError.
         """
         if any(link.name == DEVICE for link in network.read_links(self._netlink)):
             return []
-        made = msgspec.structs.replace(device_state((), settings), sysctls=())
-        return list(map(str, network.add(self._netlink, made).check().applied))
+        device = msgspec.structs.replace(device_state((), settings), sysctls=())
+        return list(map(str, network.add(self._netlink, device).check().applied))
 
     def shape_device(self, addresses: Iterable[str], settings: IpvsSettings) -> Report:
         """Makes the device hold exactly these addresses.
@@ -148,14 +150,14 @@ class Programming:
         return report
 
     def bind(self, addresses: Collection[str]) -> None:
-        """Puts addresses on the device.
+        """Adds addresses to the device.
 
         Raises: KernelError.
         """
         self._addresses(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, addresses, "add")
 
     def unbind(self, addresses: Collection[str]) -> None:
-        """Takes addresses off the device.
+        """Removes addresses from the device.
 
         Raises: KernelError.
         """
@@ -169,7 +171,7 @@ class Programming:
                 raise failure
 
     def drop_device(self) -> None:
-        """Takes the device away, and its addresses with it.
+        """Removes the device with its addresses.
 
         Raises: KernelError.
         """
@@ -180,9 +182,9 @@ class Programming:
     def servers(
         self, exclude: Iterable[str], known: Container[Key] = ()
     ) -> tuple[dict[Key, VirtualServer], frozenset[Key]]:
-        """Our virtual servers, kube-proxy's among them, and the keys of foreign ones.
+        """Our virtual servers, including those of kube-proxy, and the keys of foreign virtual servers.
 
-        Those that this process made are ours also when somebody took the flag off, as ``ipvsadm -E`` does.
+        Virtual servers in ``known`` are ours even without the flag, which ``ipvsadm -E`` removes.
 
         Raises: KernelError.
         """
@@ -198,13 +200,13 @@ class Programming:
                 return False
             return key.address in bound or (key.protocol, key.port) in node_ports
 
-        found = {server.key: server for server in self.ipvs.servers()}
-        own = [key for key, server in found.items() if ours(server)]
-        read = {server.key: server for server in self.ipvs.read(own)} if own else {}
-        return read, frozenset(found.keys() - set(own))
+        listed = {server.key: server for server in self.ipvs.servers()}
+        own = [key for key, server in listed.items() if ours(server)]
+        servers = {server.key: server for server in self.ipvs.read(own)} if own else {}
+        return servers, frozenset(listed.keys() - set(own))
 
     def _of_kube_proxy(self) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
-        """Addresses of the device and node ports of the sets, while they are kube-proxy's."""
+        """Addresses of the device and node ports of the sets, while these belong to kube-proxy."""
         device = next((link for link in network.read_links(self._netlink) if link.name == DEVICE), None)
         if device is None or dataplane.OWNER.owns_link(device):
             return frozenset(), frozenset()
@@ -212,83 +214,83 @@ class Programming:
         return bound, self._node_ports()
 
     def _node_ports(self) -> frozenset[tuple[str, int]]:
-        """Node ports of the sets."""
+        """The node ports in the sets, with their protocol."""
         by_name = {set_name(names.NODE_PORT[p], family): p for p in ("tcp", "udp") for family in FAMILIES}
-        held = ((protocol, self.sets.read(name)) for name, protocol in by_name.items())
-        return frozenset((protocol, int(port)) for protocol, found in held if found for port in found.elements)
+        sets = ((protocol, self.sets.read(name)) for name, protocol in by_name.items())
+        return frozenset((protocol, int(port)) for protocol, held in sets if held for port in held.elements)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Forgets the flows of virtual servers that are gone, so that their next packet is looked at anew.
+        """Deletes the flows of removed virtual servers, so that their next packets are translated again.
 
-        Otherwise a UDP client that keeps its socket would go on to nowhere, and a TCP client would wait for long.
+        Otherwise packets of a UDP client that keeps its socket are lost, and a TCP client waits for a long time-out.
 
         Raises: KernelError.
         """
-        gone = {(key.protocol.upper(), key.address, key.port) for key in keys}
+        removed = {(key.protocol.upper(), key.address, key.port) for key in keys}
 
         def stale(flow: Flow) -> bool:
-            return not flow.redirected and (flow.protocol, flow.original.dst, flow.original.dport) in gone
+            return not flow.redirected and (flow.protocol, flow.original.dst, flow.original.dport) in removed
 
-        if gone:
+        if removed:
             with Conntrack(self._netns_path) as conntrack:
-                for protocol in sorted({protocol for protocol, _, _ in gone}):
+                for protocol in sorted({protocol for protocol, _, _ in removed}):
                     conntrack.forget(stale, protocol=protocol)
 
     def set_timeouts(self, settings: IpvsSettings) -> None:
-        """Sets the timeouts that are asked for and differ.
+        """Sets the configured timeouts, if they differ from those of the kernel.
 
         Raises: KernelError.
         """
         wanted = Timeouts(settings.tcp_timeout, settings.tcp_fin_timeout, settings.udp_timeout)
         if any(wanted):
-            have = self.ipvs.timeouts()
-            if any(want and want != has for want, has in zip(wanted, have, strict=True)):
+            current = self.ipvs.timeouts()
+            if any(new and new != old for new, old in zip(wanted, current, strict=True)):
                 self.ipvs.set_timeouts(wanted)
 
     # Sets
 
     def shape_sets(self, wanted: Iterable[IpSet]) -> Callable[[], list[Operation]]:
-        """Makes the sets and adds what is missing; the function that is returned takes away what should not be there.
+        """Creates sets and adds missing elements; returns a function that removes unwanted elements.
 
-        It returns what was done, its own part included.
+        That function returns all operations, including the added elements.
 
         Raises: KernelError.
         """
-        done: list[Operation] = []
-        later: list[Operation] = []
-        for want in wanted:
-            operations = diff(self.sets.read(want.name), want)
-            whole = any(isinstance(each, Swap) for each in operations)
-            done += [each for each in operations if whole or not isinstance(each, Delete)]
-            later += [each for each in operations if not whole and isinstance(each, Delete)]
-        self.sets.commit(done)
+        additions: list[Operation] = []
+        deletions: list[Operation] = []
+        for ip_set in wanted:
+            operations = diff(self.sets.read(ip_set.name), ip_set)
+            swapped = any(isinstance(operation, Swap) for operation in operations)
+            additions += [op for op in operations if swapped or not isinstance(op, Delete)]
+            deletions += [op for op in operations if not swapped and isinstance(op, Delete)]
+        self.sets.commit(additions)
 
-        def finish() -> list[Operation]:
-            self.sets.commit(later)
-            return done + later
+        def delete() -> list[Operation]:
+            self.sets.commit(deletions)
+            return additions + deletions
 
-        return finish
+        return delete
 
     def add(self, elements: Iterable[IpSet]) -> list[Operation]:
-        """Adds elements to sets; what was done.
+        """Adds elements to sets; returns the operations.
 
         Raises: KernelError.
         """
-        operations: list[Operation] = [Add(each, key) for each in elements for key in each.elements]
+        operations: list[Operation] = [Add(ip_set, key) for ip_set in elements for key in ip_set.elements]
         self.sets.commit(operations)
         return operations
 
     def delete(self, elements: Iterable[IpSet]) -> list[Operation]:
-        """Takes elements out of sets; what was done.
+        """Deletes elements from sets; returns the operations.
 
         Raises: KernelError.
         """
-        operations: list[Operation] = [Delete(each, key) for each in elements for key in each.elements]
+        operations: list[Operation] = [Delete(ip_set, key) for ip_set in elements for key in ip_set.elements]
         self.sets.commit(operations)
         return operations
 
     def drop_sets(self) -> None:
-        """Takes our sets away.
+        """Deletes our sets.
 
         Raises: KernelError.
         """
@@ -297,7 +299,7 @@ class Programming:
     # Rules
 
     def shape_rules(self, wanted: Mapping[str, Sequence[Ruleset]]) -> list[str]:
-        """Makes the kernel hold these rules by family, reading it first; the texts that were written.
+        """Makes the kernel hold these rules, by family; reads the kernel first, and returns the written texts.
 
         Raises: KernelError.
         """
@@ -317,22 +319,22 @@ class Programming:
         return [text for text in written if text]
 
     def change_rules(self, family: str, before: Iterable[Ruleset], now: Iterable[Ruleset]) -> str:
-        """Writes what differs without reading; what was written.
+        """Writes the difference between two states without reading the kernel; returns the written text.
 
         Raises: KernelError.
         """
-        saved = {each.table: {**dict(each.chains), **_jumps(each)} for each in before}
+        saved = {ruleset.table: {**dict(ruleset.chains), **_jumps(ruleset)} for ruleset in before}
         text = repair(saved, now, PROXY_IPVS)
         self._tools[family].restore(text, self.watch.started)
         self._count(family, text)
         return text
 
     def _count(self, family: str, text: str) -> None:
-        found = count_rules(text)
-        self.last_rules |= {(family, table): found.get(table, 0) for table in PROXY_IPVS.tables}
+        counts = count_rules(text)
+        self.last_rules |= {(family, table): counts.get(table, 0) for table in PROXY_IPVS.tables}
 
     def drop_rules(self) -> None:
-        """Takes our rules away, as far as no other mode has them now.
+        """Removes our rules, except rules that another mode in force has too.
 
         Raises: KernelError.
         """
@@ -341,7 +343,7 @@ class Programming:
 
 
 def _jumps(ruleset: Ruleset) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    rules: dict[str, tuple[str, ...]] = {}
     for chain, rule in ruleset.jumps:
-        found[chain] = (*found.get(chain, ()), rule)
-    return found
+        rules[chain] = (*rules.get(chain, ()), rule)
+    return rules

@@ -4,7 +4,7 @@ from tests.unit.proxy.dataplanes.iptables.test_compile import FACTS, SEP_ONE, SV
 
 from podwire.proxy.dataplanes.iptables.contents import Contents
 from podwire.proxy.dataplanes.iptables.layout import SERVICES, IptablesLayout
-from podwire.proxy.dataplanes.iptables.restore import PART, repair_in_parts
+from podwire.proxy.dataplanes.iptables.restore import CHAINS_PER_TEXT, split_repair
 from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import parse_save
 from podwire.state.iptables_diff import Saved, count_tables, removal, repair
@@ -55,12 +55,12 @@ def test_a_chain_that_differs_is_written_alone() -> None:
 
 
 def test_large_load_is_split_and_each_jump_target_exists() -> None:
-    names = [f"default/s{number:03}" for number in range(PART // 3 + 10)]
+    names = [f"default/s{number:03}" for number in range(CHAINS_PER_TEXT // 3 + 10)]
     made = Contents(IptablesLayout("ip", FACTS))
     many = {n: (port(service=n, cluster_ip=f"172.30.{i // 250}.{i % 250}", node_port=30000 + i),)
             for i, n in enumerate(names)}  # fmt: skip
     made.change(many)
-    texts = list(repair_in_parts({}, made.rulesets()))
+    texts = list(split_repair({}, made.rulesets()))
     assert len(texts) == 3
     there: set[str] = set()
     for text in texts[:-1]:
@@ -75,8 +75,8 @@ def test_large_load_is_split_and_each_jump_target_exists() -> None:
 
 def test_little_is_one_text() -> None:
     made = contents("default/web")
-    assert list(repair_in_parts({}, made.rulesets())) == [repair({}, made.rulesets(), PROXY_IPTABLES)]
-    assert list(repair_in_parts(in_kernel(made), made.rulesets())) == []
+    assert list(split_repair({}, made.rulesets())) == [repair({}, made.rulesets(), PROXY_IPTABLES)]
+    assert list(split_repair(in_kernel(made), made.rulesets())) == []
 
 
 def test_stale_chains_go_and_those_of_others_stay() -> None:

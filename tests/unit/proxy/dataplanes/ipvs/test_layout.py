@@ -57,7 +57,7 @@ def test_with_several_pod_ranges_each_returns() -> None:
 
 
 def test_unknown_pod_ranges_make_local_treat_pods_as_outside() -> None:
-    assert layout().knows_pods and not layout(replace(FACTS, pod_cidrs=())).knows_pods
+    assert layout().pod_sources() and not layout(replace(FACTS, pod_cidrs=())).pod_sources()
     assert chain("KUBE-EXTERNAL-LOCAL", replace(FACTS, pod_cidrs=())) == chain("KUBE-EXTERNAL-LOCAL")[1:]
 
 
