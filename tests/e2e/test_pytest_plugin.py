@@ -197,7 +197,7 @@ def test_a_cluster_that_is_kept_is_named_and_runs_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     name = done.stdout.rpartition("podwire down --name ")[2].split()[0]
     try:
-        assert f"cluster {name} runs on: podwire kubeconfig --name {name}" in done.stdout
+        assert f"cluster {name} is kept; use it with: podwire kubeconfig --name {name}" in done.stdout
         assert name in inventory.names() and name not in lifecycle.stale(inventory.names())
     finally:
         lifecycle.down(name)

@@ -331,7 +331,7 @@ def test_lines_are_those_of_files(world: Cluster, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"isolated by default/shut ({file}:5); nearest rule default/shut ingress[0] ({file}:8)" in done.stdout
     assert f"podSelector tier=web ({file}:9): the pod has no label tier" in done.stdout
-    assert "is not what the cluster has" not in done.stdout
+    assert "differs from the cluster's object" not in done.stdout
 
 
 def test_policy_rules_that_are_not_what_they_should_be(world: Cluster) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from podwire.kernel import netns
 from podwire.local.conformance import verdicts
-from podwire.local.conformance.attempts import ANSWERED, ARRIVED, NOTHING, REFUSED, Attempt, Trials
+from podwire.local.conformance.attempts import Trial, Trials
+from podwire.local.conformance.verdicts import ANSWERED, ARRIVED, NOTHING, REFUSED
 
 ADDRESSES = {4: ("10.55.0.1", "10.55.0.2"), 6: ("fd55::1", "fd55::2")}
 RULES = """
@@ -58,9 +59,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]
             netns.delete(place)
 
 
-def attempt(pair: tuple[Path, Path], family: int, protocol: str, port: int, *, allowed: bool) -> Attempt:
+def attempt(pair: tuple[Path, Path], family: int, protocol: str, port: int, *, allowed: bool) -> Trial:
     near, far = ADDRESSES[family]
-    return Attempt(
+    return Trial(
         source=pair[0],
         source_address=near,
         target=pair[1],
@@ -96,7 +97,7 @@ def test_many_at_once_and_again_with_other_ports(pair: tuple[Path, Path]) -> Non
 
 def test_a_pod_reaches_itself(pair: tuple[Path, Path]) -> None:
     some = [
-        Attempt(
+        Trial(
             source=pair[0],
             source_address=ADDRESSES[family][0],
             target=pair[0],

@@ -56,7 +56,7 @@ def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
         inventory.existing(name)
         if config_file:
             raise ConfigError("--config", "", f"cluster {name!r} runs with its own; expected --name or --config")
-    request = session.Request(
+    request = session.ConformanceRequest(
         files=found,
         name=name,
         own_name=f"conformance-{os.getpid()}",

@@ -62,8 +62,8 @@ def objects_of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Poli
         complete=False,
         assumed_addresses=not real,
         written={f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()},
-        duplicates=found.twice,
-        unenforced=found.others,
+        duplicates=found.duplicates,
+        unenforced=found.unenforced,
     )
     return PolicyObjects(found.world, details, found.line, found.notes)
 

@@ -19,7 +19,7 @@ from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.local import credentials, inventory
-from podwire.local.manifests import Written, read_manifests
+from podwire.local.manifests import ManifestLines, read_manifests
 from podwire.local.topology import Topology
 from podwire.local.why import described_cluster, local_nodes, with_host
 from podwire.proxy.registry import TRACERS
@@ -145,7 +145,7 @@ def _explain(asked: TypedQuestion, request: _Request, topology: Topology | None)
 
         described = describe(request.files, recursive=request.recursive)
         return asyncio.run(explain(asked, described_cluster(described, mode=request.mode)))
-    written = Written(read_manifests(request.manifests, recursive=request.recursive))
+    written = ManifestLines(read_manifests(request.manifests, recursive=request.recursive))
     if topology is not None:
         if not request.planned:
             inventory.check_root()
@@ -176,7 +176,9 @@ def _own_config(request: _Request) -> AgentConfig | None:
     return msgspec.structs.replace(config, node_name=name) if name else config
 
 
-async def _by_api(asked: TypedQuestion, request: _Request, kubeconfig: str, nodes: _Nodes, written: Written) -> Answer:
+async def _by_api(
+    asked: TypedQuestion, request: _Request, kubeconfig: str, nodes: _Nodes, written: ManifestLines
+) -> Answer:
     """The answer with the objects of an API server."""
     client = client_of(kubeconfig or None)
     try:
@@ -192,7 +194,7 @@ async def _by_api(asked: TypedQuestion, request: _Request, kubeconfig: str, node
             objects=ApiObjects(client),
             nodes=NodeKernels(access, client.clock, planned=request.planned, mode=request.mode),
             lines=written.line,
-            differences=lambda world: written.other((*world.policies, *world.cluster_policies)),
+            differences=lambda world: written.different((*world.policies, *world.cluster_policies)),
         )
         return await explain(asked, cluster)
     finally:

@@ -22,7 +22,7 @@ from podwire.local.manifests import Manifest
 from podwire.local.probe import collect, result
 from podwire.local.probe.plan import Attempt
 from podwire.local.probe.plan import overview as overview_attempts
-from podwire.local.probe.result import Result
+from podwire.local.probe.result import ProbeResult
 from podwire.local.topology import Topology
 from podwire.runtime.clock import Clock, SystemClock
 
@@ -84,12 +84,12 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
         await client.close()
 
 
-async def _settled(topology: Topology, client: Client, clock: Clock) -> tuple[Result, ...]:
+async def _settled(topology: Topology, client: Client, clock: Clock) -> tuple[ProbeResult, ...]:
     """The results of the overview; attempts with an unexpected result are planned and tried again for some seconds.
 
     A pod that became Ready a moment ago is an endpoint in the API and in every kernel some milliseconds later.
     """
-    good: dict[Attempt, Result] = {}
+    good: dict[Attempt, ProbeResult] = {}
     deadline = clock.monotonic() + _SETTLE_S
     while True:
         prober, facts = await collect.prober(topology, client, clock)

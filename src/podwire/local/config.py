@@ -54,7 +54,7 @@ class RoutingSection(_Section, frozen=True):
     backend: str = DEFAULT
 
 
-class ImageRule(_Section, frozen=True):
+class ImageMapping(_Section, frozen=True):
     """One entry of the image table: exactly one of ``name`` and ``prefix``, and the local command."""
 
     name: str = ""
@@ -76,7 +76,7 @@ class ClusterConfig(_Section, frozen=True):
     routing: RoutingSection = RoutingSection()
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()
-    images: tuple[ImageRule, ...] = ()
+    images: tuple[ImageMapping, ...] = ()
     log_level: Level = "info"
 
 

@@ -1,10 +1,10 @@
-"""Manifests as people write them: files, folders and standard input, YAML or JSON, several documents each.
+"""Reads manifests from files, folders and standard input: YAML or JSON, several documents each.
 
-``kind: List`` is opened up. Objects keep the file and line they start at, and the lines of their fields, so that errors
-and explanations can name them. JSON is YAML to the reader, so it has lines too.
+The items of a ``kind: List`` become separate objects. Objects keep the file and line where they start, and the lines of
+their fields, so that errors and explanations can name them. JSON is read as YAML, so it has lines too.
 Objects that others need come first: namespaces, definitions, accounts and configuration before workloads.
 
-What would be read otherwise than it is applied is refused: a key that is there twice, kustomizations, templates.
+Files that kubectl would read differently are refused: duplicate keys, kustomizations, templates.
 """
 
 import json
@@ -41,12 +41,12 @@ _RANKS = {kind: number for number, kind in enumerate(_FIRST)}
 _SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
 """The path that stands for standard input."""
-_BUILT = {
+_GENERATORS = {
     "kustomization.yaml": "a kustomization is not built here: give what `kubectl kustomize {}` prints, with -f -",
     "kustomization.yml": "a kustomization is not built here: give what `kubectl kustomize {}` prints, with -f -",
     "Chart.yaml": "a chart is not rendered here: give what `helm template {}` prints, with -f -",
 }
-"""Files that say how objects are made."""
+"""Files from which a tool makes manifests."""
 _CALLED = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 _MERGE, _NULL, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("merge", "null", "str"))
 _PLAIN = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float"))
@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def at(self, path: str) -> str:
         """``file:line`` of a field, such as ``spec.ingress[0].from[1]`` or ``metadata.labels[app]``.
 
-        For a field that the text does not have, the line of the innermost one around it that it has.
+        For a field that the text does not have, the line of the innermost field around it.
         """
         return _where(self.file, _found(self.node, path))
 
@@ -89,8 +89,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind} {place}{meta.get('name') or meta.get('generateName', '')}"
 
 
-class Written:
-    """Where the fields of objects stand in files; an object without a namespace may be of any."""
+class ManifestLines:
+    """Finds the lines of objects and fields in files; an object without a namespace matches every namespace."""
 
     def __init__(self, manifests: Iterable[Manifest]) -> None:
         self.manifests = {
@@ -104,21 +104,21 @@ class Written:
         return self.manifests.get((kind, key)) or self.manifests.get((kind, key.rpartition("/")[2]))
 
     def line(self, kind: str, key: str, field: str) -> str:
-        """``file:line`` of a field; empty for what no file has."""
+        """``file:line`` of a field; empty when no file has the object."""
         found = self.find(kind, key)
         return found.at(field) if found is not None else ""
 
-    def other(self, policies: Iterable[NetworkPolicy | ClusterNetworkPolicy]) -> Iterator[str]:
-        """Those of the policies of a cluster that a file describes otherwise, a sentence each."""
+    def different(self, policies: Iterable[NetworkPolicy | ClusterNetworkPolicy]) -> Iterator[str]:
+        """One sentence for each policy of a cluster that differs from its manifest."""
         for policy in policies:
             kind, key = policy.kind, key_of(policy.metadata)
             found = self.find(kind, key)
             if found is not None and not _same(found.body, policy):
-                yield f"{kind} {key} in {found.source} is not what the cluster has; lines may be those of other rules"
+                yield f"{kind} {key} in {found.source} differs from the cluster's object; line numbers may be wrong"
 
 
 def _same(body: dict[str, Any], policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
-    """Whether a file says what a policy of the cluster says; what the API fills in makes no difference."""
+    """Whether a manifest and a policy of the cluster have the same spec; defaults of the API are ignored."""
     try:
         written = msgspec.convert(body, type(policy)).spec
     except msgspec.ValidationError:
@@ -129,16 +129,16 @@ def _same(body: dict[str, Any], policy: NetworkPolicy | ClusterNetworkPolicy) ->
 
 
 def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[Manifest, ...]:
-    """Every object of the given files and folders, in the order they should be created.
+    """Every object of the files and folders, in the order in which they must be created.
 
-    ``-`` is standard input. Folders below a folder are read when it is ``recursive``.
+    ``-`` is standard input. With ``recursive``, folders in folders are read too.
 
-    Raises: ConfigError naming file and line for anything that is not a Kubernetes object.
+    Raises: ConfigError with file and line of a text that is not a Kubernetes object.
     """
     found: list[Manifest] = []
     for path in dict.fromkeys(paths):
         if path == STDIN:
-            found.extend(parse_manifests(_typed(sys.stdin), "stdin"))
+            found.extend(parse_manifests(_read_stdin(sys.stdin), "stdin"))
         else:
             found.extend(
                 manifest for file in _files(path, recursive) for manifest in parse_manifests(_text(file), file)
@@ -147,8 +147,8 @@ def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[
 
 
 @cache
-def _typed(stdin: TextIO) -> str:
-    """What standard input has, which can be read only once."""
+def _read_stdin(stdin: TextIO) -> str:
+    """The text of standard input, which can be read only once."""
     try:
         return stdin.buffer.read().decode()
     except (OSError, ValueError) as failure:
@@ -187,8 +187,8 @@ def _files(path: str, recursive: bool) -> list[str]:
         below = "" if recursive or not any(f.is_dir() for f in inside) else ", and folders in it are not read"
         raise ConfigError(path, "", f"no file here ends in {', '.join(_SUFFIXES)}{below}")
     for file in files:
-        if file.name in _BUILT:
-            raise ConfigError(str(file), "", _BUILT[file.name].format(file.parent))
+        if file.name in _GENERATORS:
+            raise ConfigError(str(file), "", _GENERATORS[file.name].format(file.parent))
     return [str(file) for file in files]
 
 
@@ -198,7 +198,7 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     Raises: ConfigError.
     """
     found: list[Manifest] = []
-    loader, keys = yaml.CSafeLoader(text), _Keys(source, yaml.CSafeLoader(""))
+    loader, keys = yaml.CSafeLoader(text), _DuplicateKeys(source, yaml.CSafeLoader(""))
     try:
         while loader.check_node():
             if node := loader.get_node():
@@ -217,11 +217,11 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
     return tuple(found)
 
 
-class _Keys:
-    """Looks for keys that are there twice: one reader takes the first of them, another one the last.
+class _DuplicateKeys:
+    """Refuses duplicate keys: some readers use the first of them, others the last.
 
-    Numbers and truth values become their text, as kubectl has it. What an alias repeats is walked through again, up to
-    a limit: it is that size for whoever reads it.
+    Numbers and booleans as keys become their text, as in kubectl. A node that an alias repeats is checked each time, up
+    to a limit, because each reader has to expand it too.
     """
 
     def __init__(self, file: str, loader: yaml.CSafeLoader) -> None:
@@ -231,9 +231,9 @@ class _Keys:
         self._repeated = 0
 
     def check(self, node: yaml.Node, path: str = "") -> None:
-        """Looks through a node.
+        """Checks a node and the nodes in it.
 
-        Raises: ConfigError; RecursionError for a node that is within itself.
+        Raises: ConfigError; RecursionError for a node that contains itself.
         """
         if isinstance(node, yaml.ScalarNode):
             return
@@ -272,7 +272,7 @@ def _open(document: object, node: yaml.Node, file: str) -> list[Manifest]:
             found = "nothing" if field not in document else repr(document[field])
             raise ConfigError(where, field, f"expected a text, found {found}")
     if document["apiVersion"].startswith("kustomize.config.k8s.io/"):
-        raise ConfigError(where, "", _BUILT["kustomization.yaml"].format(Path(file).parent))
+        raise ConfigError(where, "", _GENERATORS["kustomization.yaml"].format(Path(file).parent))
     if str(document["kind"]).endswith("List") and isinstance(document.get("items"), list):
         items = enumerate(document["items"])
         return [inner for number, item in items for inner in _open(item, _found(node, f"items[{number}]"), file)]
@@ -287,7 +287,7 @@ def _where(file: str, node: yaml.Node) -> str:
 
 
 def _found(node: yaml.Node, path: str) -> yaml.Node:
-    """What stands at a path, as far as the path leads; of a field, its name, since that is where it begins."""
+    """The node at a path, or the innermost existing node on the way; for a field, the node of its name."""
     found = node
     for step in _STEP.finditer(path):
         inner = _inside(node, step[1] if step[1] is not None else step[2])
@@ -298,7 +298,7 @@ def _found(node: yaml.Node, path: str) -> yaml.Node:
 
 
 def _inside(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """Where an entry of a map or a list begins, and the entry; of a key that is there twice the last one counts."""
+    """The node where an entry of a map or a list begins, and the entry; of duplicate keys, the last is used."""
     if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
         return node.value[int(step)], node.value[int(step)]
     if isinstance(node, yaml.MappingNode):
@@ -308,10 +308,10 @@ def _inside(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:
 
 
 def rank(manifest: Manifest) -> int:
-    """Smaller for what others need first."""
+    """The position in the order of creation: smaller for objects that others need."""
     return _RANKS.get(manifest.kind, len(_RANKS))
 
 
 def in_order(manifests: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
-    """The same objects, those that others need first; otherwise as they came."""
+    """The objects in the order of creation: objects that others need first, otherwise in their order."""
     return tuple(sorted(manifests, key=rank))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from podwire.agent import config as agent_config
 from podwire.agent.why import node_access
 from podwire.errors import ClusterError
-from podwire.local.offline.cluster import Described
+from podwire.local.offline.cluster import DescribedCluster
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 from podwire.why.cluster import Cluster
@@ -39,7 +39,7 @@ def local_nodes(topology: Topology, settings: Mapping[str, str]) -> Callable[[st
     return access
 
 
-def described_cluster(described: Described, *, mode: str = "") -> Cluster:
+def described_cluster(described: DescribedCluster, *, mode: str = "") -> Cluster:
     """The cluster that files describe; ``mode`` is the data plane of Services, empty for that of a new cluster."""
 
     def access(name: str) -> NodeAccess:

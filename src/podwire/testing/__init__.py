@@ -1,1 +1,1 @@
-"""Shipped fakes that keep the real rules, and the pytest plugin."""
+"""Clusters for tests of manifests, and the pytest plugin."""

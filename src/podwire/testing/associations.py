@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from podwire.errors import ConfigError
-from podwire.local.conformance.attempts import ANSWERED, Trials
-from podwire.local.conformance.attempts import Attempt as Trial
+from podwire.local.conformance.attempts import Trial, Trials
+from podwire.local.conformance.verdicts import ANSWERED
 from podwire.local.probe.plan import Attempt
-from podwire.local.probe.result import Result
+from podwire.local.probe.result import ProbeResult
 from podwire.testing.targets import SCTP
 
 NamespaceOf = Callable[[str], Path | None]
@@ -20,7 +20,7 @@ NamespaceOf = Callable[[str], Path | None]
 
 def tried(
     trials: Trials, attempts: Sequence[Attempt], namespace_of: NamespaceOf, address_of: Callable[[Attempt], str]
-) -> list[Result]:
+) -> list[ProbeResult]:
     """Tries the attempts and returns their results; ``address_of`` gives the source address. Blocks.
 
     Raises: ConfigError when an end is not a pod's own address (Services, and connections that nodes masquerade);
@@ -28,7 +28,7 @@ def tried(
     """
     outcomes = trials.run([_trial(attempt, address_of(attempt), namespace_of) for attempt in attempts])
     return [
-        Result(attempt, reached=outcome == ANSWERED, error="" if outcome == ANSWERED else outcome)
+        ProbeResult(attempt, reached=outcome == ANSWERED, error="" if outcome == ANSWERED else outcome)
         for attempt, outcome in zip(attempts, outcomes, strict=True)
     ]
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Background:
+class BackgroundLoop:
     """An event loop that runs coroutines until it is closed."""
 
     def __init__(self) -> None:

@@ -34,16 +34,16 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.local import credentials, objects, readiness
 from podwire.local.conformance.attempts import Trials
-from podwire.local.manifests import Manifest, Written, in_order, parse_manifests, rank, read_manifests
+from podwire.local.manifests import Manifest, ManifestLines, in_order, parse_manifests, rank, read_manifests
 from podwire.local.probe import collect
-from podwire.local.probe.execute import Prober
+from podwire.local.probe.execute import ConnectionProber
 from podwire.local.probe.plan import Attempt, Expectations, PacketSource, ProbeInputs, pods_named, source_of
-from podwire.local.probe.result import Result
+from podwire.local.probe.result import ProbeResult
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 from podwire.testing import lifecycle
 from podwire.testing.associations import tried
-from podwire.testing.background import Background
+from podwire.testing.background import BackgroundLoop
 from podwire.testing.convergence import unsettled
 from podwire.testing.external import NAMESPACE, Outside
 from podwire.testing.lifecycle import Config
@@ -72,12 +72,12 @@ def cluster(nodes: int = 2, *, config: Config = None, name: str = "") -> Iterato
 
     Raises: ConfigError with what to do when this machine cannot run clusters; ClusterError.
     """
-    made = Cluster(lifecycle.Coming(name or lifecycle.free_name(), nodes, config).topology())
+    new_cluster = Cluster(lifecycle.StartingCluster(name or lifecycle.free_name(), nodes, config).topology())
     try:
-        yield made
+        yield new_cluster
     finally:
-        made.close()
-        lifecycle.down(made.name)
+        new_cluster.close()
+        lifecycle.down(new_cluster.name)
 
 
 class Cluster:
@@ -88,7 +88,7 @@ class Cluster:
         self.kubeconfig = str(credentials.kubeconfig_path(topology, "admin"))
         """The path of a kubeconfig file."""
         self._topology = topology
-        self._background = Background()
+        self._background = BackgroundLoop()
         self._client = self._background.run(_connect(self.kubeconfig))
         self._resetter = Resetter(self._client)
         self._outside = Outside(topology)
@@ -159,40 +159,47 @@ class Cluster:
             raise ClusterError(f"kubectl {' '.join(words)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def pod(self, word: str) -> "Source":
-        """Pods: ``shop/web-0``, those of a Deployment by its name, labels (``shop/app=web``); looked for when asked."""
-        return Source(self, word, lambda inputs: tuple(source_of(pod) for pod in pods_named(inputs, word, "pod")))
+    def pod(self, word: str) -> "ConnectionSource":
+        """Pods by name (``shop/web-0``), by their Deployment's name, or by labels (``shop/app=web``).
 
-    def node(self, name: str) -> "Source":
-        """A node, as its own programs and pods in its network reach others."""
+        The pods are looked up for each question.
+        """
+        return ConnectionSource(
+            self, word, lambda inputs: tuple(source_of(pod) for pod in pods_named(inputs, word, "pod"))
+        )
+
+    def node(self, name: str) -> "ConnectionSource":
+        """A node as source: its own programs and the pods in its network."""
 
         def sources(inputs: ProbeInputs) -> tuple[PacketSource, ...]:
-            found = [(node, address) for node, address in inputs.node_addresses if node == name]
-            if not found:
+            addresses = [(node, address) for node, address in inputs.node_addresses if node == name]
+            if not addresses:
                 known = ", ".join(node for node, _ in inputs.node_addresses)
                 raise ConfigError("node", "", f"there is no node {name!r}; there are {known}")
-            return tuple(PacketSource(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in found)
+            return tuple(
+                PacketSource(name=f"node/{name}", node=name, host_network=True, address=ip) for _, ip in addresses
+            )
 
-        return Source(self, f"node/{name}", sources)
+        return ConnectionSource(self, f"node/{name}", sources)
 
     @property
-    def outside(self) -> "Source":
+    def outside(self) -> "ConnectionSource":
         """A host outside of the cluster."""
 
         def sources(inputs: ProbeInputs) -> tuple[PacketSource, ...]:
             address = external(inputs)
             return (PacketSource(name=address, namespace=NAMESPACE, address=address),)
 
-        return Source(self, "outside", sources)
+        return ConnectionSource(self, "outside", sources)
 
-    def outside_at(self, address: str) -> "Source":
+    def outside_at(self, address: str) -> "ConnectionSource":
         """A host outside of the cluster with this address."""
         source = PacketSource(name=address, namespace=NAMESPACE, address=address)
-        return Source(self, address, lambda _inputs: (source,))
+        return ConnectionSource(self, address, lambda _inputs: (source,))
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """After the block, deletes all objects that came in it, and restores the labels of nodes and namespaces.
+        """After the block, deletes the objects created in it, and restores the labels of nodes and namespaces.
 
         Raises: ClusterError with the objects that are not deleted in time.
         """
@@ -203,8 +210,8 @@ class Cluster:
             del self._manifests[known:]
             self._background.run(self._resetter.back_to(before))
 
-    def try_all(self, source: "Source", target: str, timeout_s: float) -> Reached:
-        """Tries the connections for :meth:`Source.reaches`."""
+    def try_all(self, source: "ConnectionSource", target: str, timeout_s: float) -> Reached:
+        """Tries the connections for :meth:`ConnectionSource.reaches`."""
         return self._background.run(self._reach(source, target, timeout_s))
 
     async def _apply(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
@@ -260,9 +267,9 @@ class Cluster:
         except (OSError, ProtocolError):
             return ("agent is away",)
 
-    async def _reach(self, source: "Source", target: str, timeout_s: float) -> Reached:
+    async def _reach(self, source: "ConnectionSource", target: str, timeout_s: float) -> Reached:
         inputs = await self._settled(TIMEOUT_S)
-        written = Written(self._manifests)
+        written = ManifestLines(self._manifests)
         expecting = Expectations(inputs, written.line)
         sources = source.packet_sources(inputs)
         attempts = [attempt for packet_source in sources for attempt in attempts_of(expecting, packet_source, target)]
@@ -270,21 +277,23 @@ class Cluster:
             raise ConfigError("reaches", "", f"{target!r} resolves only to {source.word} itself")
         for packet_source in sources:
             if packet_source.namespace:
-                self._outside.has(packet_source.address)
+                self._outside.add(packet_source.address)
         for attempt in attempts:
             if not attempt.named and _is_outside(expecting, attempt):
-                self._outside.has(attempt.address)
+                self._outside.add(attempt.address)
         results = await self._tried(expecting, attempts, timeout_s)
 
-        def explain(result: Result) -> str:
-            asked = expecting.asked.get(result.attempt)
-            if asked is None:
+        def explain(result: ProbeResult) -> str:
+            connection = expecting.connections.get(result.attempt)
+            if connection is None:
                 return ""
-            return "\n".join(at_length(explain_connection(inputs.world, asked, inputs.rules, written.line)))
+            return "\n".join(at_length(explain_connection(inputs.world, connection, inputs.rules, written.line)))
 
         return Reached(source.word, target, results, explain)
 
-    async def _tried(self, expecting: Expectations, attempts: list[Attempt], timeout_s: float) -> tuple[Result, ...]:
+    async def _tried(
+        self, expecting: Expectations, attempts: list[Attempt], timeout_s: float
+    ) -> tuple[ProbeResult, ...]:
         if attempts[0].port.protocol == SCTP:
             return tuple(await asyncio.to_thread(self._associated, expecting, attempts))
         outside = [attempt for attempt in attempts if not attempt.named and _is_outside(expecting, attempt)]
@@ -292,7 +301,7 @@ class Cluster:
         async with self._outside.answering((a.address, a.port.number, a.port.protocol) for a in outside):
             return await self._with_names(prober, attempts)
 
-    def _associated(self, expecting: Expectations, attempts: list[Attempt]) -> list[Result]:
+    def _associated(self, expecting: Expectations, attempts: list[Attempt]) -> list[ProbeResult]:
         namespaces = collect.pod_namespaces(self._topology)
 
         def namespace_of(address: str) -> Path | None:
@@ -301,7 +310,7 @@ class Cluster:
 
         return tried(self._trials, attempts, namespace_of, lambda attempt: expecting.party(attempt.source).address)
 
-    async def _with_names(self, prober: Prober, attempts: list[Attempt]) -> tuple[Result, ...]:
+    async def _with_names(self, prober: ConnectionProber, attempts: list[Attempt]) -> tuple[ProbeResult, ...]:
         """Tries the attempts, and again while cluster DNS does not know the name of a Service that policies allow."""
         clock = self._client.clock
         deadline = clock.monotonic() + _DNS_S
@@ -313,7 +322,7 @@ class Cluster:
             await clock.sleep(_POLL_S)
 
 
-class Source:
+class ConnectionSource:
     """The source of connections: pods, a node, or a host outside of the cluster."""
 
     def __init__(
@@ -355,15 +364,15 @@ def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
 
     Raises: ConfigError.
     """
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     for source in what:
         if isinstance(source, Mapping):
-            found += parse_manifests(json.dumps(source), "mapping")
+            manifests += parse_manifests(json.dumps(source), "mapping")
         elif isinstance(source, str) and ("\n" in source or ": " in source):
-            found += parse_manifests(source, "text")
+            manifests += parse_manifests(source, "text")
         else:
-            found += read_manifests((_short(os.fspath(source)),))
-    return in_order(tuple(found))
+            manifests += read_manifests((_short(os.fspath(source)),))
+    return in_order(tuple(manifests))
 
 
 def _short(path: str) -> str:

@@ -1,8 +1,8 @@
 """Hosts outside of a test's cluster: one namespace on the fabric that gets every address that a test names.
 
-The machine itself cannot play this part: it has listeners of its own, and a policy for internet addresses can only be
-tried with an internet address. Here such an address is in a namespace to which only the cluster's nodes have a route.
-The namespace is deleted with the cluster.
+The machine itself cannot be that host: it has listeners of its own, and a policy for internet addresses can only be
+tested with an internet address. Such an address is assigned in a namespace to which only the cluster's nodes have a
+route. The namespace is deleted with the cluster.
 
 Each address and port to be reached has a listener that answers as the stand-in server does: one line of JSON with the
 client's address for each line or datagram.
@@ -47,7 +47,7 @@ class Outside:
         self._namespace = Path(topology.netns(NAMESPACE))
         self._addresses: list[str] = []
 
-    def has(self, address: str) -> None:
+    def add(self, address: str) -> None:
         """Adds an address, and a route to it on the nodes.
 
         Raises: KernelError.
@@ -111,7 +111,7 @@ class Outside:
         """
         async with AsyncExitStack() as stack:
             for address, port, protocol in dict.fromkeys(ends):
-                self.has(address)
+                self.add(address)
                 await stack.enter_async_context(self._answering(address, port, protocol))
             yield
 
@@ -125,7 +125,7 @@ class Outside:
         sock.setblocking(False)
         sock.bind((address, port))
         if protocol == "UDP":
-            transport, _ = await loop.create_datagram_endpoint(_Datagrams, sock=sock)
+            transport, _ = await loop.create_datagram_endpoint(_OutsideDatagrams, sock=sock)
             try:
                 yield
             finally:
@@ -155,7 +155,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.close()
 
 
-class _Datagrams(asyncio.DatagramProtocol):
+class _OutsideDatagrams(asyncio.DatagramProtocol):
     """Answers each datagram."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -50,7 +50,7 @@ def stale(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name, own in owned if own and not is_running(int(own[1]), int(own[2])))
 
 
-class Coming:
+class StartingCluster:
     """A cluster that is being created in the background."""
 
     def __init__(self, name: str, nodes: int, config: Config = None) -> None:
@@ -73,7 +73,7 @@ class Coming:
             self._words += ["--config", self._config_file.name]
         elif config is not None:
             self._words += ["--config", os.fspath(config)]
-        # -P: a module in the folder of the tests must not stand in for one of ours.
+        # -P: a module in the folder of the tests must not be imported instead of a podwire module.
         command = [sys.executable, "-P", "-m", "podwire.cli.main", *self._words]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

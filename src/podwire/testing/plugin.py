@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--podwire-config", metavar="FILE", help="Configuration of the cluster, as of `podwire up --config`."
     )
-    group.addoption("--podwire-keep", action="store_true", help="Leave the cluster running behind the tests.")
+    group.addoption("--podwire-keep", action="store_true", help="Keep the cluster running after the tests.")
 
 
 @pytest.fixture(scope="session")
@@ -34,11 +34,11 @@ def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster
 
     options = request.config.option
     name = lifecycle.kept_name() if options.podwire_keep else lifecycle.free_name()
-    made = _brought_up(name, options.podwire_nodes, options.podwire_config)
+    session_cluster = _brought_up(name, options.podwire_nodes, options.podwire_config)
     try:
-        yield made
+        yield session_cluster
     finally:
-        made.close()
+        session_cluster.close()
         if options.podwire_keep:
             request.config.stash.setdefault(_KEPT, []).append(name)
         else:
@@ -51,10 +51,10 @@ def _brought_up(name: str, nodes: int, config: str | None) -> "Cluster":
     from podwire.testing import lifecycle
 
     try:
-        coming = lifecycle.Coming(name, nodes, config)
+        starting = lifecycle.StartingCluster(name, nodes, config)
         from podwire.testing.cluster import Cluster  # meanwhile
 
-        return Cluster(coming.topology())
+        return Cluster(starting.topology())
     except PodwireError as failure:
         problem = str(failure)
     pytest.fail(problem, pytrace=False)
@@ -96,20 +96,20 @@ def pytest_runtest_makereport(
     return report
 
 
-def _end_in_the_test(found: pytest.ExceptionInfo[BaseException]) -> None:
+def _end_in_the_test(error: pytest.ExceptionInfo[BaseException]) -> None:
     """Removes podwire's own frames from the traceback of an error."""
-    last = found.tb
-    while (at := last.tb_next) is not None:
-        name = str(at.tb_frame.f_globals.get("__name__"))
+    last = error.tb
+    while (frame := last.tb_next) is not None:
+        name = str(frame.tb_frame.f_globals.get("__name__"))
         if name.startswith("podwire.testing.") and name != __name__:
             last.tb_next = None
-            found.value.__cause__ = None
+            error.value.__cause__ = None
         else:
-            last = at
+            last = frame
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Prints how to inspect and how to remove a cluster that was kept."""
     for name in config.stash.get(_KEPT, []):
-        terminalreporter.write_line(f"cluster {name} runs on: podwire kubeconfig --name {name}")
-        terminalreporter.write_line(f"take it away by: podwire down --name {name}")
+        terminalreporter.write_line(f"cluster {name} is kept; use it with: podwire kubeconfig --name {name}")
+        terminalreporter.write_line(f"remove it with: podwire down --name {name}")

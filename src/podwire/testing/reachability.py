@@ -9,7 +9,7 @@ the test applied.
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 
-from podwire.local.probe.result import Result
+from podwire.local.probe.result import ProbeResult
 
 JUDGED: ContextVar["Reached | None"] = ContextVar("podwire_judged", default=None)
 """The last result that a test asserted; its text is shown when the assertion fails."""
@@ -22,7 +22,9 @@ class Undecided(AssertionError):
 class Reached:
     """The results of the connections from some sources to a target."""
 
-    def __init__(self, source: str, target: str, results: Sequence[Result], explain: Callable[[Result], str]) -> None:
+    def __init__(
+        self, source: str, target: str, results: Sequence[ProbeResult], explain: Callable[[ProbeResult], str]
+    ) -> None:
         self.source, self.target = source, target
         self.results = tuple(results)
         self._explain = explain
@@ -71,7 +73,7 @@ class Reached:
                     yield explanation
 
 
-def _outcome(result: Result) -> str:
+def _outcome(result: ProbeResult) -> str:
     attempt = result.attempt
     target = attempt.target if attempt.target == attempt.address else f"{attempt.target} ({attempt.address})"
     end = f"{attempt.source.name} -> {target} {attempt.port}"

@@ -31,18 +31,18 @@ _LAST = ("namespaces", "customresourcedefinitions")
 _GONE_S = 20.0
 _POLL_S = 0.01
 
-Key = tuple[str, str, str]
+ObjectName = tuple[str, str, str]
 """Resource (``plural.group``), namespace, name."""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class ObjectSnapshot(msgspec.Struct, frozen=True):
     """The uids of all objects and of their owners, and the labels of nodes and namespaces."""
 
-    uids: dict[Key, str]
-    owners: dict[Key, tuple[str, ...]]
-    labels: dict[Key, dict[str, str]]
+    uids: dict[ObjectName, str]
+    owners: dict[ObjectName, tuple[str, ...]]
+    labels: dict[ObjectName, dict[str, str]]
 
-    def since(self, before: "Snapshot") -> list[Key]:
+    def since(self, before: "ObjectSnapshot") -> list[ObjectName]:
         """The keys of objects that are not in ``before``, and whose owners are not in it either."""
         known = set(before.uids.values())
         return [key for key, uid in self.uids.items() if uid not in known and known.isdisjoint(self.owners[key])]
@@ -55,7 +55,7 @@ class Resetter:
         self._client = client
         self._resources: tuple[Resource[Json], ...] = ()
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> ObjectSnapshot:
         """Returns the current objects."""
         if not self._resources:
             self._resources = await self._discover()
@@ -69,9 +69,9 @@ class Resetter:
                 owners[key] = tuple(owner["uid"] for owner in meta.get("ownerReferences") or ())
                 if resource.plural in (NODES.plural, NAMESPACES.plural):
                     labels[key] = meta.get("labels") or {}
-        return Snapshot(uids, owners, labels)
+        return ObjectSnapshot(uids, owners, labels)
 
-    async def back_to(self, before: Snapshot) -> None:
+    async def back_to(self, before: ObjectSnapshot) -> None:
         """Deletes all objects that are not in the snapshot, and returns when they are gone.
 
         Raises: ClusterError with the objects that are not deleted in time.
@@ -85,7 +85,7 @@ class Resetter:
         await self._delete(key for key in created if key[0].partition(".")[0] in _LAST)
         await self._gone(before)
 
-    async def _gone(self, before: Snapshot) -> None:
+    async def _gone(self, before: ObjectSnapshot) -> None:
         clock = self._client.clock
         deadline = clock.monotonic() + _GONE_S
         while True:
@@ -99,18 +99,18 @@ class Resetter:
             await self._delete(key for key in left if key[0] == "pods")
             await clock.sleep(_POLL_S)
 
-    async def _delete(self, keys: Iterable[Key]) -> None:
+    async def _delete(self, keys: Iterable[ObjectName]) -> None:
         by_name = {_name(resource): resource for resource in self._resources}
         await asyncio.gather(*(self._delete_one(by_name[key[0]], key) for key in keys))
 
-    async def _delete_one(self, resource: Resource[Json], key: Key) -> None:
+    async def _delete_one(self, resource: Resource[Json], key: ObjectName) -> None:
         grace = 0 if resource.plural == "pods" else None
         try:
             await self._client.delete(resource, key[2], key[1], grace_period_s=grace, propagation="Background")
         except (NotFound, Conflict):
             pass
 
-    async def _relabel(self, key: Key, wanted: dict[str, str], now: Snapshot) -> None:
+    async def _relabel(self, key: ObjectName, wanted: dict[str, str], now: ObjectSnapshot) -> None:
         have = now.labels.get(key)
         if have is None or have == wanted:
             return

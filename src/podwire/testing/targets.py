@@ -25,8 +25,8 @@ from podwire.local.probe.plan import (
     Attempt,
     Expectations,
     PacketSource,
-    Port,
     ProbeInputs,
+    ProbePort,
     declared_ports,
     named_attempts,
     node_port_attempts,
@@ -34,7 +34,7 @@ from podwire.local.probe.plan import (
     service_named,
     to_pod,
 )
-from podwire.local.probe.verdicts import Verdict
+from podwire.local.probe.verdicts import Expectation
 from podwire.model.meta import key_of
 from podwire.model.service import Service
 from podwire.proxy.resolve import service_of
@@ -45,7 +45,7 @@ EXTERNAL_PORT = 443
 SCTP = "SCTP"
 
 
-class Target(msgspec.Struct, frozen=True):
+class ReachTarget(msgspec.Struct, frozen=True):
     """The parts of a target."""
 
     word: str
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
     protocol: str = "TCP"
 
 
-def parse_target(word: str) -> Target:
+def parse_target(word: str) -> ReachTarget:
     """Parses a target such as ``db:5432/TCP``.
 
     Raises: ConfigError when it is malformed.
@@ -73,7 +73,7 @@ def parse_target(word: str) -> Target:
         name, _, port = rest.partition(":")
     if not name or (port.isdigit() and not 0 < int(port) < 65536):
         raise ConfigError("reaches", "", f"{word!r}: expected a target and a port, such as db:5432 or 10.0.0.1:53/UDP")
-    return Target(word=word, name=name, port=port, protocol=protocol)
+    return ReachTarget(word=word, name=name, port=port, protocol=protocol)
 
 
 def attempts_of(expecting: Expectations, source: PacketSource, word: str) -> tuple[Attempt, ...]:
@@ -81,15 +81,15 @@ def attempts_of(expecting: Expectations, source: PacketSource, word: str) -> tup
 
     Raises: ConfigError for a word that names nothing.
     """
-    found = _attempts(expecting, source, parse_target(word))
-    for attempt in found:
+    attempts = _attempts(expecting, source, parse_target(word))
+    for attempt in attempts:
         if source.namespace and not attempt.named and (":" in attempt.address) != (":" in source.address):
             problem = f"{source.address} and {attempt.address} have different IP families ({word})"
             raise ConfigError("reaches", "", problem)
-    return found
+    return attempts
 
 
-def _attempts(expecting: Expectations, source: PacketSource, target: Target) -> tuple[Attempt, ...]:
+def _attempts(expecting: Expectations, source: PacketSource, target: ReachTarget) -> tuple[Attempt, ...]:
     if target.name == "external":
         address = external(expecting.inputs)
         return _to_address(expecting, source, target, address, target.port or str(EXTERNAL_PORT))
@@ -119,16 +119,16 @@ def _is_address(text: str) -> bool:
 
 
 def _to_address(
-    expecting: Expectations, source: PacketSource, target: Target, address: str, number: str
+    expecting: Expectations, source: PacketSource, target: ReachTarget, address: str, number: str
 ) -> tuple[Attempt, ...]:
     if not number.isdigit():
         raise ConfigError("reaches", "", f"{target.word!r}: expected a port number")
-    port = Port(number=int(number), protocol=target.protocol)
+    port = ProbePort(number=int(number), protocol=target.protocol)
     attempt = Attempt(source=source, target=target.name, address=address, port=port)
     return (expecting.judged(attempt, _verdict(expecting, source, attempt)),)
 
 
-def _verdict(expecting: Expectations, source: PacketSource, attempt: Attempt) -> Verdict | None:
+def _verdict(expecting: Expectations, source: PacketSource, attempt: Attempt) -> Expectation | None:
     port, source_party, inputs = attempt.port, expecting.party(source), expecting.inputs
     for service in inputs.services:
         if attempt.address in _addresses(service):
@@ -141,7 +141,7 @@ def _verdict(expecting: Expectations, source: PacketSource, attempt: Attempt) ->
     )
 
 
-def _has_node_port(service: Service, port: Port) -> bool:
+def _has_node_port(service: Service, port: ProbePort) -> bool:
     return any((p.node_port, p.protocol) == (port.number, port.protocol) for p in service.spec.ports)
 
 
@@ -149,7 +149,7 @@ def _addresses(service: Service) -> tuple[str, ...]:
     return tuple(ip for ip in (service.spec.cluster_ip, *service.spec.cluster_ips) if ip not in ("", "None"))
 
 
-def _node_address(inputs: ProbeInputs, target: Target, name: str) -> str:
+def _node_address(inputs: ProbeInputs, target: ReachTarget, name: str) -> str:
     for node, address in inputs.node_addresses:
         if node == name:
             return address
@@ -157,24 +157,24 @@ def _node_address(inputs: ProbeInputs, target: Target, name: str) -> str:
     raise ConfigError("reaches", "", f"{target.word!r}: there is no node {name!r}; there are {known}")
 
 
-def _to_pods(expecting: Expectations, source: PacketSource, target: Target) -> tuple[Attempt, ...]:
-    found: list[Attempt] = []
+def _to_pods(expecting: Expectations, source: PacketSource, target: ReachTarget) -> tuple[Attempt, ...]:
+    attempts: list[Attempt] = []
     for pod in pods_named(expecting.inputs, target.name, "reaches"):
         if pod.metadata.uid == source.pod_uid:
             continue
         declared = tuple(dict.fromkeys(declared_ports(pod)))
         number = _number(target, declared, {p.name: p.container_port for c in pod.spec.containers for p in c.ports})
-        port = Port(number=number, protocol=target.protocol)
+        port = ProbePort(number=number, protocol=target.protocol)
         attempt = to_pod(expecting, source, pod, (port,))[0]
         if not attempt.because:  # policies also decide about ports without a listener
             ends = expecting.party(source), expecting.verdicts.pod(pod)
             verdict = expecting.verdicts.between(*ends, port.number, port.protocol)
             attempt = expecting.judged(msgspec.structs.replace(attempt, because=verdict.because), verdict)
-        found.append(attempt)
-    return tuple(found)
+        attempts.append(attempt)
+    return tuple(attempts)
 
 
-def _number(target: Target, declared: Sequence[Port], named: dict[str, int]) -> int:
+def _number(target: ReachTarget, declared: Sequence[ProbePort], named: dict[str, int]) -> int:
     """The port's number.
 
     Raises: ConfigError.
@@ -191,19 +191,21 @@ def _number(target: Target, declared: Sequence[Port], named: dict[str, int]) -> 
     raise ConfigError("reaches", "", f"{target.word!r}: {problem}; there are: {offered}")
 
 
-def _to_service(expecting: Expectations, source: PacketSource, target: Target, service: Service) -> tuple[Attempt, ...]:
-    ports = [Port(number=port.port, protocol=port.protocol) for port in service.spec.ports]
+def _to_service(
+    expecting: Expectations, source: PacketSource, target: ReachTarget, service: Service
+) -> tuple[Attempt, ...]:
+    ports = [ProbePort(number=port.port, protocol=port.protocol) for port in service.spec.ports]
     named = {port.name: port.port for port in service.spec.ports} | _looked_up_ports(expecting.inputs, service)
-    port = Port(number=_number(target, ports, named), protocol=target.protocol)
+    port = ProbePort(number=_number(target, ports, named), protocol=target.protocol)
     if source.node and not source.pod_uid and _addresses(service):  # a node's programs do not ask cluster DNS
         return _to_address(expecting, source, target, _addresses(service)[0], str(port.number))
     if source.pod_uid:
-        found = named_attempts(expecting, source, service, (port,))
+        attempts = named_attempts(expecting, source, service, (port,))
     else:
-        found = node_port_attempts(expecting, service, (port,), source)
-        if not found:
+        attempts = node_port_attempts(expecting, service, (port,), source)
+        if not attempts:
             raise ConfigError("reaches", "", f"{target.word!r}: only pods reach it, it has no node port for {port}")
-    return tuple(found)
+    return tuple(attempts)
 
 
 def _looked_up_ports(inputs: ProbeInputs, service: Service) -> dict[str, int]:
@@ -221,7 +223,7 @@ def _looked_up_ports(inputs: ProbeInputs, service: Service) -> dict[str, int]:
     }
 
 
-def _looked_up(inputs: ProbeInputs, source: PacketSource, target: Target) -> Service:
+def _looked_up(inputs: ProbeInputs, source: PacketSource, target: ReachTarget) -> Service:
     """The Service of a DNS name, with the search path of a pod.
 
     Raises: ConfigError.
@@ -230,9 +232,9 @@ def _looked_up(inputs: ProbeInputs, source: PacketSource, target: Target) -> Ser
     own = next((pod.metadata.namespace for pod in inputs.pods if pod.metadata.uid == source.pod_uid), "default")
     service, _, namespace = name.partition(".")
     key = f"{namespace or own}/{service}"
-    found = next((one for one in inputs.services if key_of(one.metadata) == key), None)
-    if found is None:
+    match = next((candidate for candidate in inputs.services if key_of(candidate.metadata) == key), None)
+    if match is None:
         raise ConfigError(
             "reaches", "", f"{target.word!r}: there is no Service {key}; pods are named with their namespace, {key}"
         )
-    return found
+    return match

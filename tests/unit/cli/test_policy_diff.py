@@ -93,7 +93,7 @@ def test_policy_kinds_without_enforcement_are_named_with_their_replacement(folde
     assert [line for line in found.output.splitlines() if "is skipped" in line] == [
         f"AdminNetworkPolicy a in {folder}/{name}/admin.yaml:1 is skipped: "
         "podwire does not enforce AdminNetworkPolicy of policy.networking.k8s.io/v1alpha1; "
-        "ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 with tier Admin has taken its place"
+        "ClusterNetworkPolicy of policy.networking.k8s.io/v1alpha2 with tier Admin has replaced it"
         for name in ("old", "new")
     ]
     assert len(json.loads(diff(folder, "old", "new", "-f", "pods.yaml", "-o", "json").output)["notes"]) == 2

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from podwire.errors import ConfigError
-from podwire.local.manifests import Written, in_order, parse_manifests, read_manifests
+from podwire.local.manifests import ManifestLines, in_order, parse_manifests, read_manifests
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import NetworkPolicy
 
@@ -173,19 +173,21 @@ def test_an_empty_folder_and_a_missing_file_are_errors(tmp_path: Path) -> None:
 
 
 def test_files_that_say_something_else_than_the_cluster() -> None:
-    written = Written(parse_manifests(FIELDS.replace("  name: db\n", "  name: db\n  namespace: shop\n"), "p.yaml"))
+    written = ManifestLines(
+        parse_manifests(FIELDS.replace("  name: db\n", "  name: db\n  namespace: shop\n"), "p.yaml")
+    )
     (found,) = parse_manifests(FIELDS, "p.yaml")
     meta = ObjectMeta(name="db", namespace="shop")
     live = msgspec.structs.replace(msgspec.convert(found.body, NetworkPolicy), metadata=meta)
     defaulted = msgspec.structs.replace(live, spec=msgspec.structs.replace(live.spec, policy_types=("Ingress",)))
     changed = msgspec.structs.replace(live, spec=msgspec.structs.replace(live.spec, ingress=()))
-    assert list(written.other([defaulted])) == []
-    (note,) = written.other([changed])
-    assert note.startswith("NetworkPolicy shop/db in p.yaml:2 is not what the cluster has")
+    assert list(written.different([defaulted])) == []
+    (note,) = written.different([changed])
+    assert note.startswith("NetworkPolicy shop/db in p.yaml:2 differs from the cluster's object")
     assert written.line("NetworkPolicy", "shop/db", "spec") == "p.yaml:8"
     assert written.line("NetworkPolicy", "shop/other", "spec") == ""
 
 
 def test_files_that_leave_the_namespace_to_who_applies_them() -> None:
-    written = Written(parse_manifests(FIELDS, "p.yaml"))
+    written = ManifestLines(parse_manifests(FIELDS, "p.yaml"))
     assert written.line("NetworkPolicy", "shop/db", "spec.ingress[0]") == "p.yaml:10"

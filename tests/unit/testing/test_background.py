@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from podwire.testing.background import Background
+from podwire.testing.background import BackgroundLoop
 
 
 def test_bodies_run_in_the_thread_and_their_failures_come_here() -> None:
-    background = Background()
+    background = BackgroundLoop()
 
     async def where() -> str:
         return threading.current_thread().name
@@ -28,7 +28,7 @@ def test_bodies_run_in_the_thread_and_their_failures_come_here() -> None:
 
 
 def test_asking_works_from_a_test_with_its_own_loop() -> None:
-    background = Background()
+    background = BackgroundLoop()
 
     async def body() -> int:
         return background.run(asyncio.sleep(0, 7))

@@ -2,28 +2,28 @@
 
 import pytest
 
-from podwire.local.probe.plan import Attempt, PacketSource, Port
-from podwire.local.probe.result import Result
+from podwire.local.probe.plan import Attempt, PacketSource, ProbePort
+from podwire.local.probe.result import ProbeResult
 from podwire.testing.reachability import JUDGED, Reached, Undecided
 
 BECAUSE = "shop/web -> shop/db TCP 80: dropped at ingress: isolated by shop/deny"
 
 
-def result(name: str, *, reached: bool, because: str = "", either: bool = False) -> Result:
+def result(name: str, *, reached: bool, because: str = "", either: bool = False) -> ProbeResult:
     attempt = Attempt(
         source=PacketSource(name=name),
         target="shop/db",
         address="10.0.0.1",
-        port=Port(number=80),
+        port=ProbePort(number=80),
         because=because,
         either=either,
     )
-    return Result(
+    return ProbeResult(
         attempt, reached=reached, answered_by="shop/db" if reached else "", error="" if reached else "refused"
     )
 
 
-def reached(*results: Result) -> Reached:
+def reached(*results: ProbeResult) -> Reached:
     return Reached("shop/web", "db:80", results, lambda found: f"said of {found.attempt.source.name}")
 
 

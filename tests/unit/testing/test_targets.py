@@ -9,7 +9,7 @@ from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
-from podwire.testing.targets import EXTERNAL, Target, attempts_of, parse_target
+from podwire.testing.targets import EXTERNAL, ReachTarget, attempts_of, parse_target
 
 
 def pod(name: str, address: str, *ports: ContainerPort, namespace: str = "shop") -> Pod:
@@ -72,17 +72,17 @@ def told(word: str, place: PacketSource | None = None) -> list[tuple[str, str, s
 @pytest.mark.parametrize(
     ("word", "target"),
     [
-        ("db:5432", Target("db:5432", "db", "5432")),
-        ("db.shop:53/udp", Target("db.shop:53/udp", "db.shop", "53", "UDP")),
-        ("svc/shop/db:sql", Target("svc/shop/db:sql", "svc/shop/db", "sql")),
-        ("svc/shop/db", Target("svc/shop/db", "svc/shop/db")),
-        ("shop/db", Target("shop/db", "shop/db")),
-        ("10.0.0.1:80/TCP", Target("10.0.0.1:80/TCP", "10.0.0.1", "80")),
-        ("[2001:db8::1]:80", Target("[2001:db8::1]:80", "2001:db8::1", "80")),
-        ("2001:db8::1", Target("2001:db8::1", "2001:db8::1")),
+        ("db:5432", ReachTarget("db:5432", "db", "5432")),
+        ("db.shop:53/udp", ReachTarget("db.shop:53/udp", "db.shop", "53", "UDP")),
+        ("svc/shop/db:sql", ReachTarget("svc/shop/db:sql", "svc/shop/db", "sql")),
+        ("svc/shop/db", ReachTarget("svc/shop/db", "svc/shop/db")),
+        ("shop/db", ReachTarget("shop/db", "shop/db")),
+        ("10.0.0.1:80/TCP", ReachTarget("10.0.0.1:80/TCP", "10.0.0.1", "80")),
+        ("[2001:db8::1]:80", ReachTarget("[2001:db8::1]:80", "2001:db8::1", "80")),
+        ("2001:db8::1", ReachTarget("2001:db8::1", "2001:db8::1")),
     ],
 )
-def test_words_are_taken_apart(word: str, target: Target) -> None:
+def test_words_are_taken_apart(word: str, target: ReachTarget) -> None:
     assert parse_target(word) == target
 
 
@@ -158,7 +158,7 @@ def test_a_service_without_node_ports_is_for_pods_alone() -> None:
 def test_policies_are_asked_also_where_nobody_listens() -> None:
     expecting = Expectations(FACTS)
     attempt = attempts_of(expecting, source_of(WEB), "shop/db-1:1")[0]
-    asked = expecting.asked[attempt]
+    asked = expecting.connections[attempt]
     assert (asked.source.name, asked.destination.name, asked.port) == ("shop/web", "shop/db-1", 1)
 
 

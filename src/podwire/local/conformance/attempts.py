@@ -25,13 +25,13 @@ import msgspec
 from podwire.errors import ClusterError
 from podwire.kernel import netns
 from podwire.local.conformance import packets
-from podwire.local.conformance.packets import Flow
+from podwire.local.conformance.packets import PacketFlow
+from podwire.local.conformance.verdicts import ANSWERED, ARRIVED, NOTHING, REFUSED
 
 QUIET_S = 0.2
 PATIENCE_S = 2.0
 AGAIN_S = 0.3
 """Seconds until an allowed UDP or SCTP packet without an answer is sent again; TCP retransmits by itself."""
-ANSWERED, ARRIVED, REFUSED, NOTHING = "answered", "arrived, and no answer came back", "refused", "nothing came"
 _AT_ONCE = 1500
 _FIRST_PORT, _PORTS = 20_000, 40_000
 """Source ports of SCTP; a port is used again only after all others."""
@@ -44,7 +44,7 @@ PacketHandler = Callable[[bytes, Any, socket.socket], None]
 """Handles a packet from a raw socket: its data behind the IP header, the sender's address, the socket."""
 
 
-class Attempt(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Trial(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One connection to try, from one namespace to another; addresses as the kernel prints them."""
 
     source: Path
@@ -60,9 +60,9 @@ class Attempt(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """4 or 6."""
         return 6 if ":" in self.address else 4
 
-    def flow(self, source_port: int) -> Flow:
+    def flow(self, source_port: int) -> PacketFlow:
         """The flow that its packets belong to."""
-        return Flow(self.protocol, self.source_address, source_port, self.address, self.port)
+        return PacketFlow(self.protocol, self.source_address, source_port, self.address, self.port)
 
 
 class Trials:
@@ -71,7 +71,7 @@ class Trials:
     def __init__(self) -> None:
         self._turn = 0
 
-    def run(self, attempts: Sequence[Attempt]) -> list[str]:
+    def run(self, attempts: Sequence[Trial]) -> list[str]:
         """Returns the outcome of each attempt: ``ANSWERED``, ``ARRIVED``, ``REFUSED`` or ``NOTHING``. Blocks.
 
         Raises: ClusterError when another process uses a port; KernelError when a namespace does not exist.
@@ -81,23 +81,23 @@ class Trials:
         outcomes: list[str] = []
         for start in range(0, len(attempts), _AT_ONCE):
             chunk = attempts[start : start + _AT_ONCE]
-            with contextlib.closing(_Batch(chunk, self._turn)) as batch:
+            with contextlib.closing(_TrialBatch(chunk, self._turn)) as batch:
                 outcomes += batch.run()
             self._turn += len(chunk)
         return outcomes
 
 
-class _Batch:
+class _TrialBatch:
     """The sockets of at most ``_AT_ONCE`` attempts, and the packets that they received."""
 
-    def __init__(self, attempts: Sequence[Attempt], turn: int) -> None:
+    def __init__(self, attempts: Sequence[Trial], turn: int) -> None:
         self._attempts = attempts
         self._turn = turn
         self._selector = selectors.DefaultSelector()
         self._open: list[socket.socket] = []
         self._raw: dict[tuple[Path, int, int], socket.socket] = {}
         self._clients: dict[int, socket.socket] = {}
-        self._by_flow: dict[Flow, int] = {}
+        self._by_flow: dict[PacketFlow, int] = {}
         self._by_source: dict[tuple[str, str, int, int], int] = {}
         self._pending = {number for number, attempt in enumerate(attempts) if attempt.allowed}
         self._answered: set[int] = set()
@@ -267,7 +267,7 @@ class _Batch:
 
     def _echo(self, sock: socket.socket) -> None:
         for data, sender in _all_of(sock):
-            self._mark(self._by_flow.get(Flow("UDP", *sender[:2], *sock.getsockname()[:2])), self._arrived)
+            self._mark(self._by_flow.get(PacketFlow("UDP", *sender[:2], *sock.getsockname()[:2])), self._arrived)
             with contextlib.suppress(OSError):
                 sock.sendto(data, sender)
 

@@ -12,12 +12,12 @@ A file is JSON or YAML::
         tags: [ingress]
         steps:
           - actions: [{op: create_policy, policy: {apiVersion: networking.k8s.io/v1, ...}}]
-            pods: [x/a, x/b]                        # the columns of what is expected
-            expected: {TCP/80: {x/a: ".X", x/b: "X."}}  # . allowed, X blocked, x not to be checked
+            pods: [x/a, x/b]                        # the columns of the table
+            expected: {TCP/80: {x/a: ".X", x/b: "X."}}  # . allowed, X blocked, x not checked
           - {actions: [], from: x/a, to: x/b, protocol: TCP, port: 80, allowed: true}   # one check
 
-Addresses are IPv4; for IPv6 checks they are embedded in IPv6 addresses. Unknown fields are ignored. A mistake is
-refused before anything runs; the error names the file, the case, the field and the expectation.
+Addresses are IPv4; for IPv6 checks they are embedded in IPv6 addresses. Unknown fields are ignored. A file with a
+mistake is refused before any case runs; the error names the file, the case, the field and the expected value.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ PROTOCOLS = ("TCP", "UDP", "SCTP")
 _KINDS = {dict: "an object", list: "a list", str: "a text", int: "a number", bool: "true or false"}
 
 
-class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class CaseCheck(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One connection between two pods."""
 
     source: str
@@ -58,13 +58,13 @@ class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     allowed: bool
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class CaseStep(msgspec.Struct, frozen=True, kw_only=True):
     """Actions, then checks; ``stage`` has the objects after the actions."""
 
     number: int
     """The index in the case; following steps without actions are merged into this step."""
     actions: tuple[Action, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[CaseCheck, ...]
     stage: Stage
 
 
@@ -75,7 +75,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     tags: tuple[str, ...]
     initial: Stage
-    steps: tuple[Step, ...]
+    steps: tuple[CaseStep, ...]
 
 
 class CaseFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,36 +91,36 @@ def parse(text: bytes, source: str) -> CaseFile:
     Raises: ConfigError.
     """
     document = _document(text, source)
-    top = _Object(source, "", document)
+    top = _CaseObject(source, "", document)
     if top.get("format", str) not in FORMATS:
-        raise top.wrong("format", f"expected {' or '.join(FORMATS)}, found {document['format']!r}")
+        raise top.error("format", f"expected {' or '.join(FORMATS)}, found {document['format']!r}")
     if document.get("family", "ipv4") != "ipv4":
-        raise top.wrong("family", f"expected ipv4, found {document['family']!r}")
+        raise top.error("family", f"expected ipv4, found {document['family']!r}")
     shared = _stage(top.object("initial")) if "initial" in document else None
     cases: list[Case] = []
-    for number, given in enumerate(top.objects("cases")):
-        name = given.get("id", str)
+    for number, case_object in enumerate(top.objects("cases")):
+        name = case_object.get("id", str)
         if any(case.id == name for case in cases):
-            raise given.wrong("id", f"expected an id of its own, found {name!r} again")
-        cases.append(_case(_Object(f"{source}: case {name}", "", given.body), shared, number))
+            raise case_object.error("id", f"expected an id of its own, found {name!r} a second time")
+        cases.append(_case(_CaseObject(f"{source}: case {name}", "", case_object.body), shared, number))
     if not cases:
-        raise top.wrong("cases", "expected one case at least")
+        raise top.error("cases", "expected at least one case")
     return CaseFile(source=source, cases=tuple(cases))
 
 
 def _document(text: bytes, source: str) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(text) if source.endswith(".json") else yaml.load(text, Loader=yaml.CSafeLoader)
+        value = msgspec.json.decode(text) if source.endswith(".json") else yaml.load(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as failure:
         line = f":{failure.problem_mark.line + 1}" if failure.problem_mark else ""
         raise ConfigError(f"{source}{line}", "", f"not YAML: {failure.problem}") from failure
     except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as failure:
         kind = "JSON" if source.endswith(".json") else "YAML"
         raise ConfigError(source, "", f"not {kind}: {' '.join(str(failure).split())}") from failure
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigError(source, "", "expected an object with format and cases")
-    _check_names(found, source, "")
-    return found
+    _check_names(value, source, "")
+    return value
 
 
 def _check_names(found: Any, source: str, path: str) -> None:
@@ -135,8 +135,8 @@ def _check_names(found: Any, source: str, path: str) -> None:
             _check_names(item, source, f"{path}.{name}" if path else name)
 
 
-class _Object:
-    """An object of the file, and its path there."""
+class _CaseObject:
+    """An object of the file, with its path in the file."""
 
     def __init__(self, source: str, path: str, body: dict[str, Any]) -> None:
         self.source, self.path, self.body = source, path, body
@@ -144,68 +144,68 @@ class _Object:
     def at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
-    def wrong(self, name: str, problem: str) -> ConfigError:
+    def error(self, name: str, problem: str) -> ConfigError:
         return ConfigError(self.source, self.at(name), problem)
 
     def get(self, name: str, kind: type, default: Any = None) -> Any:
         """The value of a field, which must have the type ``kind``; without a ``default`` the field is required."""
-        found = self.body.get(name)
-        if found is None:
+        value = self.body.get(name)
+        if value is None:
             if default is None:
-                raise self.wrong(name, f"expected {_KINDS[kind]}, found nothing")
+                raise self.error(name, f"expected {_KINDS[kind]}, found nothing")
             return default
-        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
-            raise self.wrong(name, f"expected {_KINDS[kind]}, found {found!r}")
-        return found
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise self.error(name, f"expected {_KINDS[kind]}, found {value!r}")
+        return value
 
-    def object(self, name: str) -> "_Object":
-        return _Object(self.source, self.at(name), self.get(name, dict))
+    def object(self, name: str) -> "_CaseObject":
+        return _CaseObject(self.source, self.at(name), self.get(name, dict))
 
-    def objects(self, name: str, *, needed: bool = True) -> "Iterator[_Object]":
-        for number, item in enumerate(self.get(name, list, None if needed else [])):
+    def objects(self, name: str, *, required: bool = True) -> "Iterator[_CaseObject]":
+        for number, item in enumerate(self.get(name, list, None if required else [])):
             path = f"{self.at(name)}[{number}]"
             if not isinstance(item, dict):
                 raise ConfigError(self.source, path, f"expected an object, found {item!r}")
-            yield _Object(self.source, path, item)
+            yield _CaseObject(self.source, path, item)
 
-    def labels(self, name: str, *, needed: bool = True) -> dict[str, str]:
-        found: dict[str, str] = self.get(name, dict, None if needed else {})
-        for key, value in found.items():
+    def labels(self, name: str, *, required: bool = True) -> dict[str, str]:
+        labels: dict[str, str] = self.get(name, dict, None if required else {})
+        for key, value in labels.items():
             if not isinstance(value, str):
-                raise self.wrong(f"{name}[{key}]", f"expected a text, found {value!r}")
-        return found
+                raise self.error(f"{name}[{key}]", f"expected a text, found {value!r}")
+        return labels
 
     def address(self, name: str) -> str:
         text: str = self.get(name, str)
         try:
             return str(IPv4Address(text))
         except AddressValueError as failure:
-            raise self.wrong(name, f"expected an IPv4 address, found {text!r}") from failure
+            raise self.error(name, f"expected an IPv4 address, found {text!r}") from failure
 
     def port(self, name: str) -> int:
         number: int = self.get(name, int)
         if not 1 <= number <= 65535:
-            raise self.wrong(name, f"expected 1 to 65535, found {number}")
+            raise self.error(name, f"expected 1 to 65535, found {number}")
         return number
 
     def protocol(self, name: str) -> str:
         word: str = self.get(name, str, "TCP")
         if word.upper() not in PROTOCOLS:
-            raise self.wrong(name, f"expected {', '.join(PROTOCOLS)}, found {word!r}")
+            raise self.error(name, f"expected {', '.join(PROTOCOLS)}, found {word!r}")
         return word.upper()
 
 
-def _stage(given: _Object) -> Stage:
-    names = given.object("namespaces")
+def _stage(case_object: _CaseObject) -> Stage:
+    names = case_object.object("namespaces")
     namespaces = {name: names.labels(name) for name in names.body}
     nodes = tuple(
-        CaseNode(address=node.address("ip"), labels=node.labels("labels", needed=False))
-        for node in given.objects("nodes", needed=False)
+        CaseNode(address=node.address("ip"), labels=node.labels("labels", required=False))
+        for node in case_object.objects("nodes", required=False)
     )
     stage = Stage(namespaces=namespaces, nodes=nodes)
-    for pod in given.objects("pods"):
-        one = _pod(pod, "name")
-        action = Action(op="create_pod", namespace=one.namespace, name=one.name, pod=one)
+    for pod in case_object.objects("pods"):
+        case_pod = _pod(pod, "name")
+        action = Action(op="create_pod", namespace=case_pod.namespace, name=case_pod.name, pod=case_pod)
         try:
             stage = follow(stage, action)
         except ValueError as problem:
@@ -213,128 +213,134 @@ def _stage(given: _Object) -> Stage:
     return stage
 
 
-def _pod(given: _Object, name: str) -> CasePod:
+def _pod(case_object: _CaseObject, name: str) -> CasePod:
     ports = tuple(
         ContainerPort(
             container_port=port.port("containerPort"),
             protocol=port.protocol("protocol"),
             name=port.get("name", str, ""),
         )
-        for port in given.objects("ports", needed=False)
+        for port in case_object.objects("ports", required=False)
     )
     return CasePod(
-        namespace=given.get("namespace", str),
-        name=given.get(name, str),
-        address=given.address("ip"),
-        labels=given.labels("labels", needed=False),
+        namespace=case_object.get("namespace", str),
+        name=case_object.get(name, str),
+        address=case_object.address("ip"),
+        labels=case_object.labels("labels", required=False),
         ports=ports,
-        host_network=given.get("hostNetwork", bool, default=False),
-        node_address=given.get("node_ip", str, ""),
+        host_network=case_object.get("hostNetwork", bool, default=False),
+        node_address=case_object.get("node_ip", str, ""),
     )
 
 
-def _case(given: _Object, shared: Stage | None, number: int) -> Case:
-    if "initial" not in given.body and shared is None:
-        raise given.wrong("initial", "expected an object, here or for the whole file")
-    initial = _stage(given.object("initial")) if "initial" in given.body else shared
+def _case(case_object: _CaseObject, shared: Stage | None, number: int) -> Case:
+    if "initial" not in case_object.body and shared is None:
+        raise case_object.error("initial", "expected an object, here or for the whole file")
+    initial = _stage(case_object.object("initial")) if "initial" in case_object.body else shared
     assert initial is not None
-    tags = given.get("tags", list, given.body.get("features") if isinstance(given.body.get("features"), list) else [])
-    stage, steps = initial, list[Step]()
-    for place, one in enumerate(given.objects("steps")):
-        step = _step(one, place, stage)
+    tags = case_object.get(
+        "tags", list, case_object.body.get("features") if isinstance(case_object.body.get("features"), list) else []
+    )
+    stage, steps = initial, list[CaseStep]()
+    for index, step_object in enumerate(case_object.objects("steps")):
+        step = _step(step_object, index, stage)
         stage = step.stage
         if steps and not step.actions:
             steps[-1] = replace(steps[-1], checks=steps[-1].checks + step.checks)
         else:
             steps.append(step)
     if not steps:
-        raise given.wrong("steps", f"expected one step at least in case {number}")
+        raise case_object.error("steps", f"expected at least one step in case {number}")
     return Case(
-        id=given.get("id", str),
-        description=given.get("description", str, ""),
+        id=case_object.get("id", str),
+        description=case_object.get("description", str, ""),
         tags=tuple(str(tag) for tag in tags),
         initial=initial,
         steps=tuple(steps),
     )
 
 
-def _step(given: _Object, number: int, stage: Stage) -> Step:
+def _step(case_object: _CaseObject, number: int, stage: Stage) -> CaseStep:
     actions = []
-    for one in given.objects("actions", needed=False):
-        action = _action(one)
+    for action_object in case_object.objects("actions", required=False):
+        action = _action(action_object)
         try:
             stage = follow(stage, action)
         except ValueError as problem:
-            raise ConfigError(one.source, one.path, str(problem)) from problem
+            raise ConfigError(action_object.source, action_object.path, str(problem)) from problem
         actions.append(action)
-    checks = tuple(_table(given, stage)) if "expected" in given.body else (_single(given, stage),)
-    return Step(number=number, actions=tuple(actions), checks=checks, stage=stage)
+    checks = tuple(_table(case_object, stage)) if "expected" in case_object.body else (_single(case_object, stage),)
+    return CaseStep(number=number, actions=tuple(actions), checks=checks, stage=stage)
 
 
-def _action(given: _Object) -> Action:
-    op = given.get("op", str)
+def _action(case_object: _CaseObject) -> Action:
+    op = case_object.get("op", str)
     if op not in OPS:
-        raise given.wrong("op", f"expected one of {', '.join(OPS)}, found {op!r}")
-    labels = given.labels("labels", needed="labels" in OPS[op])
+        raise case_object.error("op", f"expected one of {', '.join(OPS)}, found {op!r}")
+    labels = case_object.labels("labels", required="labels" in OPS[op])
     if "policy" in OPS[op]:
-        policy = given.object("policy")
+        policy = case_object.object("policy")
         namespace, name = _policy(policy, cluster="cluster" in op)
         return Action(op=op, namespace=namespace, name=name, policy=policy.body)
-    pod = _pod(given, "pod") if op == "create_pod" else None
-    name = given.get("pod", str) if "pod" in OPS[op] else given.get("name", str) if "name" in OPS[op] else ""
-    namespace = given.get("namespace", str) if "namespace" in OPS[op] else ""
+    pod = _pod(case_object, "pod") if op == "create_pod" else None
+    name = (
+        case_object.get("pod", str) if "pod" in OPS[op] else case_object.get("name", str) if "name" in OPS[op] else ""
+    )
+    namespace = case_object.get("namespace", str) if "namespace" in OPS[op] else ""
     return Action(op=op, namespace=namespace, name=name, labels=labels, pod=pod)
 
 
-def _policy(given: _Object, *, cluster: bool) -> tuple[str, str]:
+def _policy(case_object: _CaseObject, *, cluster: bool) -> tuple[str, str]:
     """The namespace and name of a policy, once podwire has checked that it can read the policy."""
     version, kind = CLUSTER_POLICY if cluster else NETWORK_POLICY
     for field, word in (("apiVersion", version), ("kind", kind)):
-        if given.get(field, str) != word:
-            raise given.wrong(field, f"expected {word}, found {given.body[field]!r}")
-    meta = given.object("metadata")
+        if case_object.get(field, str) != word:
+            raise case_object.error(field, f"expected {word}, found {case_object.body[field]!r}")
+    meta = case_object.object("metadata")
     read: type[ClusterNetworkPolicy | NetworkPolicy] = ClusterNetworkPolicy if cluster else NetworkPolicy
     try:
-        msgspec.convert(given.body, read)
+        msgspec.convert(case_object.body, read)
     except msgspec.ValidationError as failure:
         path, problem = refusal(failure, read)
-        raise ConfigError(given.source, given.at(path), problem) from failure
+        raise ConfigError(case_object.source, case_object.at(path), problem) from failure
     return "" if cluster else meta.get("namespace", str), meta.get("name", str)
 
 
-def _table(given: _Object, stage: Stage) -> Iterator[Check]:
+def _table(case_object: _CaseObject, stage: Stage) -> Iterator[CaseCheck]:
     """The checks of a table: each row is a source, each column a target in ``pods``."""
-    columns = given.get("pods", list)
+    columns = case_object.get("pods", list)
     for number, pod in enumerate(columns):
         if not isinstance(pod, str) or pod not in stage.pods:
-            raise given.wrong(f"pods[{number}]", f"expected a pod that is there by then, found {pod!r}")
-    tables = given.object("expected")
+            raise case_object.error(f"pods[{number}]", f"expected a pod that exists at this step, found {pod!r}")
+    tables = case_object.object("expected")
     for key in tables.body:
         protocol, _, port = key.partition("/")
         if protocol not in PROTOCOLS or not port.isdecimal() or not 1 <= int(port) <= 65535:
-            raise tables.wrong(key, "expected a protocol and a port such as TCP/80")
+            raise tables.error(key, "expected a protocol and a port such as TCP/80")
         rows = tables.object(key)
         for source in rows.body:
             row = rows.get(source, str)
             if source not in stage.pods:
-                raise rows.wrong(source, "expected a pod that is there by then")
+                raise rows.error(source, "expected a pod that exists at this step")
             if len(row) != len(columns) or set(row) - set(".Xx"):
-                raise rows.wrong(source, f"expected {len(columns)} characters of . X x, found {row!r}")
+                raise rows.error(source, f"expected {len(columns)} characters of . X x, found {row!r}")
             for target, mark in zip(columns, row, strict=True):
                 if mark != "x":
-                    yield Check(source=source, target=target, protocol=protocol, port=int(port), allowed=mark == ".")
+                    yield CaseCheck(
+                        source=source, target=target, protocol=protocol, port=int(port), allowed=mark == "."
+                    )
 
 
-def _single(given: _Object, stage: Stage) -> Check:
-    source, target = given.get("from", str), given.get("to", str)
+def _single(case_object: _CaseObject, stage: Stage) -> CaseCheck:
+    source, target = case_object.get("from", str), case_object.get("to", str)
     if source not in stage.pods:
-        raise given.wrong("from", f"expected a pod that is there by then, found {source!r}")
+        raise case_object.error("from", f"expected a pod that exists at this step, found {source!r}")
     if target not in stage.pods:
-        raise given.wrong("to", f"expected a pod that is there by then, found {target!r}")
-    return Check(
+        raise case_object.error("to", f"expected a pod that exists at this step, found {target!r}")
+    return CaseCheck(
         source=source,
         target=target,
-        protocol=given.protocol("protocol"),
-        port=given.port("port"),
-        allowed=given.get("allowed", bool),
+        protocol=case_object.protocol("protocol"),
+        port=case_object.port("port"),
+        allowed=case_object.get("allowed", bool),
     )

@@ -20,7 +20,7 @@ from podwire.kube.informer import Informer
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, NODES, PODS, Json, Resource
 from podwire.local import inforce
 from podwire.local.conformance.families import embedded, in_families
-from podwire.local.conformance.placing import Machine, Placing, labels_to_set, machines
+from podwire.local.conformance.placing import ClusterNode, Placing, cluster_nodes, labels_to_set
 from podwire.local.conformance.stage import Action, CasePod, Manifest, Stage, follow, namespace_of
 from podwire.local.readiness import why_not_ready
 from podwire.local.topology import Topology
@@ -63,7 +63,7 @@ class CaseCluster:
 
     def __init__(self, client: Client, topology: Topology, families: Families) -> None:
         self.families = families
-        self.nodes: tuple[Machine, ...] = ()
+        self.nodes: tuple[ClusterNode, ...] = ()
         self.placing = Placing(Stage(), ())
         self.pods = Informer(client, PODS)
         self._client = client
@@ -94,7 +94,7 @@ class CaseCluster:
         async with asyncio.timeout(_READY_S):
             for informer in self._informers:
                 await informer.synced.wait()
-        self.nodes = machines(self._nodes.objects.values())
+        self.nodes = cluster_nodes(self._nodes.objects.values())
         return self
 
     async def __aexit__(self, *failure: object) -> None:
@@ -108,7 +108,7 @@ class CaseCluster:
         for name in sorted(namespaces):
             if name in self._namespaces.objects:
                 raise ConfigError(
-                    "--name", "", f"namespace {name} exists already, and a case uses a namespace of that name"
+                    "--name", "", f"namespace {name} exists already, and a case creates a namespace of that name"
                 )
 
     async def begin(self, stage: Stage) -> None:
@@ -223,10 +223,10 @@ class CaseCluster:
         """A deleted object that still exists; empty when there is none."""
         for key in self.pods.objects:
             if namespace_of(key) in self._created_namespaces and key not in self._stage.pods:
-                return f"pod {key} is not gone"
+                return f"pod {key} is not deleted yet"
         for name in self._created_namespaces - self._stage.namespaces.keys():
             if name in self._namespaces.objects:
-                return f"namespace {name} is not gone"
+                return f"namespace {name} is not deleted yet"
         return ""
 
     def _late(self) -> str:
@@ -238,11 +238,11 @@ class CaseCluster:
             if have != labels | {"kubernetes.io/metadata.name": name}:
                 return f"namespace {name} has labels {have}"
         for key, pod in self._stage.pods.items():
-            found = self.pods.objects.get(key)
-            if found is None or found.metadata.labels != pod.labels:
-                return f"pod {key} is not there with labels {pod.labels}"
-            if not found.ready:
-                return f"pod {key}: {why_not_ready(found)}"
+            pod_in_api = self.pods.objects.get(key)
+            if pod_in_api is None or pod_in_api.metadata.labels != pod.labels:
+                return f"pod {key} does not have the labels {pod.labels} yet"
+            if not pod_in_api.ready:
+                return f"pod {key}: {why_not_ready(pod_in_api)}"
         return (
             self._late_policies(self._policies, self._stage.policies)
             or self._late_policies(self._cluster_policies, self._stage.cluster_policies)
@@ -254,7 +254,7 @@ class CaseCluster:
         for name in self._written:
             kind, _, key = name.partition(" ")
             if kind == plural and key not in wanted and key in informer.versions:
-                return f"{name} is not gone"
+                return f"{name} is not deleted yet"
         return self._unseen(informer, wanted)
 
     def _unseen(self, informer: Informer[Any], keys: Iterable[str]) -> str:
@@ -262,7 +262,7 @@ class CaseCluster:
         for key in keys:
             written = self._written.get(f"{informer.resource.plural} {key}", "0")
             if int(informer.versions.get(key, "0")) < int(written):
-                return f"{informer.resource.plural} {key} is not seen"
+                return f"the watch does not show the last change of {informer.resource.plural} {key} yet"
         return ""
 
     async def _label_nodes(self, stage: Stage) -> None:

@@ -39,21 +39,21 @@ def prefix_of(ranges: Collection[str]) -> IPv6Network | None:
 
 def in_families(manifest: Mapping[str, Any], families: Collection[int], prefix: IPv6Network = PREFIX) -> dict[str, Any]:
     """A policy of either kind with its IPv4 ranges in the given families; IPv6 ranges do not change."""
-    found: dict[str, Any] = _walk(dict(manifest), families, prefix)
-    return found
+    policy: dict[str, Any] = _walk(dict(manifest), families, prefix)
+    return policy
 
 
 def _walk(value: Any, families: Collection[int], prefix: IPv6Network) -> Any:
     if isinstance(value, dict):
         return {key: _walk_field(key, item, families, prefix) for key, item in value.items()}
     if isinstance(value, list):
-        return [_walk(one, families, prefix) for item in value for one in _peers(item, families, prefix)]
+        return [_walk(version, families, prefix) for item in value for version in _peers(item, families, prefix)]
     return value
 
 
 def _walk_field(key: str, value: Any, families: Collection[int], prefix: IPv6Network) -> Any:
     if key == "networks" and isinstance(value, list):
-        return list(dict.fromkeys(one for cidr in value for one in _versions(cidr, families, prefix)))
+        return list(dict.fromkeys(version for cidr in value for version in _versions(cidr, families, prefix)))
     return _walk(value, families, prefix)
 
 
@@ -64,15 +64,15 @@ def _peers(item: Any, families: Collection[int], prefix: IPv6Network) -> list[An
     block = item["ipBlock"]
     if not _is_four(block.get("cidr")):
         return [item]
-    found = []
+    peers = []
     if 4 in families:
-        found.append(item)
+        peers.append(item)
     if 6 in families:
         six: dict[str, Any] = {"cidr": embedded_range(block["cidr"], prefix)}
         if block.get("except"):
-            six["except"] = [embedded_range(part, prefix) for part in block["except"] if _is_four(part)]
-        found.append({**item, "ipBlock": six})
-    return found
+            six["except"] = [embedded_range(exception, prefix) for exception in block["except"] if _is_four(exception)]
+        peers.append({**item, "ipBlock": six})
+    return peers
 
 
 def _versions(cidr: Any, families: Collection[int], prefix: IPv6Network) -> list[Any]:

@@ -39,7 +39,7 @@ def crc32c(data: bytes) -> int:
     return checksum ^ 0xFFFFFFFF
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class SctpPacket(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an SCTP packet and of its first chunk that checks need."""
 
     source: int
@@ -58,7 +58,7 @@ def segment(source: int, target: int, *, verification: int = 0, kind: int = INIT
     return head + struct.pack("<I", crc32c(head + b"\0\0\0\0" + chunk)) + chunk
 
 
-def read_segment(data: bytes) -> Segment | None:
+def read_segment(data: bytes) -> SctpPacket | None:
     """The SCTP packet in ``data`` (behind the IP header); None when it is too short or its checksum is wrong."""
     if len(data) < 20:
         return None
@@ -66,10 +66,10 @@ def read_segment(data: bytes) -> Segment | None:
     if struct.unpack("<I", sum_le)[0] != crc32c(data[:8] + b"\0\0\0\0" + data[12:]):
         return None
     tag = struct.unpack_from("!I", data, 16)[0]
-    return Segment(source=source, target=target, verification=verification, kind=kind, tag=tag)
+    return SctpPacket(source=source, target=target, verification=verification, kind=kind, tag=tag)
 
 
-class Flow(NamedTuple):
+class PacketFlow(NamedTuple):
     """The protocol and both ends of a connection; addresses as the kernel prints them."""
 
     protocol: str
@@ -84,7 +84,7 @@ def without_header(data: bytes, family: int) -> bytes:
     return data[(data[0] & 15) * 4 :] if family == 4 and data else data
 
 
-def read_refusal(data: bytes, family: int) -> Flow | None:
+def read_refusal(data: bytes, family: int) -> PacketFlow | None:
     """The flow that an ICMP "destination unreachable" message is about; None for other messages.
 
     ``data`` begins behind the IP header.
@@ -106,4 +106,4 @@ def read_refusal(data: bytes, family: int) -> Flow | None:
         return None
     ports = struct.unpack_from("!HH", inner, length)
     source, target = (str(ip_address(packed)) for packed in pair)
-    return Flow(_PROTOCOLS[protocol], source, ports[0], target, ports[1])
+    return PacketFlow(_PROTOCOLS[protocol], source, ports[0], target, ports[1])

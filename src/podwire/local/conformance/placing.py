@@ -13,11 +13,11 @@ from podwire.model.node import Node
 
 POD_NETWORK = IPv4Network("10.244.0.0/16")
 MOST_NODES = 16
-_OWN = 24
+_RANGE_LENGTH = 24
 """The prefix length of a node's pod range."""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the cluster."""
 
     name: str
@@ -32,13 +32,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     def address(self, family: int) -> str:
         """The node's own address of a family, empty when it has none."""
-        return next((one for one in self.addresses if (":" in one) == (family == 6)), "")
+        return next((text for text in self.addresses if (":" in text) == (family == 6)), "")
 
 
-def machines(nodes: Iterable[Node]) -> tuple[Machine, ...]:
+def cluster_nodes(nodes: Iterable[Node]) -> tuple[ClusterNode, ...]:
     """The nodes of a cluster that have a pod range, by name."""
     return tuple(
-        Machine(
+        ClusterNode(
             name=node.metadata.name,
             ranges=node.pod_cidrs,
             addresses=node.internal_ips,
@@ -52,9 +52,9 @@ def machines(nodes: Iterable[Node]) -> tuple[Machine, ...]:
 class Placing:
     """Which nodes of the cluster the pods and nodes of one case are assigned to."""
 
-    def __init__(self, stage: Stage, nodes: tuple[Machine, ...]) -> None:
+    def __init__(self, stage: Stage, nodes: tuple[ClusterNode, ...]) -> None:
         self._nodes = nodes
-        self.by_address: dict[str, Machine] = {}
+        self.by_address: dict[str, ClusterNode] = {}
         """The cluster's nodes, by the node addresses that the case names."""
         wanted = [node.address for node in stage.nodes]
         for pod in stage.pods.values():
@@ -66,24 +66,24 @@ class Placing:
             if address not in self.by_address and free:
                 self.by_address[address] = free[0]
 
-    def _owner(self, address: str) -> Machine | None:
+    def _owner(self, address: str) -> ClusterNode | None:
         return next((node for node in self._nodes if node.owns(address)), None)
 
-    def node_of(self, pod: CasePod) -> Machine:
+    def node_of(self, pod: CasePod) -> ClusterNode:
         """The node of a pod: the node whose pod range contains the pod's address.
 
         Raises: ValueError when there is none.
         """
         if pod.host_network:
-            found = self.by_address.get(pod.node_address or pod.address)
-            problem = f"the cluster has {len(self._nodes)} nodes, and none is left for {pod.node_address}"
+            node = self.by_address.get(pod.node_address or pod.address)
+            problem = f"the cluster has {len(self._nodes)} nodes, and no node is free for {pod.node_address}"
         else:
-            found = self._owner(pod.address)
+            node = self._owner(pod.address)
             ranges = ", ".join(text for node in self._nodes for text in node.ranges if ":" not in text)
-            problem = f"{pod.address}: no node has it among its addresses, which are {ranges}"
-        if found is None:
+            problem = f"{pod.address} is in no pod range of the cluster's nodes ({ranges})"
+        if node is None:
             raise ValueError(problem)
-        return found
+        return node
 
 
 def cluster_for(files: Sequence[CaseFile]) -> tuple[int, tuple[str, str]]:
@@ -96,10 +96,12 @@ def cluster_for(files: Sequence[CaseFile]) -> tuple[int, tuple[str, str]]:
     most = max((len(case.initial.nodes) for file in files for case in file.cases), default=0)
     for source, case, pod in pods:
         address = IPv4Address(pod.address)
-        number = (int(address) - int(network.network_address)) >> (32 - _OWN)
+        number = (int(address) - int(network.network_address)) >> (32 - _RANGE_LENGTH)
         if address not in network or number >= MOST_NODES:
-            last = network[(MOST_NODES << (32 - _OWN)) - 1]
-            problem = f"{pod.address}: expected an address from {network[0]} to {last}, a /{_OWN} for each node"
+            last = network[(MOST_NODES << (32 - _RANGE_LENGTH)) - 1]
+            problem = (
+                f"{pod.address}: expected an address from {network[0]} to {last}, a /{_RANGE_LENGTH} for each node"
+            )
             raise ConfigError(f"{source}: case {case}", f"pod {pod.key}", problem)
         most = max(most, number + 1)
     return max(most, 1), (str(network), embedded_range(str(network), PREFIX))

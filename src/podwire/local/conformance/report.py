@@ -5,13 +5,13 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
-from podwire.local.conformance.verdicts import Result
+from podwire.local.conformance.verdicts import CaseResult
 from podwire.local.probe.result import columns
 
 _SHOWN = 50
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[CaseResult]) -> str:
     """The numbers of each file and tag, then the failures."""
     rows: list[tuple[str, ...]] = [("FILE", "TAG", "CASES", "PASSED", "FAILED", "CHECKS", "FAILED", "SECONDS")]
     for file, group in _grouped(results).items():
@@ -26,23 +26,22 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join((*lines, "", summary(results)))
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CaseResult]) -> str:
     """One line: cases, checks, failures."""
     bad = sum(not result.passed for result in results)
     checks, failures = sum(result.checks for result in results), sum(len(result.failures) for result in results)
     seconds = sum(result.seconds for result in results)
-    return (
-        f"{len(results) - bad} of {len(results)} cases hold, {checks - failures} of {checks} checks, in {seconds:.0f} s"
-    )
+    cases = f"{len(results) - bad} of {len(results)} cases passed"
+    return f"{cases}, {checks - failures} of {checks} checks, in {seconds:.0f} s"
 
 
-def failures_of(result: Result) -> list[str]:
+def failures_of(result: CaseResult) -> list[str]:
     """One line for each problem and failed check of a case."""
     broken = [f"{result.case}: {result.problem}"] if result.problem else []
     return [f"{result.file}: {line}" for line in (*broken, *map(str, result.failures))]
 
 
-def as_json(results: Sequence[Result]) -> str:
+def as_json(results: Sequence[CaseResult]) -> str:
     """One JSON document with the numbers of each file and all cases."""
     document = {
         "files": [
@@ -73,7 +72,7 @@ def as_json(results: Sequence[Result]) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def junit(results: Sequence[Result]) -> str:
+def junit(results: Sequence[CaseResult]) -> str:
     """JUnit XML for build servers: a suite for each file, a test for each case."""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
     for file, group in _grouped(results).items():
@@ -98,18 +97,18 @@ def junit(results: Sequence[Result]) -> str:
     return "\n".join((*lines, "</testsuites>"))
 
 
-def _grouped(results: Iterable[Result]) -> dict[str, list[Result]]:
-    by_file: dict[str, list[Result]] = {}
+def _grouped(results: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
+    by_file: dict[str, list[CaseResult]] = {}
     for result in results:
         by_file.setdefault(result.file, []).append(result)
     return by_file
 
 
-def _tags(group: Iterable[Result]) -> list[str]:
+def _tags(group: Iterable[CaseResult]) -> list[str]:
     return sorted({tag for result in group for tag in result.tags})
 
 
-def _row(file: str, tag: str, group: Sequence[Result]) -> tuple[str, ...]:
+def _row(file: str, tag: str, group: Sequence[CaseResult]) -> tuple[str, ...]:
     bad = sum(not result.passed for result in group)
     numbers = (
         len(group),

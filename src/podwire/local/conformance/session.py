@@ -20,13 +20,13 @@ from podwire.kube.config import load_kubeconfig
 from podwire.kube.resources import NODES
 from podwire.local import bring_up, credentials, inventory, teardown
 from podwire.local.config import ClusterConfig, check_config
-from podwire.local.conformance.attempts import Attempt, Trials
-from podwire.local.conformance.casefile import Case, CaseFile, Check, Step
+from podwire.local.conformance.attempts import Trial, Trials
+from podwire.local.conformance.casefile import Case, CaseCheck, CaseFile, CaseStep
 from podwire.local.conformance.cluster import CaseCluster, Families
 from podwire.local.conformance.families import prefix_of
-from podwire.local.conformance.placing import Machine, cluster_for, machines
+from podwire.local.conformance.placing import ClusterNode, cluster_for, cluster_nodes
 from podwire.local.conformance.stage import CasePod
-from podwire.local.conformance.verdicts import Failure, Judge, Result
+from podwire.local.conformance.verdicts import CaseResult, Failure, Judge
 from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
@@ -34,7 +34,7 @@ from podwire.runtime.clock import SystemClock
 ProgressOutput = Callable[[str], None]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ConformanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The cases to run; ``name`` is a running cluster, or empty to create a cluster for this run.
 
     The number of nodes and the pod networks in ``config`` are ignored: the cases determine them.
@@ -61,7 +61,7 @@ def chosen(files: Sequence[CaseFile], pattern: str) -> tuple[CaseFile, ...]:
     return tuple(matching)
 
 
-def run(request: Request, say: ProgressOutput) -> tuple[Result, ...]:
+def run(request: ConformanceRequest, say: ProgressOutput) -> tuple[CaseResult, ...]:
     """Runs all cases.
 
     Raises: ConfigError, ClusterError.
@@ -71,7 +71,7 @@ def run(request: Request, say: ProgressOutput) -> tuple[Result, ...]:
 
 
 @contextlib.contextmanager
-def _cluster(request: Request, say: ProgressOutput) -> Iterator[Topology]:
+def _cluster(request: ConformanceRequest, say: ProgressOutput) -> Iterator[Topology]:
     """The running cluster, or a new cluster that exists until the end of the block."""
     if request.name:
         yield inventory.existing(request.name)
@@ -92,27 +92,27 @@ def _cluster(request: Request, say: ProgressOutput) -> Iterator[Topology]:
             inventory.forget_lock(name)
 
 
-async def _play_all(request: Request, topology: Topology, say: ProgressOutput) -> tuple[Result, ...]:
+async def _play_all(request: ConformanceRequest, topology: Topology, say: ProgressOutput) -> tuple[CaseResult, ...]:
     clock = SystemClock()
     client = Client(
         load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), clock, manager="podwire-conformance"
     )
     try:
-        families = _families(machines((await client.list(NODES)).items), request.families)
+        families = _families(cluster_nodes((await client.list(NODES)).items), request.families)
         async with CaseCluster(client, topology, families) as cluster:
             steps = [step for file in request.files for case in file.cases for step in case.steps]
             initial = [case.initial for file in request.files for case in file.cases]
             cluster.check_free({name for stage in (*initial, *(s.stage for s in steps)) for name in stage.namespaces})
-            player = _Player(cluster, topology)
-            results: list[Result] = []
+            runner = _CaseRunner(cluster, topology)
+            results: list[CaseResult] = []
             try:
                 for file in request.files:
                     for number, case in enumerate(file.cases):
                         started = clock.monotonic()
-                        found = await player.play(file.source, case)
-                        results.append(replace(found, seconds=clock.monotonic() - started))
+                        result = await runner.play(file.source, case)
+                        results.append(replace(result, seconds=clock.monotonic() - started))
                         if number % 20 == 19 or number == len(file.cases) - 1:
-                            bad = sum(not one.passed for one in results if one.file == file.source)
+                            bad = sum(not played.passed for played in results if played.file == file.source)
                             say(f"{file.source}: {number + 1} of {len(file.cases)} cases, {bad} failed")
             finally:
                 if request.name:
@@ -122,7 +122,7 @@ async def _play_all(request: Request, topology: Topology, say: ProgressOutput) -
         await client.close()
 
 
-def _families(nodes: Sequence[Machine], wanted: tuple[int, ...]) -> Families:
+def _families(nodes: Sequence[ClusterNode], wanted: tuple[int, ...]) -> Families:
     prefixes = {prefix_of(node.ranges) for node in nodes}
     prefix = prefixes.pop() if len(prefixes) == 1 else None
     if 6 in wanted and prefix is None:
@@ -135,7 +135,7 @@ def _families(nodes: Sequence[Machine], wanted: tuple[int, ...]) -> Families:
     return Families(checked=wanted, prefix=prefix)
 
 
-class _Player:
+class _CaseRunner:
     """Runs cases on a cluster."""
 
     def __init__(self, cluster: CaseCluster, topology: Topology) -> None:
@@ -144,7 +144,7 @@ class _Player:
         self._trials = Trials()
         self._namespaces: dict[str, Path] = {}
 
-    async def play(self, source: str, case: Case) -> Result:
+    async def play(self, source: str, case: Case) -> CaseResult:
         """Runs one case and returns its result."""
         failures: list[Failure] = []
         checks, problem = 0, ""
@@ -160,11 +160,11 @@ class _Player:
         except (ClusterError, ApiError) as failure:
             problem = str(failure)
             await self._cluster.clear()
-        return Result(
+        return CaseResult(
             file=source, case=case.id, tags=case.tags, checks=checks, failures=tuple(failures), problem=problem
         )
 
-    async def _check(self, case: Case, step: Step) -> tuple[int, list[Failure]]:
+    async def _check(self, case: Case, step: CaseStep) -> tuple[int, list[Failure]]:
         families = self._cluster.families
         judge = Judge(case, step, self._cluster.placing, families.address)
         tried = [(check, family) for check in step.checks for family in families.checked]
@@ -173,9 +173,9 @@ class _Player:
         observed = ((check, family, seen) for (check, family), seen in zip(tried, outcomes, strict=True))
         return len(tried), judge.failures(observed, families.policy)
 
-    def _attempt(self, judge: Judge, step: Step, check: Check, family: int) -> Attempt:
+    def _attempt(self, judge: Judge, step: CaseStep, check: CaseCheck, family: int) -> Trial:
         source, target = step.stage.pods[check.source], step.stage.pods[check.target]
-        return Attempt(
+        return Trial(
             source=self._namespace(source),
             source_address=judge.address_of(source, family),
             target=self._namespace(target),

@@ -96,7 +96,7 @@ def follow(stage: Stage, action: Action) -> Stage:  # noqa: PLR0911 - one return
     match action.op:
         case "create_policy" | "update_policy" | "delete_policy":
             if action.namespace not in stage.namespaces:
-                raise ValueError(f"expected a namespace that is there, found {action.namespace!r}")
+                raise ValueError(f"expected a namespace that exists, found {action.namespace!r}")
             return replace(stage, policies=_changed(stage.policies, action, "policy"))
         case "create_cluster_policy" | "update_cluster_policy" | "delete_cluster_policy":
             return replace(stage, cluster_policies=_changed(stage.cluster_policies, action, "cluster policy"))
@@ -107,7 +107,7 @@ def follow(stage: Stage, action: Action) -> Stage:  # noqa: PLR0911 - one return
         case "create_namespace":
             _check(action.namespace not in stage.namespaces, f"expected a new namespace, found {action.namespace!r}")
             return replace(stage, namespaces=stage.namespaces | {action.namespace: action.labels})
-    _check(action.namespace in stage.namespaces, f"expected a namespace that is there, found {action.namespace!r}")
+    _check(action.namespace in stage.namespaces, f"expected a namespace that exists, found {action.namespace!r}")
     if action.op == "delete_namespace":
         return replace(
             stage,
@@ -129,25 +129,28 @@ def _check(good: bool, problem: str) -> None:  # noqa: FBT001 - a condition and 
         raise ValueError(problem)
 
 
-def _changed(have: dict[str, Manifest], action: Action, what: str) -> dict[str, Manifest]:
+def _changed(have: dict[str, Manifest], action: Action, noun: str) -> dict[str, Manifest]:
     if action.op.startswith("create"):
-        _check(action.key not in have, f"expected a new {what}, found {action.key}")
+        _check(action.key not in have, f"expected a new {noun}, found {action.key}")
     else:
-        _check(action.key in have, f"expected a {what} that is there, found {action.key}")
+        _check(action.key in have, f"expected a {noun} that exists, found {action.key}")
     if action.policy is None:
-        return {key: one for key, one in have.items() if key != action.key}
+        return {key: manifest for key, manifest in have.items() if key != action.key}
     return have | {action.key: action.policy}
 
 
 def _pod_changed(stage: Stage, action: Action) -> Stage:
     if action.op == "create_pod":
         assert action.pod is not None, "a pod to create is a whole pod"
-        _check(action.namespace in stage.namespaces, f"expected a namespace that is there, found {action.namespace!r}")
+        _check(action.namespace in stage.namespaces, f"expected a namespace that exists, found {action.namespace!r}")
         _check(action.key not in stage.pods, f"expected a new pod, found {action.key}")
         taken = [pod.key for pod in stage.pods.values() if pod.address == action.pod.address and not pod.host_network]
-        _check(not taken or action.pod.host_network, f"expected an address that no pod has, found that of {taken}")
+        _check(
+            not taken or action.pod.host_network,
+            f"expected an address that no pod has, found the address of {', '.join(taken)}",
+        )
         return replace(stage, pods=stage.pods | {action.key: action.pod})
-    _check(action.key in stage.pods, f"expected a pod that is there, found {action.key}")
+    _check(action.key in stage.pods, f"expected a pod that exists, found {action.key}")
     if action.op == "delete_pod":
         return replace(stage, pods={key: pod for key, pod in stage.pods.items() if key != action.key})
     pod = stage.pods[action.key]

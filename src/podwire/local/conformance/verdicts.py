@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from podwire.cluster.world import World
-from podwire.local.conformance.casefile import Case, Check, Step
-from podwire.local.conformance.placing import Machine, Placing
+from podwire.local.conformance.casefile import Case, CaseCheck, CaseStep
+from podwire.local.conformance.placing import ClusterNode, Placing
 from podwire.local.conformance.stage import CasePod, Manifest, Stage
 from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
@@ -18,7 +18,8 @@ from podwire.model.pod import Container, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.evaluate import Connection, evaluate
 
-ANSWERED, NOTHING = "answered", "nothing came"
+ANSWERED, ARRIVED, REFUSED, NOTHING = "answered", "arrived, and no answer came back", "refused", "nothing arrived"
+"""The outcomes of a check."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whose(self) -> str:
-        """Which side is wrong according to the evaluator: podwire's rules or the case file."""
+        """Whether podwire's rules or the case file is wrong, according to the evaluator."""
         return "podwire's rules are wrong" if self.evaluator == self.expected else "the file is wrong"
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where} IPv{self.family}: {difference}; the evaluator says {self.evaluator}: {self.whose}"
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one case; ``problem`` says why the case could not run to its end."""
 
     file: str
@@ -64,7 +65,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failures and not self.problem
 
 
-def holds(check: Check, observed: str) -> bool:
+def holds(check: CaseCheck, observed: str) -> bool:
     """Whether a check has the expected outcome: an answer or silence. A refusal is neither."""
     return observed == (ANSWERED if check.allowed else NOTHING)
 
@@ -72,14 +73,14 @@ def holds(check: Check, observed: str) -> bool:
 class Judge:
     """Compares the observed outcomes of one step with its case."""
 
-    def __init__(self, case: Case, step: Step, placing: Placing, address: Callable[[str, int], str]) -> None:
+    def __init__(self, case: Case, step: CaseStep, placing: Placing, address: Callable[[str, int], str]) -> None:
         """``address`` converts an address of the case and an IP family to the cluster's address of that family."""
         self._case, self._step = case, step
         self._placing, self._address = placing, address
         self._worlds: dict[int, World] = {}
 
     def failures(
-        self, observed: Iterable[tuple[Check, int, str]], policy: Callable[[Manifest], Manifest]
+        self, observed: Iterable[tuple[CaseCheck, int, str]], policy: Callable[[Manifest], Manifest]
     ) -> list[Failure]:
         """The failures among the checks; each check comes with its IP family and its observed outcome.
 
@@ -89,7 +90,7 @@ class Judge:
             self._failure(check, family, seen, policy) for check, family, seen in observed if not holds(check, seen)
         ]
 
-    def _failure(self, check: Check, family: int, seen: str, policy: Callable[[Manifest], Manifest]) -> Failure:
+    def _failure(self, check: CaseCheck, family: int, seen: str, policy: Callable[[Manifest], Manifest]) -> Failure:
         if family not in self._worlds:
             self._worlds[family] = world(
                 self._step.stage, self._placing, lambda four: self._address(four, family), policy
@@ -130,8 +131,10 @@ def world(
     labels = {
         placing.by_address[node.address].name: node.labels for node in stage.nodes if node.address in placing.by_address
     }
-    policies = (msgspec.convert(policy(one), NetworkPolicy) for one in stage.policies.values())
-    cluster_policies = (msgspec.convert(policy(one), ClusterNetworkPolicy) for one in stage.cluster_policies.values())
+    policies = (msgspec.convert(policy(manifest), NetworkPolicy) for manifest in stage.policies.values())
+    cluster_policies = (
+        msgspec.convert(policy(manifest), ClusterNetworkPolicy) for manifest in stage.cluster_policies.values()
+    )
     return World(
         pods=tuple(_pod(pod, placing, address) for pod in stage.pods.values()),
         namespaces=tuple(
@@ -156,8 +159,8 @@ def _pod(pod: CasePod, placing: Placing, address: Callable[[str], str]) -> Pod:
     )
 
 
-def _node(node: Machine, labels: dict[str, str]) -> Node:
-    addresses = tuple(NodeAddress(type="InternalIP", address=one) for one in node.addresses)
+def _node(node: ClusterNode, labels: dict[str, str]) -> Node:
+    addresses = tuple(NodeAddress(type="InternalIP", address=text) for text in node.addresses)
     return Node(
         metadata=ObjectMeta(name=node.name, labels=node.labels | labels), status=NodeStatus(addresses=addresses)
     )

@@ -1,1 +1,1 @@
-"""A cluster that exists only as manifests."""
+"""Reads a cluster from manifests, without a running cluster."""

@@ -1,6 +1,6 @@
-"""Manifests as the API server would store them: fields checked, defaults filled in, addresses given to Services.
+"""Admits manifests as the API server does: checks fields, fills in defaults, assigns addresses to Services.
 
-What is wrong is told with the line of the field.
+Errors name the file and line of the field.
 """
 
 import re
@@ -38,7 +38,7 @@ KINDS = {
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"),
 }
-"""What matters here; everything else in the files is passed over, but not what Kubernetes' own groups do not have."""
+"""The kinds that are read; other kinds are ignored, but a kind that a Kubernetes group does not have is an error."""
 
 _OWN_GROUPS = ("", "apps", "batch", "networking.k8s.io", "discovery.k8s.io")
 
@@ -51,8 +51,8 @@ _CUSTOM = ResourceKind(
     custom=True,
 )
 
-_NEWER = re.compile(r"\.(from|to|protocols)\[\d+\]\.\w+$")
-"""Where the kind of a peer or of a protocol stands."""
+_NEWER_FIELD = re.compile(r"\.(from|to|protocols)\[\d+\]\.\w+$")
+"""The path of the field that gives the kind of a peer or of a protocol."""
 
 _TYPE = re.compile(r"cannot unmarshal (.+) into Go struct field \w*\.(\S+) of type (\S+)")
 _TYPES = {
@@ -64,79 +64,80 @@ _TYPES = {
     "array": "a list",
     "object": "an object",
 }
-"""The types of Go and JSON by what people call them."""
+"""The names that errors use for types of Go and JSON."""
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """An object as the API server would have it, and where it was read."""
+class AdmittedObject(msgspec.Struct, frozen=True):
+    """An object as the API server would store it, and its manifest."""
 
     manifest: Manifest
     body: Json
-    newer: tuple[str, ...] = ()
-    """Fields of a cluster policy that are newer than this program: kinds of peers or of protocols."""
+    unknown_kinds: tuple[str, ...] = ()
+    """Fields of a cluster policy with kinds of peers or protocols that podwire does not know."""
 
     @property
     def key(self) -> str:
-        """``namespace/name``, or the name of what is in no namespace."""
+        """``namespace/name``, or the name of an object without a namespace."""
         meta = self.body["metadata"]
         return f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
 
 
-def stored(manifests: Iterable[Manifest], service_ranges: tuple[str, ...]) -> list[Stored]:
-    """The objects among them that matter here.
+def admitted(manifests: Iterable[Manifest], service_ranges: tuple[str, ...]) -> list[AdmittedObject]:
+    """The objects of the kinds in :data:`KINDS`, admitted.
 
-    Raises: ConfigErrors naming file, line and field of all that is wrong.
+    Raises: ConfigErrors with file, line and field of every mistake.
     """
     allocator = ServiceAllocator(service_ranges)
     manifests = tuple(manifests)
-    here = [m for m in manifests if matters(m)]
-    schema = _custom_schema() if any(_kind(m).custom for m in here) else {}
-    wrongs: list[ConfigError] = []
+    of_known_kind = [m for m in manifests if is_read(m)]
+    schema = _custom_schema() if any(_kind(m).custom for m in of_known_kind) else {}
+    failures: list[ConfigError] = []
 
-    def each(work: Callable[[A], B], some: Iterable[A]) -> list[B]:
-        """What comes of those that are right."""
-        found = []
-        for one in some:
+    def collect(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        """The results of ``work`` for the items without a mistake; mistakes go to ``failures``."""
+        results = []
+        for item in items:
             try:
-                found.append(work(one))
+                results.append(work(item))
             except ConfigErrors as failure:
-                wrongs.extend(failure.failures)
+                failures.extend(failure.failures)
             except ConfigError as failure:
-                wrongs.append(failure)
-        return found
+                failures.append(failure)
+        return results
 
-    def read(manifest: Manifest) -> Stored:
-        return _read_custom(manifest, schema) if _kind(manifest).custom else Stored(manifest, _read(manifest))
+    def read(manifest: Manifest) -> AdmittedObject:
+        return _read_custom(manifest, schema) if _kind(manifest).custom else AdmittedObject(manifest, _read(manifest))
 
-    def completed(one: Stored) -> Stored:
-        return msgspec.structs.replace(one, body=_completed(one.manifest, one.body, allocator))
+    def completed(decoded: AdmittedObject) -> AdmittedObject:
+        return msgspec.structs.replace(decoded, body=_completed(decoded.manifest, decoded.body, allocator))
 
-    each(_check_kind, manifests)
-    found = each(completed, sorted(each(read, here), key=_asks_for_nothing))  # what is asked for is taken first
-    if wrongs:
-        raise ConfigErrors(sorted(wrongs, key=_place))
-    return found
+    collect(_check_kind, manifests)
+    # Services with a fixed address come first, so that no other Service gets that address.
+    objects_read = collect(completed, sorted(collect(read, of_known_kind), key=_needs_address))
+    if failures:
+        raise ConfigErrors(sorted(failures, key=_position))
+    return objects_read
 
 
-def _place(failure: ConfigError) -> tuple[str, int]:
-    """File and line."""
+def _position(failure: ConfigError) -> tuple[str, int]:
+    """The file and line of a mistake."""
     file, _, line = failure.source.rpartition(":")
     return (file, int(line)) if line.isdigit() else (failure.source, 0)
 
 
-def matters(manifest: Manifest) -> bool:
-    """Whether an object is of a kind that is read here."""
+def is_read(manifest: Manifest) -> bool:
+    """Whether the kind of an object is in :data:`KINDS`."""
     return (manifest.body["apiVersion"], manifest.kind) in KINDS
 
 
-def _asks_for_nothing(read: Stored) -> bool:
-    """Whether it is a Service that leaves its address to be chosen."""
+def _needs_address(read: AdmittedObject) -> bool:
+    """Whether an object is a Service without a fixed address."""
     spec: Json = read.body.get("spec") or {}
     return read.manifest.kind == "Service" and not (spec.get("clusterIP") or spec.get("clusterIPs"))
 
 
 def _check_kind(manifest: Manifest) -> None:
-    """A kind that is misspelled would be passed over, and the answer be wrong."""
+    """Refuses unknown kinds of Kubernetes' own groups: if a misspelled kind were ignored, the answer would be wrong."""
     group, _, version = str(manifest.body["apiVersion"]).rpartition("/")
     if group in _OWN_GROUPS and data.for_kind(group, version, manifest.kind) is None:
         raise ConfigError(
@@ -150,47 +151,47 @@ def _kind(manifest: Manifest) -> ResourceKind:
 
 
 def _read(manifest: Manifest) -> Json:
-    """The object with nothing but fields of its kind."""
+    """The object, decoded by the schema of its kind; unknown fields are an error."""
     kind = _kind(manifest)
     schema = data.for_kind(kind.group, kind.version, kind.kind)
     assert schema is not None, "kinds that matter here have a schema"
     try:
-        found = fields.decode(manifest.body, schema, kind)
+        decoded = fields.decode(manifest.body, schema, kind)
     except ApiError as failure:
         raise _mismatch(manifest, failure) from failure
-    if found.unknown:
-        raise ConfigErrors([wrong(manifest, field, "there is no such field") for field in found.unknown])
-    obj: Json = found.obj
+    if decoded.unknown:
+        raise ConfigErrors([field_error(manifest, field, "there is no such field") for field in decoded.unknown])
+    obj: Json = decoded.obj
     if kind.namespaced:
         obj["metadata"].setdefault("namespace", "default")
     return obj
 
 
-def _read_custom(manifest: Manifest, schema: Json) -> Stored:
-    """The same for the kind that local clusters define; a cluster that is not local may define newer peers."""
+def _read_custom(manifest: Manifest, schema: Json) -> AdmittedObject:
+    """The same for ClusterNetworkPolicy, whose schema local clusters define; other clusters may have newer peers."""
     try:
-        found = crd.decode(manifest.body, schema, _CUSTOM)
+        decoded = crd.decode(manifest.body, schema, _CUSTOM)
     except ApiError as failure:
         raise _mismatch(manifest, failure) from failure
-    if strange := [field for field in found.unknown if not _NEWER.search(field)]:
-        raise ConfigErrors([wrong(manifest, field, "there is no such field") for field in strange])
-    whole = {**found.obj, "spec": manifest.body.get("spec")} if found.unknown else found.obj
+    if unknown := [field for field in decoded.unknown if not _NEWER_FIELD.search(field)]:
+        raise ConfigErrors([field_error(manifest, field, "there is no such field") for field in unknown])
+    whole = {**decoded.obj, "spec": manifest.body.get("spec")} if decoded.unknown else decoded.obj
     obj: Json = crd.fill(whole, schema)
     if causes := list(crd.check(obj, schema)):
-        raise ConfigErrors([wrong(manifest, cause.field, cause.message) for cause in causes])
-    return Stored(manifest, obj, tuple(found.unknown))
+        raise ConfigErrors([field_error(manifest, cause.field, cause.message) for cause in causes])
+    return AdmittedObject(manifest, obj, tuple(decoded.unknown))
 
 
 def _custom_schema() -> Json:
     text = resources.files("podwire.local.addons").joinpath("clusternetworkpolicy.yaml").read_text(encoding="utf-8")
     (definition,) = parse_manifests(text, "")
     versions = definition.body["spec"]["versions"]
-    found: Json = next(v["schema"]["openAPIV3Schema"] for v in versions if v["name"] == _CUSTOM.version)
-    return found
+    schema: Json = next(v["schema"]["openAPIV3Schema"] for v in versions if v["name"] == _CUSTOM.version)
+    return schema
 
 
 def _completed(manifest: Manifest, obj: Json, allocator: ServiceAllocator) -> Json:
-    """The object with all that the API server adds."""
+    """The object with the fields that the API server adds."""
     kind = _kind(manifest)
     obj = defaults.apply(kind, obj)
     try:
@@ -200,21 +201,23 @@ def _completed(manifest: Manifest, obj: Json, allocator: ServiceAllocator) -> Js
     except Invalid as failure:
         causes: list[Json] = failure.details.get("causes") or [{}]
         first = causes[0]
-        raise wrong(manifest, str(first.get("field", "")), str(first.get("message") or failure.message)) from failure
-    if found := list(objects.check(kind, obj, None)):
-        raise ConfigErrors([wrong(manifest, cause.field, cause.message) for cause in found])
+        raise field_error(
+            manifest, str(first.get("field", "")), str(first.get("message") or failure.message)
+        ) from failure
+    if invalid := list(objects.check(kind, obj, None)):
+        raise ConfigErrors([field_error(manifest, cause.field, cause.message) for cause in invalid])
     return obj
 
 
 def _mismatch(manifest: Manifest, failure: ApiError) -> ConfigError:
-    """What is said of a value of another type than the field's, which the API server says in words of its own."""
-    said = _TYPE.search(failure.message)
-    if said is None:
+    """The error for a value of a wrong type, in podwire's words instead of the API server's."""
+    match = _TYPE.search(failure.message)
+    if match is None:
         return ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}")
-    found, field, wanted = said.groups()
-    return wrong(manifest, field, f"expected {_TYPES.get(wanted, wanted)}, found {_TYPES.get(found, found)}")
+    found, field, wanted = match.groups()
+    return field_error(manifest, field, f"expected {_TYPES.get(wanted, wanted)}, found {_TYPES.get(found, found)}")
 
 
-def wrong(manifest: Manifest, field: str, problem: str) -> ConfigError:
-    """What is said of a field."""
+def field_error(manifest: Manifest, field: str, problem: str) -> ConfigError:
+    """An error about a field of a manifest."""
     return ConfigError(manifest.at(field), field, f"{manifest.name}: {problem}")

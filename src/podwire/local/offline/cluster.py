@@ -1,10 +1,10 @@
-"""A cluster as its manifests describe it, without one: for ``podwire why -f``.
+"""A cluster as its manifests describe it, without a running cluster: for ``podwire why -f``.
 
-Objects are read as the API server reads them (:mod:`podwire.local.offline.admission`). What controllers would make is
-made: pods of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, and endpoints of Services that
-have a selector and no slices of their own. Where the files say nothing, nodes are those that something is said to be
-on, or ``node-1``; pods without a node are spread over the nodes in turn; pods without a status are Ready; and
-addresses are made up. What was made up is said in ``notes``.
+Objects are admitted as by the API server (:mod:`podwire.local.offline.admission`). Objects that controllers would
+create are added: pods of Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, and endpoints of
+Services that have a selector and no slices in the files. Missing facts are assumed: without Node objects, the nodes are
+those that pods and endpoints name, or ``node-1``; pods without a node are assigned to the nodes in turn; pods without
+a status are Ready; missing addresses are assumed. ``notes`` lists the assumptions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from podwire.controllers.endpointslice.plan import of_service, plan
 from podwire.errors import ConfigError
 from podwire.local.config import ClusterConfig
 from podwire.local.manifests import Manifest, read_manifests
-from podwire.local.offline.admission import KINDS, Stored, matters, stored
+from podwire.local.offline.admission import KINDS, AdmittedObject, admitted, is_read
 from podwire.model.document import refusal
 from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
@@ -41,25 +41,26 @@ _SERVICE_RANGES = ("10.96.0.0/16", "fd10:96::/112")
 _READY = {"type": "Ready", "status": "True"}
 
 
-class Described(msgspec.Struct, frozen=True):
-    """The objects of the files, and what had to be made up."""
+class DescribedCluster(msgspec.Struct, frozen=True):
+    """The objects of the files, and the assumptions about missing ones."""
 
     objects: Collection
     world: World
-    """What policies are about."""
+    """The objects that policies depend on."""
     services: tuple[Service, ...]
     manifests: Mapping[tuple[str, str], Manifest]
-    """By kind and key (``namespace/name``); pods of a template are not among them."""
+    """By kind and key (``namespace/name``), without the pods of templates."""
     notes: tuple[str, ...]
+    """One sentence for each assumption and for each object that is ignored."""
     cluster_cidrs: tuple[str, ...]
     service_cidrs: tuple[str, ...]
-    twice: Mapping[str, str]
-    """Objects that the files have more than once (``kind namespace/name``), and where one that does not count is."""
-    others: tuple[UnenforcedPolicy, ...]
+    duplicates: Mapping[str, str]
+    """Objects that files define more than once (``kind namespace/name``), ``file:line`` of an unused definition."""
+    unenforced: tuple[UnenforcedPolicy, ...]
     """Policies of kinds that podwire does not enforce."""
 
     def line(self, kind: str, key: str, field: str = "") -> str:
-        """``file:line`` of a field such as ``spec.ingress[0]``; empty for what no file has."""
+        """``file:line`` of a field such as ``spec.ingress[0]``; empty when no file has the object."""
         manifest = self.manifests.get((kind, key))
         return manifest.at(field) if manifest is not None else ""
 
@@ -74,45 +75,49 @@ class Described(msgspec.Struct, frozen=True):
         )
 
 
-def describe(paths: tuple[str, ...], *, recursive: bool = False) -> Described:
-    """The cluster that files and folders describe, folders below them too where it is ``recursive``.
+def describe(paths: tuple[str, ...], *, recursive: bool = False) -> DescribedCluster:
+    """The cluster that files and folders describe; with ``recursive``, folders in folders are read too.
 
-    Raises: ConfigError naming file, line and field of what is wrong.
+    Raises: ConfigError with file, line and field of a mistake.
     """
     return describe_manifests(read_manifests(paths, recursive=recursive))
 
 
-def describe_manifests(manifests: Iterable[Manifest]) -> Described:
+def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
     """The cluster that manifests describe.
 
-    Raises: ConfigError naming file, line and field of what is wrong.
+    Raises: ConfigError with file, line and field of a mistake.
     """
-    found: dict[tuple[str, str], Stored] = {}
+    objects: dict[tuple[str, str], AdmittedObject] = {}
     notes: list[str] = []
-    twice, manifests = {}, tuple(manifests)
-    others = tuple(_other(m) for m in manifests if "NetworkPolicy" in m.kind and not matters(m))
-    notes += map(skipped_note, others)
-    for one in stored(manifests, _SERVICE_RANGES):
-        kind = one.manifest.kind
-        before = found.pop((kind, one.key), None)
-        found[kind, one.key] = one
-        if before is not None:
-            sources = before.manifest.source, one.manifest.source
-            twice[f"{kind} {one.key}"] = before.manifest.source
-            notes.append(f"{kind} {one.key} is in {sources[0]} and in {sources[1]}, which counts")
-        for field in one.newer:
-            where = f"{one.manifest.at(field)}: {field}"
+    duplicates, manifests = {}, tuple(manifests)
+    unenforced = tuple(_unenforced_policy(m) for m in manifests if "NetworkPolicy" in m.kind and not is_read(m))
+    notes += map(skipped_note, unenforced)
+    for admitted_object in admitted(manifests, _SERVICE_RANGES):
+        kind = admitted_object.manifest.kind
+        previous = objects.pop((kind, admitted_object.key), None)
+        objects[kind, admitted_object.key] = admitted_object
+        if previous is not None:
+            sources = previous.manifest.source, admitted_object.manifest.source
+            duplicates[f"{kind} {admitted_object.key}"] = previous.manifest.source
             notes.append(
-                f"{where}: a kind that podwire does not know: Accept of it is nobody, Deny and Pass deny everybody"
+                f"{kind} {admitted_object.key} is in {sources[0]} and in {sources[1]}; the second definition is used"
             )
-    given: dict[str, list[Json]] = {kind: [] for _, kind in KINDS}
-    for (kind, _), one in found.items():
-        given[kind].append(one.body)
-    made = _Maker(given, {place: one.manifest for place, one in found.items()}, notes).described()
-    return msgspec.structs.replace(made, twice=twice, others=others)
+        for field in admitted_object.unknown_kinds:
+            where = f"{admitted_object.manifest.at(field)}: {field}"
+            notes.append(
+                f"{where}: unknown kind: an Accept rule with it matches nothing, a Deny or Pass rule denies everything"
+            )
+    bodies: dict[str, list[Json]] = {kind: [] for _, kind in KINDS}
+    for (kind, _), admitted_object in objects.items():
+        bodies[kind].append(admitted_object.body)
+    cluster = _ClusterMaker(
+        bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, notes
+    ).described()
+    return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced)
 
 
-def _other(manifest: Manifest) -> UnenforcedPolicy:
+def _unenforced_policy(manifest: Manifest) -> UnenforcedPolicy:
     meta = manifest.body["metadata"]
     key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta.get("name", ""))
     annotations = meta.get("annotations") or {}
@@ -125,26 +130,26 @@ def _other(manifest: Manifest) -> UnenforcedPolicy:
     )
 
 
-class _Maker:
-    """Makes what the files leave out."""
+class _ClusterMaker:
+    """Adds the objects and facts that the files leave out."""
 
     def __init__(
-        self, given: Mapping[str, list[Json]], manifests: Mapping[tuple[str, str], Manifest], notes: list[str]
+        self, bodies: Mapping[str, list[Json]], manifests: Mapping[tuple[str, str], Manifest], notes: list[str]
     ) -> None:
-        self.given = given
+        self.bodies = bodies
         self.manifests = manifests
         self.notes = notes
-        self.services = [_convert(body, Service) for body in given["Service"]]
-        self.slices = [_convert(body, EndpointSlice) for body in given["EndpointSlice"]]
+        self.services = [_convert(body, Service) for body in bodies["Service"]]
+        self.slices = [_convert(body, EndpointSlice) for body in bodies["EndpointSlice"]]
         self.nodes = self._nodes()
         self.pods = list(self._pods())
 
-    def described(self) -> Described:
-        """All of it."""
+    def described(self) -> DescribedCluster:
+        """The described cluster."""
         self._make_slices()
         own = [cidr for node in self.nodes for cidr in node.pod_cidrs]
         world = self._world()
-        return Described(
+        return DescribedCluster(
             objects=Collection(self.services, self.slices, world),
             world=world,
             services=tuple(self.services),
@@ -152,63 +157,64 @@ class _Maker:
             notes=tuple(self.notes),
             cluster_cidrs=(*own, *_POD_RANGES),
             service_cidrs=_SERVICE_RANGES,
-            twice={},
-            others=(),
+            duplicates={},
+            unenforced=(),
         )
 
     def _world(self) -> World:
-        """What policies are about."""
+        """The objects that policies depend on."""
         return World(
             pods=tuple(self.pods),
-            namespaces=tuple(_convert(body, Object) for body in self.given["Namespace"]),
+            namespaces=tuple(_convert(body, Object) for body in self.bodies["Namespace"]),
             nodes=tuple(self.nodes),
-            policies=tuple(_convert(body, NetworkPolicy) for body in self.given["NetworkPolicy"]),
-            cluster_policies=tuple(_convert(b, ClusterNetworkPolicy) for b in self.given["ClusterNetworkPolicy"]),
+            policies=tuple(_convert(body, NetworkPolicy) for body in self.bodies["NetworkPolicy"]),
+            cluster_policies=tuple(_convert(b, ClusterNetworkPolicy) for b in self.bodies["ClusterNetworkPolicy"]),
         )
 
     def _nodes(self) -> list[Node]:
-        bodies = {body["metadata"]["name"]: body for body in self.given["Node"]}
+        bodies = {body["metadata"]["name"]: body for body in self.bodies["Node"]}
         if not bodies:
-            named = {pod["spec"].get("nodeName") for pod in self.given["Pod"]}
-            named |= {end.node_name for piece in self.slices for end in piece.endpoints or ()}
+            named = {pod["spec"].get("nodeName") for pod in self.bodies["Pod"]}
+            named |= {end.node_name for endpoint_slice in self.slices for end in endpoint_slice.endpoints or ()}
             names = sorted(filter(None, named)) or ["node-1"]
             bodies = {name: {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} for name in names}
-            self.notes.append(f"the files have no Node; taken are {', '.join(names)}")
+            self.notes.append(f"the files have no Node; assumed nodes: {', '.join(names)}")
         for number, body in enumerate(bodies.values(), 11):
             status = body.setdefault("status", {})
             if not any(a.get("type") == "InternalIP" for a in status.get("addresses") or ()):
-                made = [{"type": "InternalIP", "address": _nth(cidr, number)} for cidr in _NODE_RANGES]
-                status["addresses"] = [*(status.get("addresses") or ()), *made]
+                addresses = [{"type": "InternalIP", "address": _nth(cidr, number)} for cidr in _NODE_RANGES]
+                status["addresses"] = [*(status.get("addresses") or ()), *addresses]
             status.setdefault("conditions", [_READY])
         return [_convert(body, Node) for body in bodies.values()]
 
     def _pods(self) -> Iterator[Pod]:
-        made = 0
-        for number, (body, invented) in enumerate(self._bodies()):
+        assumed = 0
+        for number, (body, from_template) in enumerate(self._bodies()):
             names = [node.metadata.name for node in self.nodes]
             spec, status = body.setdefault("spec", {}), body.setdefault("status", {})
             spec.setdefault("nodeName", names[number % len(names)])
             if not status.get("podIP"):
-                made += 1
-                place = names.index(spec["nodeName"]) if spec["nodeName"] in names else len(names)
-                ips = [_nth(cidr, place * 256 + 2 + number) for cidr in _POD_RANGES]
+                assumed += 1
+                node_index = names.index(spec["nodeName"]) if spec["nodeName"] in names else len(names)
+                ips = [_nth(cidr, node_index * 256 + 2 + number) for cidr in _POD_RANGES]
                 status |= {"podIP": ips[0], "podIPs": [{"ip": ip} for ip in ips], "phase": "Running"}
                 status.setdefault("conditions", [_READY])
-            body["metadata"].setdefault("uid", f"pod-{number}" if invented else body["metadata"]["name"])
+            body["metadata"].setdefault("uid", f"pod-{number}" if from_template else body["metadata"]["name"])
             pod = _convert(body, Pod)
             if wrong := [address for address in pod.addresses if not canonical_address(address)]:
                 raise ConfigError(f"Pod {key_of(pod.metadata)}", "status.podIPs", f"{wrong[0]!r} is not an IP address")
             yield pod
-        if made:
+        if assumed:
             self.notes.append(
-                f"made up are the addresses of {made} pods, the nodes of those without one; all are Ready"
+                f"assumed addresses for {assumed} pods that the files do not give, and nodes for those without one; "
+                "these pods count as Ready"
             )
 
     def _bodies(self) -> Iterator[tuple[Json, bool]]:
-        """Pods as objects, and whether they come from a template."""
-        yield from ((body, False) for body in self.given["Pod"])
+        """The pods, each with whether it comes from a template."""
+        yield from ((body, False) for body in self.bodies["Pod"])
         for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"):
-            for owner in self.given[kind]:
+            for owner in self.bodies[kind]:
                 yield from ((body, True) for body in self._of_template(kind, owner))
 
     def _of_template(self, kind: str, owner: Json) -> Iterator[Json]:
@@ -228,8 +234,8 @@ class _Maker:
             yield {"apiVersion": "v1", "kind": "Pod", **body}
 
     def _make_slices(self) -> None:
-        """The slices of Services that have a selector and none in the files."""
-        served = {service_of(piece) for piece in self.slices}
+        """Adds slices for Services that have a selector and no slices in the files."""
+        served = {service_of(endpoint_slice) for endpoint_slice in self.slices}
         nodes = {node.metadata.name: node for node in self.nodes}
         for service in self.services:
             meta = service.metadata
@@ -243,13 +249,13 @@ class _Maker:
             ]
             wanted = desired(service, own, nodes)
             created = plan(of_service(service), wanted, (), address_types(service), "").create
-            for number, piece in enumerate(created, 1):
-                named = msgspec.structs.replace(piece.metadata, name=f"{meta.name}-{number}")
-                self.slices.append(msgspec.structs.replace(piece, metadata=named))
+            for number, endpoint_slice in enumerate(created, 1):
+                named = msgspec.structs.replace(endpoint_slice.metadata, name=f"{meta.name}-{number}")
+                self.slices.append(msgspec.structs.replace(endpoint_slice, metadata=named))
 
 
 def _labels_of(kind: str, pod: str, number: int, owner: str) -> dict[str, str]:
-    """The labels that controllers add and that are known beforehand."""
+    """The labels that a controller adds to its pods, as far as they do not depend on a running cluster."""
     if kind == "StatefulSet":
         return {"statefulset.kubernetes.io/pod-name": pod, "apps.kubernetes.io/pod-index": str(number)}
     return {"batch.kubernetes.io/job-name": owner, "job-name": owner} if kind == "Job" else {}
@@ -261,9 +267,9 @@ def _nth(cidr: str, number: int) -> str:
 
 def _convert(body: Json, kind: type[T]) -> T:
     try:
-        found: T = msgspec.convert(body, kind)
+        converted: T = msgspec.convert(body, kind)
     except msgspec.ValidationError as failure:
         meta = body["metadata"]
         key = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else meta["name"]
         raise ConfigError(f"{body['kind']} {key}", *refusal(failure, kind)) from failure
-    return found
+    return converted

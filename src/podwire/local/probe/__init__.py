@@ -1,1 +1,1 @@
-"""Connectivity with real packets: what to try, trying it, showing it."""
+"""Tests connectivity with real packets: plans attempts, runs them, and shows the results."""

@@ -25,7 +25,7 @@ from podwire.kube.resources import (
 )
 from podwire.local import credentials
 from podwire.local.addons import ensure as addons
-from podwire.local.probe.execute import Lookup, Prober
+from podwire.local.probe.execute import ConnectionProber, Lookup
 from podwire.local.probe.plan import DNS_SERVICE, HOST, PacketSource, ProbeInputs
 from podwire.local.topology import Topology
 from podwire.model.meta import key_of
@@ -66,31 +66,31 @@ async def _policies(client: Client) -> World:
 async def _rules(client: Client) -> EvaluationOptions:
     """The cluster's settings for what the NetworkPolicy API leaves open."""
     try:
-        found = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
+        config = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
     except NotFound:
         return EvaluationOptions()
-    return EvaluationOptions(own_node_egress=(found.get("data") or {}).get("policy.ownNodeEgress") != "false")
+    return EvaluationOptions(own_node_egress=(config.get("data") or {}).get("policy.ownNodeEgress") != "false")
 
 
 def pod_namespaces(topology: Topology) -> dict[str, Path]:
     """The network namespace of every pod by uid, as the nodes' kubelets recorded it."""
-    found: dict[str, Path] = {}
+    namespaces: dict[str, Path] = {}
     for folder in Path(topology.state).glob("nodes/*/kubelet/pods/*"):
         record = load_record(folder)
         if record is not None and record.netns:
-            found[record.uid] = Path(record.netns)
-    return found
+            namespaces[record.uid] = Path(record.netns)
+    return namespaces
 
 
 async def prober(
     topology: Topology, client: Client, clock: Clock, timeout_s: float = 1.0
-) -> tuple[Prober, ProbeInputs]:
+) -> tuple[ConnectionProber, ProbeInputs]:
     """A prober for the pods of a local cluster, and the inputs of its plan."""
     inputs = await collect_inputs(client, topology)
     return prober_of(topology, inputs, clock, timeout_s), inputs
 
 
-def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: float = 1.0) -> Prober:
+def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: float = 1.0) -> ConnectionProber:
     """A prober for the sources of a local cluster."""
     server = next((s.spec.cluster_ip for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), "")
     namespaces = pod_namespaces(topology)
@@ -104,7 +104,7 @@ def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: 
             return Path(topology.netns(source.node))
         return namespaces[source.pod_uid]
 
-    return Prober(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)
+    return ConnectionProber(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)
 
 
 def _query(number: int, name: str, v6: bool) -> bytes:
@@ -117,5 +117,5 @@ def _addresses(data: bytes) -> tuple[str, ...]:
         message = wire.parse_message(data)
     except ProtocolError:
         return ()
-    found = (r for r in message.answer if r.type in (wire.A, wire.AAAA))
-    return tuple(str(ip_address(record.head + record.tail)) for record in found)
+    records = (r for r in message.answer if r.type in (wire.A, wire.AAAA))
+    return tuple(str(ip_address(record.head + record.tail)) for record in records)

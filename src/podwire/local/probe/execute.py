@@ -22,7 +22,7 @@ import msgspec
 
 from podwire.kernel import netns
 from podwire.local.probe.plan import Attempt, PacketSource
-from podwire.local.probe.result import Result
+from podwire.local.probe.result import ProbeResult
 from podwire.runtime.clock import Clock
 
 HELLO = b"podwire-probe\n"
@@ -32,13 +32,13 @@ _RESEND_S = 0.3
 DENIED_S = {"TCP": 0.1, "UDP": 0.25}
 """Seconds to wait when policies deny a connection; about 100 times the usual response time."""
 _AT_ONCE = 32
-"""Attempts under way at a time: more would only queue in this process and spoil the times."""
+"""Attempts that run at the same time: more would only queue in this process and distort the measured times."""
 
 NamespaceOf = Callable[[PacketSource], Path | None]
 """The namespace file of a source; None for the host's own namespace."""
 
 
-class _Answer(msgspec.Struct):
+class _ServerAnswer(msgspec.Struct):
     """The stand-in server's answer; unknown fields are ignored."""
 
     namespace: str = ""
@@ -47,7 +47,7 @@ class _Answer(msgspec.Struct):
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """How names are looked up: the server's address and the codec."""
+    """The DNS server's address, and the codec for queries and answers."""
 
     server: str
     query: Callable[[int, str, bool], bytes]
@@ -56,8 +56,8 @@ class Lookup(msgspec.Struct, frozen=True):
     """Datagram -> addresses, empty when there are none."""
 
 
-class Prober:
-    """Runs attempts; ``timeout_s`` bounds each."""
+class ConnectionProber:
+    """Runs attempts; ``timeout_s`` is the time limit of each."""
 
     def __init__(self, namespace_of: NamespaceOf, lookup: Lookup, clock: Clock, timeout_s: float = 1.0) -> None:
         self._namespace_of = namespace_of
@@ -65,17 +65,17 @@ class Prober:
         self._clock = clock
         self._timeout_s = timeout_s
 
-    async def run(self, attempts: Sequence[Attempt]) -> tuple[Result, ...]:
+    async def run(self, attempts: Sequence[Attempt]) -> tuple[ProbeResult, ...]:
         """The results in the order of the attempts."""
         names = await self._resolve(attempts)
         sockets = self._open(attempts, names)
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(number: int, attempt: Attempt) -> Result:
+        async def try_one(number: int, attempt: Attempt) -> ProbeResult:
             async with gate:
                 return await self._try(attempt, sockets.get(number), names.get(_question(attempt), attempt.address))
 
-        return tuple(await asyncio.gather(*(one(number, attempt) for number, attempt in enumerate(attempts))))
+        return tuple(await asyncio.gather(*(try_one(number, attempt) for number, attempt in enumerate(attempts))))
 
     async def _resolve(self, attempts: Sequence[Attempt]) -> dict[tuple[PacketSource, str], str]:
         patience: dict[tuple[PacketSource, str], float] = {}
@@ -87,10 +87,10 @@ class Prober:
         for question in patience:
             by_source.setdefault(question[0], []).append(question)
         asking: list[tuple[tuple[PacketSource, str], socket.socket]] = []
-        for source, asked in by_source.items():
+        for source, questions_of_source in by_source.items():
             with netns.inside(self._namespace_of(source)):
                 family = socket.AF_INET6 if ":" in self._lookup.server else socket.AF_INET
-                asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in asked]
+                asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in questions_of_source]
         answers = await asyncio.gather(
             *(
                 self._ask(
@@ -112,8 +112,8 @@ class Prober:
                 reply = await self._exchange(sock, message, patience_s)
             except OSError:
                 return ""
-            found = self._lookup.addresses(reply) if reply else ()
-            return found[0] if found else ""
+            addresses = self._lookup.addresses(reply) if reply else ()
+            return addresses[0] if addresses else ""
 
     def _open(
         self, attempts: Sequence[Attempt], names: dict[tuple[PacketSource, str], str]
@@ -133,9 +133,9 @@ class Prober:
                             opened[number].bind((source.address, 0))
         return opened
 
-    async def _try(self, attempt: Attempt, sock: socket.socket | None, address: str) -> Result:
+    async def _try(self, attempt: Attempt, sock: socket.socket | None, address: str) -> ProbeResult:
         if sock is None:
-            return Result(attempt=attempt, reached=False, error=f"no DNS answer for {attempt.address}")
+            return ProbeResult(attempt=attempt, reached=False, error=f"no DNS answer for {attempt.address}")
         started = self._clock.monotonic()
         with sock:
             try:
@@ -147,7 +147,7 @@ class Prober:
             except OSError as failure:
                 return self._failed(attempt, started, (failure.strerror or str(failure)).lower())
         answer = _read_answer(reply)
-        return Result(
+        return ProbeResult(
             attempt=attempt,
             reached=True,
             answered_by=f"{answer.namespace}/{answer.pod}" if answer.pod else "",
@@ -155,9 +155,9 @@ class Prober:
             ms=took_s * 1000,
         )
 
-    def _failed(self, attempt: Attempt, started: float, error: str) -> Result:
+    def _failed(self, attempt: Attempt, started: float, error: str) -> ProbeResult:
         took_s = self._clock.monotonic() - started
-        return Result(attempt=attempt, reached=False, ms=took_s * 1000, error=error)
+        return ProbeResult(attempt=attempt, reached=False, ms=took_s * 1000, error=error)
 
     async def _converse(self, sock: socket.socket, attempt: Attempt, address: str) -> tuple[bytes, float]:
         loop = asyncio.get_running_loop()
@@ -207,8 +207,8 @@ def _socket(family: int, kind: int) -> socket.socket:
     return sock
 
 
-def _read_answer(reply: bytes) -> _Answer:
+def _read_answer(reply: bytes) -> _ServerAnswer:
     try:
-        return msgspec.json.decode(reply.partition(b"\n")[0], type=_Answer)
+        return msgspec.json.decode(reply.partition(b"\n")[0], type=_ServerAnswer)
     except msgspec.DecodeError:
-        return _Answer()
+        return _ServerAnswer()

@@ -5,10 +5,10 @@ Words name sources and targets:
 ========================  ==========================================================================
 ``all``                   every pod that runs (outside kube-system, unless nothing else runs)
 ``host``                  the machine itself; as a target its fabric address, where the API server listens
-``shop/web-0``            a pod; without a namespace, in ``default``; a name that is no pod means the
-                          pods whose names start with it and a dash (those of a Deployment)
+``shop/web-0``            a pod; without a namespace, in ``default``; if no pod has the name, the pods
+                          whose names start with the name and a dash (the pods of a Deployment)
 ``shop/app=web,tier!=x``  a label selector in a namespace; ``*/app=web`` in all
-``svc/shop/web``          a Service, asked by its DNS name; from the host, by its NodePorts
+``svc/shop/web``          a Service, reached by its DNS name; from the host, by its NodePorts
 ========================  ==========================================================================
 
 The expectation of each attempt follows from the objects: a Ready pod answers on its declared ports, and a Service
@@ -23,7 +23,7 @@ import msgspec
 
 from podwire.cluster.world import Party, World
 from podwire.errors import ConfigError
-from podwire.local.probe.verdicts import Verdict, Verdicts
+from podwire.local.probe.verdicts import Expectation, PolicyVerdicts
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
@@ -52,7 +52,7 @@ class PacketSource(msgspec.Struct, frozen=True):
     """The address of a node or of a machine outside of the cluster; empty for other sources."""
 
 
-class Port(msgspec.Struct, frozen=True, order=True):
+class ProbePort(msgspec.Struct, frozen=True, order=True):
     """A port to try; protocol is TCP or UDP."""
 
     number: int
@@ -70,7 +70,7 @@ class Attempt(msgspec.Struct, frozen=True):
     """``namespace/pod``, ``svc/namespace/name``, ``node:port of svc`` or ``host``."""
     address: str
     """An IP address, or the DNS name that the source must look up."""
-    port: Port
+    port: ProbePort
     named: bool = False
     """Whether ``address`` is a DNS name."""
     expected: bool = True
@@ -97,7 +97,7 @@ class ProbeInputs(msgspec.Struct, frozen=True):
     """The TCP port of the API server at that address."""
 
 
-def parse_port(word: str) -> Port:
+def parse_port(word: str) -> ProbePort:
     """``80/TCP`` or ``80`` (TCP).
 
     Raises: ConfigError.
@@ -106,11 +106,11 @@ def parse_port(word: str) -> Port:
     protocol = protocol.upper() or "TCP"
     if not number.isdigit() or not 0 < int(number) < 65536 or protocol not in PROTOCOLS:
         raise ConfigError("--port", "", f"{word!r}: expected a port from 1 to 65535, then nothing, /TCP or /UDP")
-    return Port(number=int(number), protocol=protocol)
+    return ProbePort(number=int(number), protocol=protocol)
 
 
 def plan(
-    inputs: ProbeInputs, sources: tuple[str, ...], targets: tuple[str, ...], ports: tuple[Port, ...]
+    inputs: ProbeInputs, sources: tuple[str, ...], targets: tuple[str, ...], ports: tuple[ProbePort, ...]
 ) -> tuple[Attempt, ...]:
     """The attempts for the given words, source by source, target by target; a pod is not tried from itself.
 
@@ -160,14 +160,16 @@ def pods_named(inputs: ProbeInputs, word: str, option: str) -> tuple[Pod, ...]:
     """
     pods = running(inputs.pods)
     if word == "all":
-        found = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or list(pods)
+        pods_of_word = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or list(pods)
     else:
         namespace, name = word.split("/", 1) if "/" in word else ("default", word)
-        here = [p for p in pods if namespace in ("*", p.metadata.namespace)]
-        found = _by_selector(here, name) if any(c in name for c in "=!,") else _by_name(here, name)
-    if not found:
+        in_namespace = [p for p in pods if namespace in ("*", p.metadata.namespace)]
+        pods_of_word = (
+            _by_selector(in_namespace, name) if any(c in name for c in "=!,") else _by_name(in_namespace, name)
+        )
+    if not pods_of_word:
         raise ConfigError(option, "", f"{word!r} names no running pod; `kubectl get pods -A` lists them")
-    return tuple(found)
+    return tuple(pods_of_word)
 
 
 def _by_name(pods: list[Pod], name: str) -> list[Pod]:
@@ -185,8 +187,8 @@ class Expectations:
 
     def __init__(self, inputs: ProbeInputs, lines: Lines = no_line) -> None:
         self.inputs = inputs
-        self.verdicts = Verdicts(inputs.world, inputs.slices, inputs.rules, lines)
-        self.asked: dict[Attempt, Connection] = {}
+        self.verdicts = PolicyVerdicts(inputs.world, inputs.slices, inputs.rules, lines)
+        self.connections: dict[Attempt, Connection] = {}
         """The connection that policies were evaluated for, by attempt."""
         self._pods = {pod.metadata.uid: pod for pod in inputs.pods}
         self._dns = next((s for s in inputs.services if key_of(s.metadata) == DNS_SERVICE), None)
@@ -198,7 +200,7 @@ class Expectations:
             return self.verdicts.pod(pod)
         return self.verdicts.party(source.address or self.inputs.host_address)
 
-    def judged(self, attempt: Attempt, verdict: Verdict | None) -> Attempt:
+    def judged(self, attempt: Attempt, verdict: Expectation | None) -> Attempt:
         """The attempt with the expectation of a verdict; a verdict of None means that there is no endpoint."""
         if verdict is None:
             return msgspec.structs.replace(attempt, expected=False)
@@ -206,19 +208,23 @@ class Expectations:
             attempt = msgspec.structs.replace(
                 attempt, expected=verdict.allowed, either=verdict.either, because=verdict.because
             )
-        if verdict.asked is not None:
-            self.asked[attempt] = verdict.asked
+        if verdict.connection is not None:
+            self.connections[attempt] = verdict.connection
         return attempt
 
-    def lookup(self, source: PacketSource) -> Verdict:
+    def lookup(self, source: PacketSource) -> Expectation:
         """Whether policies let a source reach cluster DNS."""
-        found = self.verdicts.service(self.party(source), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
-        if found is None or not found.because:
-            return Verdict(allowed=True)
-        return msgspec.structs.replace(found, because=f"cluster DNS: {found.because}")
+        expectation = (
+            self.verdicts.service(self.party(source), self._dns, DNS_PORT, "UDP") if self._dns is not None else None
+        )
+        if expectation is None or not expectation.because:
+            return Expectation(allowed=True)
+        return msgspec.structs.replace(expectation, because=f"cluster DNS: {expectation.because}")
 
 
-def _towards(expectations: Expectations, source: PacketSource, word: str, ports: tuple[Port, ...]) -> list[Attempt]:
+def _towards(
+    expectations: Expectations, source: PacketSource, word: str, ports: tuple[ProbePort, ...]
+) -> list[Attempt]:
     inputs = expectations.inputs
     if word.startswith(("svc/", "service/")):
         return _to_service(expectations, source, service_named(inputs, word), ports)
@@ -232,21 +238,21 @@ def _towards(expectations: Expectations, source: PacketSource, word: str, ports:
     ]
 
 
-def _to_host(expectations: Expectations, source: PacketSource, ports: tuple[Port, ...]) -> list[Attempt]:
+def _to_host(expectations: Expectations, source: PacketSource, ports: tuple[ProbePort, ...]) -> list[Attempt]:
     """From a pod to this machine; a port that the user names is expected to answer."""
     if source.name == HOST:
         return []
     inputs = expectations.inputs
     source_party, host = expectations.party(source), expectations.verdicts.party(inputs.host_address)
     attempts = []
-    for port in ports or (Port(number=inputs.host_port),):
+    for port in ports or (ProbePort(number=inputs.host_port),):
         verdict = expectations.verdicts.between(source_party, host, port.number, port.protocol)
         attempt = Attempt(source=source, target=HOST, address=inputs.host_address, port=port)
         attempts.append(expectations.judged(attempt, verdict))
     return attempts
 
 
-def to_pod(expectations: Expectations, source: PacketSource, pod: Pod, ports: tuple[Port, ...]) -> list[Attempt]:
+def to_pod(expectations: Expectations, source: PacketSource, pod: Pod, ports: tuple[ProbePort, ...]) -> list[Attempt]:
     """The attempts from one source to one pod: at the given ports, else at all that the pod declares.
 
     The host has no route to pods, so from there only pods in the host network can be reached.
@@ -268,11 +274,11 @@ def to_pod(expectations: Expectations, source: PacketSource, pod: Pod, ports: tu
     return attempts
 
 
-def declared_ports(pod: Pod) -> list[Port]:
+def declared_ports(pod: Pod) -> list[ProbePort]:
     """The TCP and UDP ports that the pod's containers declare."""
     sidecars = [c for c in pod.spec.init_containers if c.restart_policy == "Always"]
     return [
-        Port(number=p.container_port, protocol=p.protocol)
+        ProbePort(number=p.container_port, protocol=p.protocol)
         for container in (*sidecars, *pod.spec.containers)
         for p in container.ports
         if p.protocol in PROTOCOLS
@@ -293,7 +299,7 @@ def service_named(inputs: ProbeInputs, word: str) -> Service:
 
 
 def _to_service(
-    expectations: Expectations, source: PacketSource, service: Service, ports: tuple[Port, ...]
+    expectations: Expectations, source: PacketSource, service: Service, ports: tuple[ProbePort, ...]
 ) -> list[Attempt]:
     if source.name == HOST:
         return node_port_attempts(expectations, service, ports)
@@ -301,11 +307,11 @@ def _to_service(
 
 
 def named_attempts(
-    expectations: Expectations, source: PacketSource, service: Service, ports: tuple[Port, ...]
+    expectations: Expectations, source: PacketSource, service: Service, ports: tuple[ProbePort, ...]
 ) -> list[Attempt]:
     """The attempts from a pod to a Service by its DNS name.
 
-    A headless Service is asked at its target ports when they are numbers.
+    A headless Service is tried at its target ports when they are numbers.
     """
     meta = service.metadata
     offered = tuple(_offered(service))
@@ -320,28 +326,28 @@ def named_attempts(
             named=True,
             expected=port in offered,
         )
-        found = expectations.verdicts.service(source_party, service, port.number, port.protocol)
-        attempts.append(expectations.judged(attempt, _first_hindrance(lookup, found)))
+        expectation = expectations.verdicts.service(source_party, service, port.number, port.protocol)
+        attempts.append(expectations.judged(attempt, _first_hindrance(lookup, expectation)))
     return attempts
 
 
-def _first_hindrance(lookup: Verdict, verdict: Verdict | None) -> Verdict | None:
+def _first_hindrance(lookup: Expectation, verdict: Expectation | None) -> Expectation | None:
     """The verdict of the lookup when it denies, otherwise that of the connection."""
     if verdict is None or (lookup.allowed and not lookup.either):
         return verdict
     return lookup if verdict.allowed else msgspec.structs.replace(lookup, allowed=False, either=False)
 
 
-def _offered(service: Service) -> Iterable[Port]:
+def _offered(service: Service) -> Iterable[ProbePort]:
     for port in service.spec.ports:
         if port.protocol not in PROTOCOLS:
             continue
         direct = port.target_port if service.headless and isinstance(port.target_port, int) else None
-        yield Port(number=direct or port.port, protocol=port.protocol)
+        yield ProbePort(number=direct or port.port, protocol=port.protocol)
 
 
 def node_port_attempts(
-    expectations: Expectations, service: Service, ports: tuple[Port, ...], source: PacketSource | None = None
+    expectations: Expectations, service: Service, ports: tuple[ProbePort, ...], source: PacketSource | None = None
 ) -> list[Attempt]:
     """The attempts from the host, or another machine outside, to each node's address at the Service's NodePorts."""
     source = source or PacketSource(name=HOST)
@@ -351,17 +357,17 @@ def node_port_attempts(
     attempts = []
     for node, address in inputs.node_addresses:
         for port in service.spec.ports:
-            asked = not ports or Port(number=port.port, protocol=port.protocol) in ports
+            asked = not ports or ProbePort(number=port.port, protocol=port.protocol) in ports
             if not port.node_port or port.protocol not in PROTOCOLS or not asked:
                 continue
             attempt = Attempt(
                 source=source,
                 target=f"{node}:{port.node_port} of svc/{meta.namespace}/{meta.name}",
                 address=address,
-                port=Port(number=port.node_port, protocol=port.protocol),
+                port=ProbePort(number=port.node_port, protocol=port.protocol),
             )
-            found = expectations.verdicts.node_port(node, client, service, port.node_port, port.protocol)
-            attempts.append(expectations.judged(attempt, found))
+            expectation = expectations.verdicts.node_port(node, client, service, port.node_port, port.protocol)
+            attempts.append(expectations.judged(attempt, expectation))
     return attempts
 
 

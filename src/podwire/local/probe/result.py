@@ -18,7 +18,7 @@ _WORSE = "o-.X"
 """The marks in the tables, from best to worst."""
 
 
-class Result(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """The result of one attempt."""
 
     attempt: Attempt
@@ -41,7 +41,7 @@ class Result(msgspec.Struct, frozen=True):
         return not self.reached and bool(self.attempt.because)
 
 
-def as_json(result: Result) -> str:
+def as_json(result: ProbeResult) -> str:
     """One line of JSON."""
     attempt = result.attempt
     return msgspec.json.encode(
@@ -58,7 +58,7 @@ def as_json(result: Result) -> str:
     ).decode()
 
 
-def as_table(results: Sequence[Result]) -> str:
+def as_table(results: Sequence[ProbeResult]) -> str:
     """A table with one row for each attempt."""
     head = ("FROM", "TO", "PORT", "REACHED", "ANSWERED BY", "SOURCE SEEN", "MS", "")
     rows = [
@@ -77,7 +77,7 @@ def as_table(results: Sequence[Result]) -> str:
     return columns([head, *rows])
 
 
-def _surprise(result: Result) -> str:
+def _surprise(result: ProbeResult) -> str:
     attempt = result.attempt
     if attempt.either:
         return f"depends on the endpoint: {attempt.because}"
@@ -105,7 +105,7 @@ def columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:
     return "\n".join(indent + line for line in lines)
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[ProbeResult]) -> str:
     """One line: how many attempts, how many as expected, the median time of those reached."""
     surprises = sum(1 for r in results if r.surprising)
     times = sorted(r.ms for r in results if r.reached)
@@ -117,7 +117,7 @@ def summary(results: Sequence[Result]) -> str:
     return f"{good} of {len(results)} as expected{policies}{median}{bad}"
 
 
-def overview(results: Sequence[Result]) -> str:
+def overview(results: Sequence[ProbeResult]) -> str:
     """The connectivity table: pods to pods, pods to Services by name, host to NodePorts."""
     pods = [r for r in results if not r.attempt.named and r.attempt.source.name != HOST]
     named = [r for r in results if r.attempt.named]
@@ -144,25 +144,25 @@ def overview(results: Sequence[Result]) -> str:
     return "\n\n".join([*parts, summary(results)])
 
 
-def _legend(results: Sequence[Result]) -> str:
+def _legend(results: Sequence[ProbeResult]) -> str:
     """The meaning of the marks that occur in the results."""
     marks = {_mark(result) for result in results}
     meanings = {_NOBODY: "nobody there", _DENIED: "denied by policies"}
-    found = [f", {mark} {text}" for mark, text in meanings.items() if mark in marks]
-    return f"o reached{''.join(found)}, X not{' as expected' if found else ''}"
+    marks_shown = [f", {mark} {text}" for mark, text in meanings.items() if mark in marks]
+    return f"o reached{''.join(marks_shown)}, X not{' as expected' if marks_shown else ''}"
 
 
-def _mark(result: Result) -> str:
+def _mark(result: ProbeResult) -> str:
     if result.surprising:
         return "X"
     return "o" if result.reached else _DENIED if result.denied else _NOBODY
 
 
-def _failure(result: Result) -> str:
+def _failure(result: ProbeResult) -> str:
     return f"reached, yet: {result.attempt.because}" if result.reached else result.error
 
 
-def _matrix(results: Sequence[Result]) -> str:
+def _matrix(results: Sequence[ProbeResult]) -> str:
     names = list(dict.fromkeys(r.attempt.source.name for r in results))
     nodes = {r.attempt.source.name: r.attempt.source.node for r in results}
     cells = _cells(results, lambda r: (r.attempt.source.name, r.attempt.target))
@@ -173,7 +173,9 @@ def _matrix(results: Sequence[Result]) -> str:
     return columns(rows, "  ")
 
 
-def _cells(results: Sequence[Result], cell_of: Callable[[Result], tuple[str, str]]) -> dict[tuple[str, str], str]:
+def _cells(
+    results: Sequence[ProbeResult], cell_of: Callable[[ProbeResult], tuple[str, str]]
+) -> dict[tuple[str, str], str]:
     """The worst mark of the results in each cell."""
     cells: dict[tuple[str, str], str] = {}
     for result in results:
@@ -182,23 +184,25 @@ def _cells(results: Sequence[Result], cell_of: Callable[[Result], tuple[str, str
     return cells
 
 
-def _node_of(result: Result) -> str:
+def _node_of(result: ProbeResult) -> str:
     return result.attempt.source.node
 
 
-def _service_port(result: Result) -> str:
+def _service_port(result: ProbeResult) -> str:
     return f"{result.attempt.target.removeprefix('svc/')} {result.attempt.port}"
 
 
-def _target_node(result: Result) -> str:
+def _target_node(result: ProbeResult) -> str:
     return result.attempt.target.partition(":")[0]
 
 
-def _node_port(result: Result) -> str:
+def _node_port(result: ProbeResult) -> str:
     return f"{result.attempt.target.rpartition('svc/')[2]} {result.attempt.port}"
 
 
-def _grid(results: Sequence[Result], row_of: Callable[[Result], str], column_of: Callable[[Result], str]) -> str:
+def _grid(
+    results: Sequence[ProbeResult], row_of: Callable[[ProbeResult], str], column_of: Callable[[ProbeResult], str]
+) -> str:
     heads = sorted({column_of(r) for r in results})
     cells = _cells(results, lambda r: (row_of(r), column_of(r)))
     rows = [("SERVICE", *heads)]

@@ -4,16 +4,16 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.local import credentials
 from podwire.local.probe import collect
-from podwire.local.probe.plan import Port, plan
-from podwire.local.probe.result import Result
+from podwire.local.probe.plan import ProbePort, plan
+from podwire.local.probe.result import ProbeResult
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
 
-Words = tuple[tuple[str, ...], tuple[str, ...], tuple[Port, ...]]
+Words = tuple[tuple[str, ...], tuple[str, ...], tuple[ProbePort, ...]]
 """Sources, targets, ports."""
 
 
-async def run(topology: Topology, words: Words, timeout_s: float) -> tuple[Result, ...]:
+async def run(topology: Topology, words: Words, timeout_s: float) -> tuple[ProbeResult, ...]:
     """The results in the order of the plan.
 
     Raises: ConfigError for a word that names nothing; ApiUnreachable.

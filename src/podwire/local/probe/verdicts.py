@@ -25,17 +25,17 @@ from podwire.why.policies.verdict import Lines, no_line
 _RELAYED = "userspace"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Expectation(msgspec.Struct, frozen=True):
     """The expected outcome; ``because`` says in one line why policies deny the connection (empty: they do not)."""
 
     allowed: bool
     either: bool = False
     because: str = ""
-    asked: Connection | None = None
+    connection: Connection | None = None
     """The evaluated connection; with several endpoints the first denied connection, if any."""
 
 
-class Verdicts:
+class PolicyVerdicts:
     """Evaluates policies for connections between the pods, nodes and Services of one cluster."""
 
     def __init__(
@@ -68,14 +68,14 @@ class Verdicts:
             return Party(address=pod.addresses[0], node=pod.spec.node_name, pod=pod)
         return Party(address=pod.addresses[0], node=pod.spec.node_name)
 
-    def between(self, source: Party, destination: Party, port: int, protocol: str) -> Verdict:
+    def between(self, source: Party, destination: Party, port: int, protocol: str) -> Expectation:
         """The verdict for a connection; a source with both IP families uses the family of the destination."""
         source = self._of_family(source, destination.address)
-        asked = Connection(source=source, destination=destination, protocol=protocol, port=port)
-        if evaluate(self._world, asked, self._rules).allowed:
-            return Verdict(allowed=True, asked=asked)
-        because = explain_connection(self._world, asked, self._rules, self._lines).message
-        return Verdict(allowed=False, because=because, asked=asked)
+        connection = Connection(source=source, destination=destination, protocol=protocol, port=port)
+        if evaluate(self._world, connection, self._rules).allowed:
+            return Expectation(allowed=True, connection=connection)
+        because = explain_connection(self._world, connection, self._rules, self._lines).message
+        return Expectation(allowed=False, because=because, connection=connection)
 
     def _of_family(self, party: Party, other: str) -> Party:
         node = self._nodes.get(party.node)
@@ -85,14 +85,14 @@ class Verdicts:
             return party
         return msgspec.structs.replace(party, address=fitting[0])
 
-    def service(self, source: Party, service: Service, port: int, protocol: str) -> Verdict | None:
+    def service(self, source: Party, service: Service, port: int, protocol: str) -> Expectation | None:
         """The verdict for a connection to a Service; None when the source's node can choose no endpoint."""
         if self._mode(source.node) == _RELAYED and not service.headless:
             source = self._node_party(source.node)
-        found = self.endpoints(service, source.node, port, protocol)
-        return self._any(((source, end) for end in found), protocol)
+        endpoints = self.endpoints(service, source.node, port, protocol)
+        return self._any(((source, end) for end in endpoints), protocol)
 
-    def node_port(self, node: str, client: Party, service: Service, port: int, protocol: str) -> Verdict | None:
+    def node_port(self, node: str, client: Party, service: Service, port: int, protocol: str) -> Expectation | None:
         """The verdict for a client outside and a NodePort of a node; None when that node can choose no endpoint."""
         ends: list[tuple[Party, ResolvedEndpoint]] = []
         for service_port in self._ports(service, node):
@@ -123,7 +123,7 @@ class Verdicts:
         zone = known.zone if known is not None else ""
         return resolve(service, endpoint_slices, NodeFacts(name=node, zone=zone))
 
-    def _any(self, ends: Iterable[tuple[Party, ResolvedEndpoint]], protocol: str) -> Verdict | None:
+    def _any(self, ends: Iterable[tuple[Party, ResolvedEndpoint]], protocol: str) -> Expectation | None:
         verdicts = [self.between(source, self.party(end.address), end.port, protocol) for source, end in ends]
         denied = [verdict for verdict in verdicts if not verdict.allowed]
         if not verdicts:
@@ -131,7 +131,7 @@ class Verdicts:
         if not denied:
             return verdicts[0]
         if len(denied) < len(verdicts):
-            return Verdict(allowed=True, either=True, because=denied[0].because, asked=denied[0].asked)
+            return Expectation(allowed=True, either=True, because=denied[0].because, connection=denied[0].connection)
         return denied[0]
 
     def _client(self, node: str, client: Party, end: ResolvedEndpoint) -> Party:

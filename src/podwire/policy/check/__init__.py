@@ -1,1 +1,1 @@
-"""What is probably not meant in policies: ``podwire policy check``."""
+"""Finds probable mistakes in policies: ``podwire policy check``."""

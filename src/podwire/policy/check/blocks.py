@@ -1,4 +1,4 @@
-"""Findings about ipBlocks that match nothing, or something else than they seem to (pure)."""
+"""Findings about ipBlocks that match nothing, or not what they seem to match (pure)."""
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -19,9 +19,9 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
     """Findings about the blocks of all rules."""
     services = [ip_network(text, strict=False) for text in index.details.service_cidrs]
     addresses = {
-        text: f"{each.metadata.namespace}/{each.metadata.name}"
-        for each in index.details.services
-        for text in (each.spec.cluster_ips or (each.spec.cluster_ip,))
+        text: f"{service.metadata.namespace}/{service.metadata.name}"
+        for service in index.details.services
+        for text in (service.spec.cluster_ips or (service.spec.cluster_ip,))
     }
     pods = {} if index.details.assumed_addresses else pods_by_address(index.world.pods)
     ranges = (
@@ -29,7 +29,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
     )
     for policy in index.policies:
         for rule in policy.rules:
-            for path, block in (each for peer in rule.peers for each in peer.blocks):
+            for path, block in (service for peer in rule.peers for service in peer.blocks):
                 field = path if policy.kind == "ClusterNetworkPolicy" else f"{path}.cidr"
                 network = _network(block.cidr)
                 if network is None:
@@ -43,14 +43,14 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
                 elif network.prefixlen == network.max_prefixlen and str(network.network_address) in pods:
                     pod = pods[str(network.network_address)]
                     text = (
-                        f"this is pod {some_pods([pod])} today; a pod that takes its place has another address. "
-                        "Write a podSelector"
+                        f"this is the address of pod {some_pods([pod])} now; a pod that replaces it gets another "
+                        "address. Write a podSelector"
                     )
                     yield policy.finding("block-of-one-pod", field, text)
                 elif _within(network, ranges):
                     text = (
-                        f"{network} contains addresses of pods, which pass from pod to pod. Write selectors of pods, "
-                        "unless all pods of a range are meant"
+                        f"{network} contains addresses of pods, which are reused by other pods. Write a podSelector, "
+                        "unless you mean all pods of the range"
                     )
                     yield policy.finding("block-of-pods", field, text)
             if not index.details.assumed_addresses:
@@ -68,8 +68,8 @@ def _bits(policy: PolicyOutline, field: str, text: str, network: Network) -> Ite
     try:
         ip_network(text.strip())
     except ValueError:
-        said = f"{text} has bits behind its prefix and means {network}. Write {network}"
-        yield policy.finding("host-bits", field, said)
+        problem = f"{text} has host bits and is read as {network}. Write {network}"
+        yield policy.finding("host-bits", field, problem)
 
 
 def _exceptions(policy: PolicyOutline, path: str, block: IPBlock, network: Network) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ def _of_services(network: Network, addresses: dict[str, str]) -> str:
     service = addresses.get(str(network.network_address)) if network.prefixlen == network.max_prefixlen else None
     what = f"the address of Service {service}" if service else "addresses of Services"
     return (
-        f"{network} is {what}. Policies see the pod that a connection to a Service leads to, so this has no effect. "
+        f"{network} is {what}. Policies see the address of the pod behind the Service, so this block has no effect. "
         "Write a podSelector with the labels of the Service's pods, and the port of the pods"
     )
 
@@ -102,17 +102,17 @@ def _of_services(network: Network, addresses: dict[str, str]) -> str:
 def _families(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
     """A finding about a block with all addresses of only one family, where the pods have both families."""
     blocks = [(path, _network(block.cidr)) for peer in rule.peers for path, block in peer.blocks]
-    found = {network.version for _, network in blocks if network is not None}
+    versions = {network.version for _, network in blocks if network is not None}
     for path, network in blocks:
-        if network is None or network.prefixlen or len(found) > 1:
+        if network is None or network.prefixlen or len(versions) > 1:
             continue
         pods = [pod for pod in index.pods(policy.subject) if len({":" in text for text in pod.addresses}) > 1]
         if pods:
-            other = _ALL[10 - network.version]
+            other_range = _ALL[10 - network.version]
             text = (
                 f"{network} is every IPv{network.version} address and no IPv{10 - network.version} one; pods such as "
                 f"{some([p.metadata.namespace + '/' + p.metadata.name for p in pods[:1]])} have both families. Add "
-                f"another item with {other}, if all addresses are meant"
+                f"another item with {other_range}, if you mean all addresses"
             )
             yield policy.finding("one-family", path, text)
             return

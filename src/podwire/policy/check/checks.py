@@ -33,11 +33,14 @@ def check(world: World, details: ClusterDetails | None = None) -> tuple[Finding,
     """The probable mistakes in policies, by object; for each object the most severe first."""
     index = ClusterIndex(world, details)
     ignored = {policy.name: _ignored(policy.meta.annotations) for policy in index.policies}
-    ignored |= {f"{other.kind} {other.name}": _ignored(other.annotations) for other in index.details.unenforced}
-    found = [finding for each in CHECKS for finding in each(index)]
-    found += [finding for policy in index.policies for finding in _unknown(policy, ignored[policy.name])]
-    found += [finding for policy in index.policies for finding in _annotations(policy)]
-    kept = {each for each in found if each.id not in ignored[f"{each.kind} {each.name}"]}
+    ignored |= {
+        f"{policy_of_other_kind.kind} {policy_of_other_kind.name}": _ignored(policy_of_other_kind.annotations)
+        for policy_of_other_kind in index.details.unenforced
+    }
+    findings = [finding for each in CHECKS for finding in each(index)]
+    findings += [finding for policy in index.policies for finding in _unknown(policy, ignored[policy.name])]
+    findings += [finding for policy in index.policies for finding in _annotations(policy)]
+    kept = {each for each in findings if each.id not in ignored[f"{each.kind} {each.name}"]}
     return tuple(sorted(kept, key=_order))
 
 
@@ -52,16 +55,16 @@ def _ignored(annotations: Mapping[str, str]) -> frozenset[str]:
 def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding]:
     wrong = sorted(word for word in ignored if word not in KINDS)
     if wrong:
-        text = f"there is no kind of finding {some(wrong)}"
+        text = f"unknown kind of finding: {some(wrong)}"
         yield policy.finding("unknown-ignore", f"metadata.annotations[{POLICY_IGNORE}]", text)
 
 
 def _annotations(policy: PolicyOutline) -> Iterator[Finding]:
     """Findings about misspelled annotations and unknown values."""
-    inactive: Mapping[str, str] = policy.meta.annotations
-    for problem in problems(inactive):
+    annotations: Mapping[str, str] = policy.meta.annotations
+    for problem in problems(annotations):
         name, _, text = problem.partition(": ")
         yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)
-    for name in sorted(name for name in inactive if name.startswith(PREFIX) and name not in _NAMES):
-        text = f"there is no such annotation of policies, it has no effect; there are {', '.join(_NAMES)}"
+    for name in sorted(name for name in annotations if name.startswith(PREFIX) and name not in _NAMES):
+        text = f"unknown annotation, it has no effect; podwire reads {', '.join(_NAMES)}"
         yield policy.finding("unknown-annotation", f"metadata.annotations[{name}]", text)

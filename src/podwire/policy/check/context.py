@@ -1,6 +1,6 @@
-"""What policies are checked against: the pods, namespaces and Services of the cluster (pure).
+"""The objects that policies are checked against: pods, namespaces and Services of the cluster (pure).
 
-Files may describe only a part of a cluster. A policy is not blamed for objects that the files leave out: see
+Files may describe only a part of a cluster. Objects that the files leave out are not a finding: see
 :attr:`ClusterDetails.complete`.
 """
 
@@ -19,7 +19,7 @@ from podwire.policy.selectors import PodSelector
 
 
 class ClusterDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a cluster beyond the objects that verdicts depend on."""
+    """Facts about a cluster besides the objects that verdicts depend on."""
 
     services: tuple[Service, ...] = ()
     service_cidrs: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class ClusterDetails(msgspec.Struct, frozen=True, kw_only=True):
     assumed_addresses: bool = False
     """Whether the addresses of pods and nodes are assumed because the files do not give them."""
     written: Mapping[str, Mapping[str, Any]] = {}
-    """Policies as they were written, without what the API server fills in: by ``kind namespace/name``."""
+    """Policies as in their manifests, without the defaults of the API server: by ``kind namespace/name``."""
     duplicates: Mapping[str, str] = {}
     """Objects that files define more than once (``kind namespace/name``), ``file:line`` of an unused definition."""
     unenforced: tuple["UnenforcedPolicy", ...] = ()
@@ -69,7 +69,7 @@ class ClusterIndex:
         self.groups = _grouped(pod for pod in world.pods if owns_addresses(pod))
         self.excluded = _grouped(pod for pod in world.pods if not owns_addresses(pod))
         """Pods in the host network and finished pods: policies do not apply to them."""
-        listed = {each.metadata.name for each in world.namespaces}
+        listed = {namespace.metadata.name for namespace in world.namespaces}
         self.namespaces = {name: world.labels_of(name) for name in sorted(listed | set(self.groups))}
         """The labels of all known namespaces, also of those that only pods name."""
         self.described = frozenset(listed)
@@ -83,17 +83,17 @@ class ClusterIndex:
     def matching(self, selector: PodSelector) -> tuple[PodGroup, ...]:
         """The groups of pods that a selector selects; without pods to which no policy applies."""
         text = msgspec.json.encode(selector, order="deterministic")
-        found = self._found.get(text)
-        if found is None:
-            found = self._found[text] = self.among(self.groups, selector)
-        return found
+        groups = self._found.get(text)
+        if groups is None:
+            groups = self._found[text] = self.among(self.groups, selector)
+        return groups
 
     def pods(self, selector: PodSelector) -> tuple[Pod, ...]:
         """The pods that a selector selects; without pods to which no policy applies."""
         return tuple(pod for group in self.matching(selector) for pod in group.pods)
 
     def among(self, groups: Mapping[str, Sequence[PodGroup]], selector: PodSelector) -> tuple[PodGroup, ...]:
-        """The groups, of those that are passed, that a selector selects."""
+        """The groups in ``groups`` that a selector selects."""
         names = self.namespaces_of(selector)
         return tuple(
             group for name in names for group in groups.get(name, ()) if selector.pods.matches(dict(group.labels))
@@ -114,15 +114,15 @@ class ClusterIndex:
         return self.details.complete or any(name in self.groups for name in self.namespaces_of(selector))
 
     def destinations(self, policy: PolicyOutline, rule: RuleOutline) -> tuple[Pod, ...] | None:
-        """The pods whose ports a rule is about; None: not all of them are known."""
+        """The pods that a rule names ports of; None: not all of them are known."""
         if rule.direction == "Ingress":
             return self.pods(policy.subject)
         if rule.everyone:
             return None
         selectors = [peer.pods for peer in rule.peers if peer.pods is not None]
-        if not all(self.matching(each) for each in selectors):
+        if not all(self.matching(selector) for selector in selectors):
             return None
-        return tuple(pod for each in selectors for pod in self.pods(each))
+        return tuple(pod for selector in selectors for pod in self.pods(selector))
 
     def services_of(self, pod: Pod) -> tuple[Service, ...]:
         """The Services that select a pod."""
@@ -131,7 +131,7 @@ class ClusterIndex:
         return tuple(service for service in own if service.spec.selector.items() <= labels)
 
     def only_pods(self, peers: Iterable[PeerOutline]) -> bool:
-        """Whether peers are all pods."""
+        """Whether all peers are pods."""
         return all(peer.pods is not None for peer in peers)
 
 
@@ -141,11 +141,13 @@ def _order(meta: Any) -> tuple[str, str]:
 
 def _grouped(pods: Iterable[Pod]) -> dict[str, tuple[PodGroup, ...]]:
     """By namespace, in the order of their labels."""
-    found: dict[str, dict[tuple[tuple[str, str], ...], list[Pod]]] = {}
+    groups: dict[str, dict[tuple[tuple[str, str], ...], list[Pod]]] = {}
     for pod in pods:
         labels = tuple(sorted(pod.metadata.labels.items()))
-        found.setdefault(pod.metadata.namespace, {}).setdefault(labels, []).append(pod)
+        groups.setdefault(pod.metadata.namespace, {}).setdefault(labels, []).append(pod)
     return {
-        namespace: tuple(PodGroup(namespace, dict(labels), tuple(some)) for labels, some in sorted(each.items()))
-        for namespace, each in found.items()
+        namespace: tuple(
+            PodGroup(namespace, dict(labels), tuple(members)) for labels, members in sorted(by_labels.items())
+        )
+        for namespace, by_labels in groups.items()
     }

@@ -1,7 +1,8 @@
-"""Whether all that one rule speaks of is also spoken of by others (pure).
+"""Whether other rules match everything that a rule matches (pure).
 
-By what is written, not by which pods there are: a selector is part of another one that has some of its terms and no
-others. So what is found stays true when pods come and go; what is part of several others together is not seen.
+The comparison uses the text of rules, not the current pods: a selector is within another selector that has only some of
+its terms. So a result stays true when pods are created or deleted. A selector that is covered only by several others
+together is not recognized.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,43 +14,43 @@ from podwire.policy.check.scope import terms
 from podwire.policy.ports import Selection, without
 
 
-def ports_within(one: RuleOutline, other: RuleOutline) -> bool:
-    """Whether all ports of one rule are ports of the other."""
-    if not other.ports:
+def ports_within(inner: RuleOutline, outer: RuleOutline) -> bool:
+    """Whether all ports of ``inner`` are ports of ``outer``."""
+    if not outer.ports:
         return True
-    if not one.ports or not selection_within(one.numbers, other.numbers):
+    if not inner.ports or not selection_within(inner.numbers, outer.numbers):
         return False
-    whole = {protocol for protocol, ranges in other.numbers.ports if not without(((1, 65535),), ranges)}
-    names = other.names
-    return all((name, protocol) in names or (name, "") in names or protocol in whole for name, protocol in one.names)
+    whole = {protocol for protocol, ranges in outer.numbers.ports if not without(((1, 65535),), ranges)}
+    names = outer.names
+    return all((name, protocol) in names or (name, "") in names or protocol in whole for name, protocol in inner.names)
 
 
-def selection_within(one: Selection, other: Selection) -> bool:
-    """Whether all of one selection is in the other."""
-    have = dict(other.ports)
-    if one.other and not other.other:
+def selection_within(inner: Selection, outer: Selection) -> bool:
+    """Whether all ports of ``inner`` are in ``outer``."""
+    have = dict(outer.ports)
+    if inner.other and not outer.other:
         return False
-    return all(not without(ranges, have.get(protocol, ())) for protocol, ranges in one.ports)
+    return all(not without(ranges, have.get(protocol, ())) for protocol, ranges in inner.ports)
 
 
-def blocks_within(one: IPBlock, others: Sequence[IPBlock]) -> bool:
-    """Whether all addresses of a block are in some others together; not for a block without addresses."""
-    found = False
+def blocks_within(block: IPBlock, others: Sequence[IPBlock]) -> bool:
+    """Whether other blocks together contain all addresses of a block; False for a block without addresses."""
+    has_addresses = False
     for family in (4, 6):
-        both = Blocks([(0, one), *((1, other) for other in others)], family)
-        places = [rules for _, _, rules in both.intervals if 0 in rules]
-        if any(1 not in rules for rules in places):
+        both = Blocks([(0, block), *((1, other_block) for other_block in others)], family)
+        covering = [rules for _, _, rules in both.intervals if 0 in rules]
+        if any(1 not in rules for rules in covering):
             return False
-        found = found or bool(places)
-    return found
+        has_addresses = has_addresses or bool(covering)
+    return has_addresses
 
 
 def peer_within(peer: PeerOutline, rules: Iterable[RuleOutline]) -> bool:
-    """Whether a peer is a peer of some of the rules."""
-    found = tuple(rules)
-    if any(rule.everyone for rule in found):
+    """Whether the rules together match everything that a peer matches."""
+    candidates = tuple(rules)
+    if any(rule.everyone for rule in candidates):
         return True
-    peers = [other for rule in found for other in rule.peers]
+    peers = [other for rule in candidates for other in rule.peers]
     if peer.pods is not None:
         return any(other.pods is not None and peer.scope.within(other.scope) for other in peers)
     if peer.nodes is not None:
@@ -59,7 +60,7 @@ def peer_within(peer: PeerOutline, rules: Iterable[RuleOutline]) -> bool:
 
 
 def covered_by(rule: RuleOutline, others: Iterable[RuleOutline]) -> tuple[RuleOutline, ...]:
-    """Those of other rules that together speak of all a rule speaks of; empty: some of it is its own."""
+    """The rules of ``others`` that together match everything that a rule matches; empty: there are none."""
     wide = tuple(other for other in others if other.known and ports_within(rule, other))
     if not wide or not rule.known:
         return ()

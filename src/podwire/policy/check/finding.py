@@ -1,4 +1,4 @@
-"""A finding, and the list of all kinds of them (pure)."""
+"""A finding, and the list of all kinds of findings (pure)."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import msgspec
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
-"""The gravest first."""
+"""The most severe first."""
 
 KINDS: Mapping[str, tuple[str, str]] = {
     "section-ignored": (ERROR, "rules of a direction that policyTypes does not name"),
@@ -20,7 +20,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "own-namespace-only": (WARNING, "a podSelector for which only pods of other namespaces have the labels"),
     "host-network-only": (WARNING, "a selector that matches only pods in the host network, or finished pods"),
     "peers-or": (WARNING, "two peers of which either is enough, where both together were probably meant"),
-    "isolates-ingress-too": (WARNING, "egress rules without policyTypes: the pods cannot be reached any more"),
+    "isolates-ingress-too": (WARNING, "egress rules without policyTypes: nothing can connect to the pods any more"),
     "does-not-isolate": (WARNING, "an empty list of rules that isolates no pod, because of policyTypes"),
     "empty-list-allows-all": (WARNING, "`from`, `to` or `ports` that is empty: it restricts nothing"),
     "port-name-unknown": (WARNING, "a named port that no pod has"),
@@ -30,8 +30,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "no-dns": (WARNING, "pods that may connect to others but cannot look up names"),
     "block-of-services": (WARNING, "a block with addresses of Services, which policies never see"),
     "block-of-one-pod": (WARNING, "a block with the address of one pod, which changes when the pod is replaced"),
-    "host-bits": (WARNING, "a block with address bits behind its prefix"),
-    "one-family": (WARNING, "all addresses of IPv4 or of IPv6 but none of the other, for pods that have both"),
+    "host-bits": (WARNING, "a block with host bits in its address"),
+    "one-family": (WARNING, "all addresses of only one IP family, for pods that have both families"),
     "never-reached": (WARNING, "a rule of a cluster policy that never decides, because earlier rules cover it"),
     "overruled": (WARNING, "a rule of a NetworkPolicy whose connections a cluster policy denies"),
     "equal-priority": (WARNING, "contradicting rules of two cluster policies with equal priority"),
@@ -39,7 +39,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "unknown-annotation": (WARNING, "an annotation of podwire.io with an unknown name or value"),
     "unknown-ignore": (WARNING, "an annotation that ignores a kind of finding which does not exist"),
     "covered": (NOTE, "a rule that other rules cover: it changes nothing"),
-    "block-of-pods": (NOTE, "a block with addresses of pods, which pass from pod to pod"),
+    "block-of-pods": (NOTE, "a block with addresses of pods, which are reused by other pods"),
     "allows-all": (NOTE, "a rule without any restriction"),
     "in-audit": (NOTE, "a policy in audit: it is not in force"),
     "no-rules": (NOTE, "a cluster policy without rules"),
@@ -62,10 +62,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     """The path of the field, as ``spec.ingress[0].from[1]``."""
     text: str
-    """What happens, and what to do about it."""
+    """What is wrong, and what to do."""
     where: str = ""
-    """``file:line`` of the field; empty for an object that is in no file."""
+    """``file:line`` of the field; empty when no file has the object."""
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
-        return f"{place}{self.severity}: {self.kind} {self.name} {self.field}: {self.text} [{self.id}]"
+        location = f"{self.where}: " if self.where else ""
+        return f"{location}{self.severity}: {self.kind} {self.name} {self.field}: {self.text} [{self.id}]"

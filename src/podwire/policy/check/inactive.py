@@ -8,16 +8,16 @@ from podwire.policy.check.finding import KINDS, Finding
 
 _AUDIT = {
     "NetworkPolicy": "it isolates no pod and drops nothing, it only counts and logs what it would drop. Other "
-    "findings about it are for when it is in force",
-    "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, only counts and logs what it would drop; what "
-    "else is said of it here is for when it is in force",
+    "findings about it apply when it is in force",
+    "ClusterNetworkPolicy": "it neither denies nor accepts nor passes, it only counts and logs what it would drop. "
+    "Other findings about it apply when it is in force",
 }
 
 _NEWER = "policy.networking.k8s.io/v1alpha2"
 _OLDER = "policy.networking.k8s.io/v1alpha1"
 _INSTEAD = {
-    "AdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Admin has taken its place",
-    "BaselineAdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Baseline has taken its place",
+    "AdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Admin has replaced it",
+    "BaselineAdminNetworkPolicy": f"ClusterNetworkPolicy of {_NEWER} with tier Baseline has replaced it",
     "ClusterNetworkPolicy": f"podwire reads {_NEWER}",
     "NetworkPolicy": "podwire reads networking.k8s.io/v1",
 }
@@ -30,8 +30,8 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
     for policy in index.policies:
         if policy.audit:
             yield policy.finding("in-audit", f"metadata.annotations[{POLICY_MODE}]", _AUDIT[policy.kind])
-        if before := index.details.duplicates.get(policy.name):
-            text = f"it is also in {before}; the one that is applied last is in force, and this one is checked"
+        if unused_definition := index.details.duplicates.get(policy.name):
+            text = f"it is also defined in {unused_definition}; the last definition is used, and this one is checked"
             yield policy.finding("given-twice", "metadata.name", text)
     for other in index.details.unenforced:
         yield _not_enforced(other)
@@ -39,13 +39,13 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 def skipped_note(other: UnenforcedPolicy) -> str:
     """A note about a policy that is left out because podwire does not enforce its kind."""
-    what = f"{other.kind} {other.name} in {other.where}"
-    return f"{what} is skipped: podwire does not enforce {other.kind} of {other.api_version}; {_instead(other)}"
+    policy = f"{other.kind} {other.name} in {other.where}"
+    return f"{policy} is skipped: podwire does not enforce {other.kind} of {other.api_version}; {_instead(other)}"
 
 
 def _instead(other: UnenforcedPolicy) -> str:
-    found = _INSTEAD.get(other.kind, "") if other.api_version in _UPSTREAM else ""
-    return found or "it has an effect only if another component of the cluster enforces it"
+    replacement = _INSTEAD.get(other.kind, "") if other.api_version in _UPSTREAM else ""
+    return replacement or "it has an effect only if another component of the cluster enforces it"
 
 
 def _not_enforced(other: UnenforcedPolicy) -> Finding:

@@ -1,11 +1,11 @@
 """Findings about pods that may connect to others by name but cannot look up names (pure).
 
-A pod counts as able to look up names when a rule lets UDP port 53 go to a pod of cluster DNS, to a pod with that port,
-or to a range of addresses for that port: a resolver of the node or outside. A range with all its ports counts if it
-contains cluster DNS; a common mistake is to allow all but private addresses, and no DNS. Policies in audit
-open nothing for pods that others isolate; findings about them are for when all of them are in force.
+A pod can look up names when a rule allows UDP port 53 to a pod of cluster DNS, to a pod with that port, or to a range
+of addresses for that port (a resolver of the node or outside). A range with all ports counts if it contains cluster
+DNS; a common mistake is to allow all addresses except private ones, and no DNS. Policies in audit allow nothing for
+pods that other policies isolate; findings about them apply when all of them are in force.
 
-Cluster DNS is the pods of the Services of kube-system with port 53. Where there are none, a pod with
+Cluster DNS means the pods of the Services of kube-system with port 53. If there are none, a pod with
 ``k8s-app: kube-dns`` in kube-system is assumed.
 """
 
@@ -37,14 +37,16 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
     """Findings about pods that NetworkPolicies isolate for egress; one for pods with the same policies."""
     servers = _servers(index)
     admin = [policy for policy in index.policies if policy.tier == "Admin"]
-    for policies, some_of in _isolated(index):
+    for policies, isolated_pods in _isolated(index):
         in_force = [policy for policy in policies if not policy.audit]
-        whom = f"{count(len(some_of), 'pod')} ({some_pods(some_of)})"
+        whom = f"{count(len(isolated_pods), 'pod')} ({some_pods(isolated_pods)})"
         cases = [(in_force, [policy for policy in admin if not policy.audit])]
         if len(in_force) < len(policies):
             cases.append((policies, admin))
         for together, first in cases:
-            if _shut(index, together, servers) and not any(_accepts(index, p, some_of[0], servers) for p in first):
+            if _lacks_dns(index, together, servers) and not any(
+                _accepts(index, p, isolated_pods[0], servers) for p in first
+            ):
                 at = [policy for policy in together if policy.of(EGRESS)]
                 yield _finding(next((policy for policy in at if policy.audit), at[0]), together, whom)
                 break
@@ -75,21 +77,21 @@ def _of_unknown(index: ClusterIndex, servers: tuple[Pod, ...]) -> Iterator[Findi
         if index.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
             continue
         policies = [other for other in isolating if policy.heeds(other) and policy.scope.within(other.scope)]
-        if _shut(index, policies, servers):
+        if _lacks_dns(index, policies, servers):
             yield _finding(policy, policies, "the pods that it selects")
 
 
-def _shut(index: ClusterIndex, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
+def _lacks_dns(index: ClusterIndex, policies: list[PolicyOutline], servers: tuple[Pod, ...]) -> bool:
     """Whether policies together allow connections to peers with names, and none allows a DNS query."""
     rules = [rule for policy in policies for rule in policy.of(EGRESS)]
-    return any(_by_name(rule) for rule in rules) and not any(_lets(index, rule, servers) for rule in rules)
+    return any(_by_name(rule) for rule in rules) and not any(_allows_dns(index, rule, servers) for rule in rules)
 
 
 def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Finding:
     by = "this policy" if len(policies) == 1 else f"one of {some(policy.key for policy in policies)}"
     text = (
-        f"{whom} may go only where {by} allows, and no rule lets UDP port 53 go to cluster DNS: names cannot be looked "
-        f"up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "
+        f"{whom} may connect only where {by} allows, and no rule allows UDP port 53 to cluster DNS: names cannot be "
+        f"looked up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "
         "53/UDP and 53/TCP"
     )
     return at.finding("no-dns", "spec.egress", text)
@@ -103,16 +105,16 @@ def _by_name(rule: RuleOutline) -> bool:
 
 
 def _servers(index: ClusterIndex) -> tuple[Pod, ...]:
-    found = [
+    servers = [
         pod
         for group in index.groups.get(_NAMESPACE, ())
         for pod in group.pods
         if any(port.port == _DNS for service in index.services_of(pod) for port in service.spec.ports)
     ]
-    return tuple(found) or (_USUAL,)
+    return tuple(servers) or (_USUAL,)
 
 
-def _lets(index: ClusterIndex, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
+def _allows_dns(index: ClusterIndex, rule: RuleOutline, servers: tuple[Pod, ...]) -> bool:
     """Whether a rule allows a DNS query to one of the servers."""
     by_number = any(
         protocol == "UDP" and any(overlap(ranges, ((number, number),)) for number in _numbers(servers))
@@ -129,16 +131,16 @@ def _lets(index: ClusterIndex, rule: RuleOutline, servers: tuple[Pod, ...]) -> b
 
 
 def _holds(index: ClusterIndex, blocks: Sequence[IPBlock], servers: tuple[Pod, ...]) -> bool:
-    """Whether a server is in one of the blocks; without known addresses, an address of each pod range stands in."""
-    found = [] if index.details.assumed_addresses else [address for pod in servers for address in pod.addresses]
-    found = found or [str(ip_network(text, strict=False)[1]) for text in index.details.pod_cidrs]
-    return not found or any(in_block(address, block) for address in found for block in blocks)
+    """Whether a server is in one of the blocks; without known addresses, an address of each pod range is used."""
+    addresses = [] if index.details.assumed_addresses else [address for pod in servers for address in pod.addresses]
+    addresses = addresses or [str(ip_network(text, strict=False)[1]) for text in index.details.pod_cidrs]
+    return not addresses or any(in_block(address, block) for address in addresses for block in blocks)
 
 
 def _numbers(servers: tuple[Pod, ...]) -> set[int]:
     """The ports of the servers: 53, and the UDP ports that they declare."""
-    found = {port.container_port for pod in servers for port in pod.declared_ports if port.protocol == "UDP"}
-    return found | {_DNS}
+    numbers = {port.container_port for pod in servers for port in pod.declared_ports if port.protocol == "UDP"}
+    return numbers | {_DNS}
 
 
 def _named(rule: RuleOutline, pod: Pod) -> bool:
@@ -157,6 +159,6 @@ def _selects(index: ClusterIndex, selector: PodSelector, servers: tuple[Pod, ...
 
 def _accepts(index: ClusterIndex, policy: PolicyOutline, pod: Pod, servers: tuple[Pod, ...]) -> bool:
     """Whether a cluster policy of the Admin tier accepts a DNS query of a pod before NetworkPolicies decide."""
-    if key_of(pod.metadata) not in {key_of(each.metadata) for each in index.pods(policy.subject)}:
+    if key_of(pod.metadata) not in {key_of(selected.metadata) for selected in index.pods(policy.subject)}:
         return False
-    return any(rule.action == "Accept" and _lets(index, rule, servers) for rule in policy.of(EGRESS))
+    return any(rule.action == "Accept" and _allows_dns(index, rule, servers) for rule in policy.of(EGRESS))

@@ -15,22 +15,25 @@ _ALIKE, _SLIP = 0.5, 0.6
 
 
 def explain_mismatch(selector: LabelSelector, things: Iterable[LabelSet], noun: str, where: str = "") -> str:
-    """Why a selector matches none of the objects, as half a sentence; ``noun`` names one, ``where`` their place."""
-    each = [(dict(labels), number) for labels, number in things]
+    """Why a selector matches none of the objects, as half a sentence.
+
+    ``noun`` is the word for one object, such as ``pod``; ``where`` follows it, such as `` of namespace shop``.
+    """
+    label_sets = [(dict(labels), number) for labels, number in things]
     terms = selector.requirements().requirements
-    if not each:
+    if not label_sets:
         return f"there is no {noun}{where}"
     best: tuple[int, str] | None = None
     for term in terms:
-        near = [(labels, n) for labels, n in each if all(t.matches(labels) for t in terms if t is not term)]
+        near = [(labels, n) for labels, n in label_sets if all(t.matches(labels) for t in terms if t is not term)]
         number = sum(n for _, n in near)
         if near and (best is None or number > best[0]):
             rest = ",".join(str(t) for t in terms if t is not term)
-            best = number, (f"of those with {rest}, " if rest else "") + _of_term(term, near, each, (noun, where))
+            best = number, (f"of those with {rest}, " if rest else "") + _of_term(term, near, label_sets, (noun, where))
     if best is not None:
         return best[1]
-    alone = (f"{term} {_number(term, each, noun)}" for term in terms)
-    return f"no {noun}{where} has all of it: " + ", ".join(alone)
+    alone = (f"{term} {_number(term, label_sets, noun)}" for term in terms)
+    return f"no {noun}{where} matches all terms: " + ", ".join(alone)
 
 
 def _number(term: Requirement, things: Sequence[LabelSet], noun: str) -> str:
@@ -45,8 +48,8 @@ def _of_term(
     noun, where = called
     none = f"no {noun}{where}"
     if term.operator in ("NotIn", "DoesNotExist"):
-        those = "" if term.operator == "DoesNotExist" else f" with one of {', '.join(term.values)}"
-        return f"{none} is without a label {term.key}{those}"
+        condition = "" if term.operator == "DoesNotExist" else f" with one of {', '.join(term.values)}"
+        return f"{none} is without a label {term.key}{condition}"
     values: Counter[str] = Counter()
     for labels, number in near:
         if term.key in labels:
@@ -79,13 +82,13 @@ def _have(number: int) -> str:
 
 
 def is_similar(selector: LabelSelector, things: Iterable[LabelSet]) -> bool:
-    """Whether an existing key or value is so similar to one of the selector that this may be a typing mistake."""
-    each = [dict(labels) for labels, _ in things]
+    """Whether a key or value of the selector may be misspelled: an existing key or value is similar."""
+    label_sets = [dict(labels) for labels, _ in things]
     for term in selector.requirements().requirements:
-        values = sorted({labels[term.key] for labels in each if term.key in labels})
+        values = sorted({labels[term.key] for labels in label_sets if term.key in labels})
         if any(value not in values and get_close_matches(value, values, 1, _SLIP) for value in term.values):
             return True
-        keys = sorted({key for labels in each for key in labels})
+        keys = sorted({key for labels in label_sets for key in labels})
         if term.operator == "In" and term.key not in keys and get_close_matches(term.key, keys, 1, 0.75):
             return True
     return False

@@ -30,7 +30,7 @@ from podwire.policy.selectors import PodSelector
 INGRESS, EGRESS = "Ingress", "Egress"
 
 
-class Port(msgspec.Struct, frozen=True, kw_only=True):
+class PortOutline(msgspec.Struct, frozen=True, kw_only=True):
     """One port of a rule."""
 
     path: str
@@ -42,7 +42,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> int | None:
-        """The port, where it is a single one."""
+        """The port number of a single port; None for a range and for a port by name."""
         return self.first if not self.name and self.first == self.last else None
 
 
@@ -74,16 +74,16 @@ class RuleOutline(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the rule matches every peer."""
     known: bool = True
     """False: the rule has a peer or a port of an unknown kind."""
-    ports: tuple[Port, ...] = ()
+    ports: tuple[PortOutline, ...] = ()
     """Empty: all ports of all protocols."""
 
     numbers: Selection = EVERYTHING
-    """Its ports, without those by name."""
+    """The ports of the rule, without ports by name."""
     names: frozenset[tuple[str, str]] = frozenset()
-    """Its ports by name, with their protocols."""
+    """The ports by name, with their protocols."""
 
 
-def _numbers_of(ports: tuple[Port, ...]) -> Selection:
+def _numbers_of(ports: tuple[PortOutline, ...]) -> Selection:
     if not ports:
         return EVERYTHING
     ranges: dict[str, list[tuple[int, int]]] = {}
@@ -93,7 +93,7 @@ def _numbers_of(ports: tuple[Port, ...]) -> Selection:
     return selection(ranges)
 
 
-def _names_of(ports: tuple[Port, ...]) -> frozenset[tuple[str, str]]:
+def _names_of(ports: tuple[PortOutline, ...]) -> frozenset[tuple[str, str]]:
     return frozenset((port.name, port.protocol) for port in ports if port.name)
 
 
@@ -129,7 +129,7 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
         return in_audit(self.meta.annotations)
 
     def heeds(self, other: "PolicyOutline") -> bool:
-        """Whether another policy is in force wherever this one is: one in audit only where this one is in audit too."""
+        """Whether another policy counts beside this one: a policy in audit counts only beside policies in audit."""
         return self.audit or not other.audit
 
     def of(self, direction: str) -> tuple[RuleOutline, ...]:
@@ -138,8 +138,9 @@ class PolicyOutline(msgspec.Struct, frozen=True, kw_only=True):
 
     def finding(self, name: str, field: str, text: str, severity: str = "") -> Finding:
         """A finding about this policy; without ``severity``, with the severity of its kind."""
-        grave = severity or KINDS[name][0]
-        return Finding(id=name, severity=grave, kind=self.kind, name=self.key, field=field, text=text)
+        return Finding(
+            id=name, severity=severity or KINDS[name][0], kind=self.kind, name=self.key, field=field, text=text
+        )
 
 
 def outline(policy: NetworkPolicy) -> PolicyOutline:
@@ -147,12 +148,12 @@ def outline(policy: NetworkPolicy) -> PolicyOutline:
     spec = policy.spec
     namespace = policy.metadata.namespace
     rules: list[RuleOutline] = []
-    each: tuple[tuple[str, str, str, tuple[IngressRule | EgressRule, ...]], ...] = (
+    sections: tuple[tuple[str, str, str, tuple[IngressRule | EgressRule, ...]], ...] = (
         (INGRESS, "ingress", "from", spec.ingress),
         (EGRESS, "egress", "to", spec.egress),
     )
-    for direction, section, word, some in each:
-        for place, rule in enumerate(some if direction in spec.types else ()):
+    for direction, section, word, section_rules in sections:
+        for place, rule in enumerate(section_rules if direction in spec.types else ()):
             path = f"spec.{section}[{place}]"
             peers = (_peer(peer, namespace, f"{path}.{word}[{i}]") for i, peer in enumerate(rule.peers))
             ports = tuple(_port(port, f"{path}.ports[{i}]") for i, port in enumerate(rule.ports))
@@ -197,27 +198,27 @@ def _peer(peer: PolicyPeer, namespace: str, path: str) -> PeerOutline:
     )
 
 
-def _port(port: PolicyPort, path: str) -> Port:
+def _port(port: PolicyPort, path: str) -> PortOutline:
     protocol = port.protocol or "TCP"
     if isinstance(port.port, str):
-        return Port(path=path, protocol=protocol, name=port.port)
+        return PortOutline(path=path, protocol=protocol, name=port.port)
     if port.port is None:
-        return Port(path=path, protocol=protocol)
-    return Port(path=path, protocol=protocol, first=port.port, last=port.end_port or port.port)
+        return PortOutline(path=path, protocol=protocol)
+    return PortOutline(path=path, protocol=protocol, first=port.port, last=port.end_port or port.port)
 
 
 def outline_cluster(policy: ClusterNetworkPolicy) -> PolicyOutline:
     """A ClusterNetworkPolicy."""
     spec = policy.spec
     of_namespaces = spec.subject.namespaces is not None
-    each: tuple[tuple[str, str, str, tuple[ClusterIngressRule | ClusterEgressRule, ...]], ...] = (
+    sections: tuple[tuple[str, str, str, tuple[ClusterIngressRule | ClusterEgressRule, ...]], ...] = (
         (INGRESS, "ingress", "from", spec.ingress),
         (EGRESS, "egress", "to", spec.egress),
     )
     rules = tuple(
         _cluster_rule(rule, direction, place, f"spec.{section}[{place}]", word)
-        for direction, section, word, some in each
-        for place, rule in enumerate(some)
+        for direction, section, word, section_rules in sections
+        for place, rule in enumerate(section_rules)
     )
     subject = _pods(spec.subject.namespaces, spec.subject.pods)
     return PolicyOutline(
@@ -236,8 +237,8 @@ def outline_cluster(policy: ClusterNetworkPolicy) -> PolicyOutline:
 def _cluster_rule(
     rule: ClusterIngressRule | ClusterEgressRule, direction: str, place: int, path: str, word: str
 ) -> RuleOutline:
-    known = all(peer.known for peer in rule.peers) and all(each.known for each in rule.protocols)
-    ports = tuple(port for i, each in enumerate(rule.protocols) for port in _protocol(each, path, i))
+    known = all(peer.known for peer in rule.peers) and all(entry.known for entry in rule.protocols)
+    ports = tuple(port for i, entry in enumerate(rule.protocols) for port in _protocol(entry, path, i))
     return RuleOutline(
         direction=direction,
         place=place,
@@ -270,18 +271,18 @@ def _cluster_peer(peer: ClusterPeer, path: str) -> PeerOutline:
 def _pods(namespaces: LabelSelector | None, pods: NamespacedPods | None) -> PodSelector:
     if namespaces is not None:
         return PodSelector(namespaces=namespaces)
-    found = pods or NamespacedPods()
-    return PodSelector(namespaces=found.namespace_selector, pods=found.pod_selector)
+    namespaced = pods or NamespacedPods()
+    return PodSelector(namespaces=namespaced.namespace_selector, pods=namespaced.pod_selector)
 
 
-def _protocol(each: ClusterProtocol, path: str, number: int) -> Iterator[Port]:
-    place = f"{path}.protocols[{number}]"
-    if each.destination_named_port:
-        yield Port(path=f"{place}.destinationNamedPort", protocol="", name=each.destination_named_port)
-    for protocol, ports in zip(PROTOCOLS, (each.tcp, each.udp, each.sctp), strict=True):
+def _protocol(entry: ClusterProtocol, path: str, number: int) -> Iterator[PortOutline]:
+    entry_path = f"{path}.protocols[{number}]"
+    if entry.destination_named_port:
+        yield PortOutline(path=f"{entry_path}.destinationNamedPort", protocol="", name=entry.destination_named_port)
+    for protocol, ports in zip(PROTOCOLS, (entry.tcp, entry.udp, entry.sctp), strict=True):
         if ports is not None:
             first, last = _numbers(ports)
-            yield Port(path=f"{place}.{protocol.lower()}", protocol=protocol, first=first, last=last)
+            yield PortOutline(path=f"{entry_path}.{protocol.lower()}", protocol=protocol, first=first, last=last)
 
 
 def _numbers(ports: ProtocolPorts) -> tuple[int, int]:

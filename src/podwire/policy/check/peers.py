@@ -20,8 +20,8 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def _rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iterator[Finding]:
-    for one, other in pairwise(rule.peers):
-        spaces, pods = (one, other) if one.namespaces_path else (other, one)
+    for first, second in pairwise(rule.peers):
+        spaces, pods = (first, second) if first.namespaces_path else (second, first)
         if not _bare_namespaces(spaces) or not _bare_pods(pods):
             continue
         assert spaces.pods is not None
@@ -31,13 +31,13 @@ def _rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> Iter
         if not meant:
             continue
         severity = NOTE if index.matching(pods.pods) else WARNING
-        allowed = len({id(pod) for each in (spaces.pods, pods.pods) for pod in index.pods(each)})
+        allowed = len({id(pod) for selector in (spaces.pods, pods.pods) for pod in index.pods(selector)})
         text = (
-            f"either item is enough: that is {count(allowed, 'pod')}. Pods with these labels in these namespaces are "
-            f"{len(meant)}: for them alone, write podSelector and namespaceSelector into one item, without a dash "
-            "before the second"
+            f"a peer needs to match only one of the two items: {count(allowed, 'pod')} match. To allow only pods with "
+            f"these labels in these namespaces ({len(meant)}), write podSelector and namespaceSelector into one item, "
+            "without a dash before the second"
         )
-        yield policy.finding("peers-or", other.path, text, severity)
+        yield policy.finding("peers-or", second.path, text, severity)
 
 
 def _bare_namespaces(peer: PeerOutline) -> bool:

@@ -15,9 +15,9 @@ def count(number: int, noun: str) -> str:
 
 def some(names: Iterable[str]) -> str:
     """The first few of several names, and how many more there are."""
-    each = list(dict.fromkeys(names))
-    more = f" and {len(each) - _SOME} more" if len(each) > _SOME else ""
-    return ", ".join(each[:_SOME]) + more
+    unique = list(dict.fromkeys(names))
+    more = f" and {len(unique) - _SOME} more" if len(unique) > _SOME else ""
+    return ", ".join(unique[:_SOME]) + more
 
 
 def some_pods(pods: Sequence[Pod]) -> str:
@@ -26,7 +26,7 @@ def some_pods(pods: Sequence[Pod]) -> str:
 
 
 def which(pods: Sequence[Pod]) -> str:
-    """``shop/a has`` or ``none of 3 pods (shop/a, shop/b and 1 more) has``, for a sentence that denies."""
+    """``pod shop/a has no`` or ``none of 3 pods (shop/a, shop/b and 1 more) has a``: the start of a sentence."""
     if len(pods) == 1:
         return f"pod {key_of(pods[0].metadata)} has no"
     return f"none of {len(pods)} pods ({some_pods(pods)}) has a"

@@ -11,7 +11,7 @@ from podwire.model.pod import ContainerPort, Pod
 from podwire.model.service import Service, ServicePort
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
-from podwire.policy.check.outline import INGRESS, PolicyOutline, Port, RuleOutline
+from podwire.policy.check.outline import INGRESS, PolicyOutline, PortOutline, RuleOutline
 from podwire.policy.check.phrases import some, some_pods, which
 from podwire.policy.ports import merged, overlap
 
@@ -38,18 +38,18 @@ def _of_rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline, pods
             yield from _numbered(index, policy, rule, port, pods)
 
 
-def _named(policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]) -> Iterator[Finding]:
+def _named(policy: PolicyOutline, rule: RuleOutline, port: PortOutline, pods: Sequence[Pod]) -> Iterator[Finding]:
     have: list[Pod] = []
     others: set[str] = set()
     for pod in pods:
-        protocols = {each.protocol or "TCP" for each in pod.declared_ports if each.name == port.name}
+        protocols = {declared.protocol or "TCP" for declared in pod.declared_ports if declared.name == port.name}
         if port.protocol in protocols or (protocols and not port.protocol):
             have.append(pod)
         others |= protocols
     if not have and others:
         text = (
-            f"{port.name} is a port of {some(sorted(others))} there, not of {port.protocol}: nothing matches. Write "
-            f"protocol: {min(others)}"
+            f"the pods declare {port.name} with protocol {some(sorted(others))}, not {port.protocol}: nothing matches. "
+            f"Write protocol: {min(others)}"
         )
         yield policy.finding("port-name-protocol", port.path, text)
     elif not have:
@@ -57,25 +57,27 @@ def _named(policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[
         yield policy.finding("port-name-unknown", port.path, text)
     elif len(have) < len(pods) and rule.direction == INGRESS:
         lack = [pod for pod in pods if pod not in have]
-        text = f"{some_pods(lack)} have no port named {port.name}, so it allows nothing there"
+        text = f"{some_pods(lack)} have no port named {port.name}: it allows nothing for these pods"
         yield policy.finding("port-name-partly", port.path, text)
 
 
-def _instead(port: Port, pods: Sequence[Pod]) -> str:
-    names = sorted({each.name for pod in pods for each in pod.declared_ports if each.name})
+def _instead(port: PortOutline, pods: Sequence[Pod]) -> str:
+    names = sorted({declared.name for pod in pods for declared in pod.declared_ports if declared.name})
     alike = get_close_matches(port.name, names, 1)
     if alike:
-        return f"; there is {alike[0]}"
-    return f"; names of ports there are {some(names)}" if names else "; their ports have no names"
+        return f"; there is a port named {alike[0]}"
+    return f"; the pods' port names are {some(names)}" if names else "; their ports have no names"
 
 
 def _numbered(
-    index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline, port: Port, pods: Sequence[Pod]
+    index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline, port: PortOutline, pods: Sequence[Pod]
 ) -> Iterator[Finding]:
-    same = [each for pod in pods for each in pod.declared_ports if each.container_port == port.number]
-    if any((each.protocol or "TCP") == port.protocol for each in same):
+    same = [declared for pod in pods for declared in pod.declared_ports if declared.container_port == port.number]
+    if any((declared.protocol or "TCP") == port.protocol for declared in same):
         return
-    other = sorted({each.protocol for each in same if not _covers(rule, each.protocol, each.container_port)})
+    other = sorted(
+        {declared.protocol for declared in same if not _covers(rule, declared.protocol, declared.container_port)}
+    )
     if same and other:
         text = f"pods declare {port.number} as {some(other)}, not as {port.protocol}. Write protocol: {other[0]}"
         yield policy.finding("port-protocol", port.path, text)
@@ -86,26 +88,33 @@ def _numbered(
             continue
         name = f"{service.metadata.namespace}/{service.metadata.name}"
         text = (
-            f"{mapped.port} is the port of Service {name}, which leads to port {target} of its pods, and policies see "
-            f"that one: connections through the Service are not matched. Write {target}{_or_name(pods, target)}"
+            f"{mapped.port} is the port of Service {name}, which forwards to port {target} of its pods. Policies see "
+            f"the pods' port: connections through the Service are not matched. Write {target}{_or_name(pods, target)}"
         )
         yield policy.finding("service-port", port.path, text)
         return
 
 
 def _or_name(pods: Sequence[Pod], target: int) -> str:
-    names = {each.name for pod in pods for each in pod.declared_ports if each.container_port == target and each.name}
+    names = {
+        declared.name
+        for pod in pods
+        for declared in pod.declared_ports
+        if declared.container_port == target and declared.name
+    }
     return f", or its name {min(names)}" if names else ""
 
 
-def _services(index: ClusterIndex, port: Port, pods: Sequence[Pod]) -> Iterator[tuple[Service, ServicePort, int]]:
+def _services(
+    index: ClusterIndex, port: PortOutline, pods: Sequence[Pod]
+) -> Iterator[tuple[Service, ServicePort, int]]:
     """The Services of these pods that map this port to another port of the pods: Service, its port, the target port."""
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    checked: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
     for pod in pods:
-        look = pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items()))
-        if look in seen:
+        labels_key = pod.metadata.namespace, tuple(sorted(pod.metadata.labels.items()))
+        if labels_key in checked:
             continue
-        seen.add(look)
+        checked.add(labels_key)
         for service in index.services_of(pod):
             if service.headless:
                 continue
@@ -121,8 +130,8 @@ def _target(mapped: ServicePort, ports: Sequence[ContainerPort]) -> int | None:
     wanted = mapped.target_port
     if isinstance(wanted, str):
         protocol = mapped.protocol or "TCP"
-        named = (each for each in ports if (each.name, each.protocol or "TCP") == (wanted, protocol))
-        return next((each.container_port for each in named), None)
+        named = (declared for declared in ports if (declared.name, declared.protocol or "TCP") == (wanted, protocol))
+        return next((declared.container_port for declared in named), None)
     return wanted or mapped.port
 
 

@@ -1,8 +1,8 @@
 """Findings about rules that never decide, because other rules cover them (pure).
 
-NetworkPolicies add up: a rule that others cover is only superfluous. In a tier of cluster policies the first matching
-rule decides, so a rule behind rules that cover it never decides; and no NetworkPolicy allows what an Admin policy
-denies. Policies in audit cover nothing of policies in force; findings about them are for when all are in force.
+NetworkPolicies add up: a rule that other rules cover is only superfluous. In a tier of cluster policies the first
+matching rule decides, so a rule after rules that cover it never decides; and a NetworkPolicy cannot allow what an Admin
+policy denies. Policies in audit never cover policies in force; findings about them apply when all are in force.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,9 +33,9 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def in_order(index: ClusterIndex, tier: str) -> list[PolicyOutline]:
-    """The cluster policies of a tier, in the order in which they are asked."""
-    found = [policy for policy in index.policies if policy.tier == tier]
-    return sorted(found, key=lambda policy: (policy.priority, policy.key))
+    """The cluster policies of a tier, in the order of evaluation."""
+    policies = [policy for policy in index.policies if policy.tier == tier]
+    return sorted(policies, key=lambda policy: (policy.priority, policy.key))
 
 
 def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
@@ -47,37 +47,37 @@ def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
                 for owned in earlier[rule.direction]
                 if policy.heeds(owned[0]) and policy.scope.within(owned[0].scope)
             ]
-            found = _first_covering(policy, rule, before)
-            if found:
-                same = all(owned[1].action == rule.action for owned in found)
-                names = _names(policy, found)
-                text = f"it never decides: {names} {_decides(found)} all of it before"
+            covering = _first_covering(policy, rule, before)
+            if covering:
+                same = all(owned[1].action == rule.action for owned in covering)
+                names = _names(policy, covering)
+                text = f"it never decides: {names} {_decides(covering)} the same connections before"
                 yield policy.finding("never-reached", rule.path, text, NOTE if same else WARNING)
             earlier[rule.direction].append((policy, rule))
 
 
-def _decides(found: list[PolicyRule]) -> str:
-    actions = sorted({owned[1].action for owned in found})
+def _decides(covering: list[PolicyRule]) -> str:
+    actions = sorted({owned[1].action for owned in covering})
     words = {"Accept": "accepts", "Deny": "denies", "Pass": "passes on"}
-    return words[actions[0]] if len(found) == 1 else "decide"
+    return words[actions[0]] if len(covering) == 1 else "decide"
 
 
 def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[PolicyRule]) -> list[PolicyRule]:
     """The first of the other rules that cover a rule; empty: it is not covered."""
     candidates = [owned for owned in others if owned[1] is not rule]
-    found = coverage.covered_by(rule, (owned[1] for owned in candidates))
-    return [owned for owned in candidates if any(owned[1] is each for each in found)]
+    covering = coverage.covered_by(rule, (owned[1] for owned in candidates))
+    return [owned for owned in candidates if any(owned[1] is rule_covering for rule_covering in covering)]
 
 
-def _names(policy: PolicyOutline, found: list[PolicyRule]) -> str:
-    return some(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in found)
+def _names(policy: PolicyOutline, covering: list[PolicyRule]) -> str:
+    return some(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in covering)
 
 
 def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
     """Findings about superfluous rules; of two rules that cover each other, the later one is superfluous."""
-    by_subject: dict[Terms, _Rules] = {}
+    by_subject: dict[Terms, _RuleIndex] = {}
     for policy in policies:
-        by_subject.setdefault(policy.scope.pods, _Rules()).add(policy)
+        by_subject.setdefault(policy.scope.pods, _RuleIndex()).add(policy)
     gone: set[int] = set()
     for policy in reversed(policies):
         own = policy.scope.pods
@@ -85,18 +85,18 @@ def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
         for rule in reversed(policy.rules):
             near = (owned for rules in wider for owned in rules.near(rule) if policy.heeds(owned[0]))
             others = [owned for owned in near if id(owned[1]) not in gone]
-            found = _first_covering(policy, rule, others)
-            if found:
+            covering = _first_covering(policy, rule, others)
+            if covering:
                 gone.add(id(rule))
-                text = f"{_names(policy, found)} {'allows' if len(found) == 1 else 'allow'} all of it anyway"
+                text = f"{_names(policy, covering)} {'allows' if len(covering) == 1 else 'allow'} the same connections"
                 yield policy.finding("covered", rule.path, text)
 
 
-class _Rules:
+class _RuleIndex:
     """Rules of policies, indexed so that the rules that may cover parts of another rule are found.
 
-    A peer with terms is part of a selector that has some of them: so a selector is kept by one of its terms, and what
-    has none, or is no selector of pods, is looked at for every rule.
+    A peer can only be within a selector whose terms it has. So a selector is indexed by one of its terms. Selectors
+    without terms, and peers that are not pods, are compared with every rule.
     """
 
     def __init__(self) -> None:
@@ -117,31 +117,31 @@ class _Rules:
         """The rules that may cover parts of a rule, in the order in which they were added."""
         wanted: set[Term | None] = {None}
         wanted.update(term for peer in rule.peers for term in peer.scope.pods)
-        found: dict[int, PolicyRule] = {}
+        rules: dict[int, PolicyRule] = {}
         for term in wanted:
-            found |= self._rules.get((rule.direction, term), {})
-        return [found[number] for number in sorted(found)]
+            rules |= self._rules.get((rule.direction, term), {})
+        return [rules[number] for number in sorted(rules)]
 
 
 def _overruled(policy: PolicyOutline, admin: list[PolicyOutline]) -> Iterator[Finding]:
     """Findings about rules that allow only what the Admin tier denies before, for all pods of the policy."""
     denying = {direction: _denied_first(policy, admin, direction) for direction in (INGRESS, EGRESS)}
     for rule in policy.rules:
-        found = _first_covering(policy, rule, denying[rule.direction])
-        if found:
-            denies = "denies" if len(found) == 1 else "deny"
-            text = f"{_names(policy, found)} of the Admin tier {denies} all of it before: this allows nothing"
+        covering = _first_covering(policy, rule, denying[rule.direction])
+        if covering:
+            denies = "denies" if len(covering) == 1 else "deny"
+            text = f"{_names(policy, covering)} of the Admin tier {denies} the same connections: this allows nothing"
             yield policy.finding("overruled", rule.path, text)
 
 
 def _denied_first(policy: PolicyOutline, admin: list[PolicyOutline], direction: str) -> list[PolicyRule]:
     """The deny rules for all pods of a policy, up to the first rule that may allow or pass a connection."""
-    found: list[PolicyRule] = []
-    for other in filter(policy.heeds, admin):
-        about = policy.scope.within(other.scope)
-        for rule in other.of(direction):
+    denying: list[PolicyRule] = []
+    for admin_policy in filter(policy.heeds, admin):
+        selects_all = policy.scope.within(admin_policy.scope)
+        for rule in admin_policy.of(direction):
             if rule.action != "Deny":
-                return found
-            if about:
-                found.append((other, rule))
-    return found
+                return denying
+            if selects_all:
+                denying.append((admin_policy, rule))
+    return denying

@@ -16,11 +16,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of a selector of pods."""
 
     namespace: str = ""
-    """The only namespace; empty: those of ``namespaces``."""
+    """The only namespace; empty: the namespaces that ``namespaces`` selects."""
     namespaces: Terms = frozenset()
     pods: Terms = frozenset()
     named: str = ""
-    """The only namespace, also where only its name label selects it."""
+    """The only namespace, also when it is selected by its name label."""
 
     def within(self, other: "Scope") -> bool:
         """Whether all pods of this selector are pods of the other."""
@@ -49,8 +49,8 @@ def scope(selector: PodSelector) -> Scope:
 
 def terms(selector: LabelSelector) -> Terms:
     """The terms of a selector; a selector with a part of these terms matches at least the same objects."""
-    return frozenset(_term(each) for each in selector.requirements().requirements)
+    return frozenset(_term(requirement) for requirement in selector.requirements().requirements)
 
 
-def _term(each: Requirement) -> Term:
-    return each.key, each.operator, frozenset(each.values)
+def _term(requirement: Requirement) -> Term:
+    return requirement.key, requirement.operator, frozenset(requirement.values)

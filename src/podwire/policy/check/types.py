@@ -17,11 +17,11 @@ _SECTIONS = ((INGRESS, "ingress", "from"), (EGRESS, "egress", "to"))
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
     """Findings about the types and the lists of rules of all policies."""
-    stored = {key_of(policy.metadata): policy for policy in index.world.policies}
+    policies = {key_of(policy.metadata): policy for policy in index.world.policies}
     for policy in index.policies:
         yield from _every(policy)
         if policy.kind == "NetworkPolicy":
-            yield from _ignored(policy, stored[policy.key])
+            yield from _ignored(policy, policies[policy.key])
             yield from _written(policy, index.details.written.get(policy.name, {}).get("spec") or {})
         elif not policy.rules:
             text = "it has no rules, so it changes nothing: a cluster policy without rules isolates no pod"
@@ -35,20 +35,20 @@ def _every(policy: PolicyOutline) -> Iterator[Finding]:
             text = f"it has a peer or a port of a kind that podwire does not know, so {does}"
             yield policy.finding("unknown-kind", rule.path, text)
         elif rule.everyone and not rule.ports and policy.kind == "NetworkPolicy":
-            words = "come in from everywhere" if rule.direction == INGRESS else "go everywhere"
+            peers = "from every source" if rule.direction == INGRESS else "to every destination"
             rest = ""
             if len(policy.of(rule.direction)) > 1:
-                rest = "; the other rules of this direction have no effect beside it"
-            yield policy.finding("allows-all", rule.path, f"everything may {words}, on every port and protocol{rest}")
+                rest = "; the other rules of this direction have no effect"
+            yield policy.finding("allows-all", rule.path, f"it allows everything {peers}, on every port{rest}")
 
 
-def _ignored(policy: PolicyOutline, stored: NetworkPolicy) -> Iterator[Finding]:
+def _ignored(policy: PolicyOutline, network_policy: NetworkPolicy) -> Iterator[Finding]:
     for direction, section, _ in _SECTIONS:
-        rules = stored.spec.ingress if direction == INGRESS else stored.spec.egress
+        rules = network_policy.spec.ingress if direction == INGRESS else network_policy.spec.egress
         if rules and direction not in policy.types:
             text = (
                 f"it has no effect, because policyTypes does not name {direction}. "
-                f"Add {direction} to policyTypes, or take the section out"
+                f"Add {direction} to policyTypes, or remove the section"
             )
             yield policy.finding("section-ignored", f"spec.{section}", text)
 
@@ -57,8 +57,8 @@ def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding
     types = spec.get("policyTypes")
     if not types and spec.get("egress") and not spec.get("ingress") and "ingress" not in spec:
         text = (
-            "without policyTypes this policy isolates for ingress too: nobody reaches the pods any more. Write "
-            "policyTypes: [Egress], or [Ingress, Egress] if that is meant"
+            "without policyTypes this policy isolates for ingress too: nothing can connect to the pods any more. Write "
+            "policyTypes: [Egress], or [Ingress, Egress] if you mean both"
         )
         yield policy.finding("isolates-ingress-too", "spec.egress", text)
     for direction, section, word in _SECTIONS:
@@ -78,6 +78,6 @@ def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding
 
 def _all(field: str, direction: str) -> str:
     if field == "ports":
-        return "all ports and protocols. To allow none, leave the rule out"
+        return "all ports and protocols. To allow none, remove the rule"
     peers = "every source" if direction == INGRESS else "every destination"
-    return f"{peers}. To allow none, leave the rule out"
+    return f"{peers}. To allow none, remove the rule"

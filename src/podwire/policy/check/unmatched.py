@@ -12,17 +12,17 @@ from podwire.policy.check.phrases import count, some, some_pods
 from podwire.policy.check.scope import NAME_LABEL
 from podwire.policy.selectors import PodSelector
 
-_ALWAYS_THERE = ("kube-system", "kube-public", "default")
-"""Namespaces that every cluster has, so that files need not."""
+_BUILT_IN = ("kube-system", "kube-public", "default")
+"""Namespaces that every cluster has, even if the files do not define them."""
 
 
 def check(index: ClusterIndex) -> Iterator[Finding]:
     """Findings about the subjects and peers of all policies."""
-    said: set[str] = set()
+    reported: set[str] = set()
     for policy in index.policies:
         unknown = _unknown(index, policy.subject)
-        if unknown and unknown not in said:
-            said.add(unknown)
+        if unknown and unknown not in reported:
+            reported.add(unknown)
             yield policy.finding("not-checked", policy.subject_path, unknown)
         if not unknown:
             yield from _subject(index, policy)
@@ -34,12 +34,12 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
 
 
 def _unknown(index: ClusterIndex, selector: PodSelector) -> str:
-    """What the files lack to check a selector, as a sentence; empty: nothing."""
+    """Which objects are missing in the files to check a selector, as a sentence; empty when none is missing."""
     if index.knows_pods(selector) or index.among(index.excluded, selector):
         return ""
     names = index.namespaces_of(selector)
     if not names:
-        return "the files have no namespace that this selects: it is not checked"
+        return "the files have no namespace that this selector matches: it is not checked"
     return f"the files have no pods of namespace {some(names)}: selectors of its pods are not checked"
 
 
@@ -48,14 +48,14 @@ def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
     excluded = _of(index.among(index.excluded, policy.subject))
     on_node = [pod for pod in excluded if pod.spec.host_network and not pod.finished]
     if groups and on_node and (policy.subject.namespace or policy.subject.pods != LabelSelector()):
-        text = f"it does not hold for pods that use their node's network: {some_pods(on_node)}"
+        text = f"it does not apply to pods that use their node's network: {some_pods(on_node)}"
         yield policy.finding("host-network-partly", policy.subject_path, text)
     if groups:
         return
     if on_node:
         text = (
-            f"it selects only pods that use their node's network ({some_pods(on_node)}), and policies do not hold for "
-            "those: nothing is isolated"
+            f"it selects only pods that use their node's network ({some_pods(on_node)}), and policies do not apply to "
+            "them: nothing is isolated"
         )
         yield policy.finding("host-network-only", policy.subject_path, text)
         return
@@ -107,10 +107,10 @@ def _of_excluded(pods: Sequence[Pod]) -> str:
     on_node = [pod for pod in pods if pod.spec.host_network and not pod.finished]
     if on_node:
         return (
-            f"only pods that use their node's network match ({some_pods(on_node)}); they are no peers: nothing is "
-            "allowed by it. Their address is that of the node: write an ipBlock with it"
+            f"only pods that use their node's network match ({some_pods(on_node)}), and selectors do not match such "
+            "pods: it allows nothing. Write an ipBlock with the address of the node"
         )
-    return f"only pods that ended match ({some_pods(pods)}): nothing is allowed by it"
+    return f"only pods that ended match ({some_pods(pods)}): it allows nothing"
 
 
 def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, selector: PodSelector) -> Finding:
@@ -119,7 +119,7 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
     if elsewhere and selector.pods != LabelSelector():
         names = sorted({pod.metadata.namespace for pod in elsewhere})
         text = (
-            f"a podSelector without namespaceSelector means pods of namespace {selector.namespace}, and there none "
+            f"a podSelector without namespaceSelector means pods of namespace {selector.namespace}, where no pod "
             f"matches; {count(len(elsewhere), 'pod')} of namespace {some(names)} would. Add a namespaceSelector to the "
             f"same item, such as matchLabels: {{{NAME_LABEL}: {names[0]}}}"
         )
@@ -138,10 +138,10 @@ def _namespaces(
     reason = explain_mismatch(wanted, _labels(index), "namespace")
     advice = ""
     if "name" in keys and "name" not in known:
-        advice = f". Kubernetes gives every namespace the label {NAME_LABEL}, and none called name"
+        advice = f". Every namespace has the label {NAME_LABEL}; Kubernetes sets no label called name"
     if index.details.complete or advice:
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"it matches no pod: {reason}{advice}")
-    elif wanted.match_labels.get(NAME_LABEL) in _ALWAYS_THERE:
+    elif wanted.match_labels.get(NAME_LABEL) in _BUILT_IN:
         return
     elif is_similar(wanted, _labels(index)):
         text = f"it matches no namespace of the files: {reason}"

@@ -1,1 +1,1 @@
-"""Whose verdicts change between two sets of policies: ``podwire policy diff``."""
+"""Finds the connections whose verdict changes between two sets of policies: ``podwire policy diff``."""

@@ -21,31 +21,31 @@ OTHER = "other"
 """Stands for all protocols without ports."""
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides one direction."""
+class DecidingRule(msgspec.Struct, frozen=True, kw_only=True):
+    """The rule or policies that decide in one direction."""
 
     direction: str
     policy: str = ""
-    """The key of the policy whose rule decides; empty: no rule of the policies of ``isolated_by`` allows it."""
+    """The key of the policy whose rule decides; empty: no rule of the policies in ``isolated_by`` allows it."""
     rule: int = -1
     isolated_by: tuple[str, ...] = ()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict, and what decides it in each direction; no reasons: no policy applies."""
+class DecidedVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict, and the deciding rule of each direction; no ``reasons``: no policy applies."""
 
     allowed: bool
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[DecidingRule, ...] = ()
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class PortChange(msgspec.Struct, frozen=True, kw_only=True):
     """A range of ports of one protocol whose verdict changes."""
 
     protocol: str
     first: int = 0
     last: int = LAST_PORT
-    before: Outcome
-    after: Outcome
+    before: DecidedVerdict
+    after: DecidedVerdict
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,34 +59,34 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
     """Whether these are all addresses outside of the ranges that policies name."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes for connections from ``sources`` to ``destinations``, except from a pod to itself."""
+class VerdictDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes for connections from ``sources`` to ``destinations``, except from a pod to itself."""
 
     sources: tuple[Peers, ...]
     destinations: tuple[Peers, ...]
     own_node: bool = False
-    """True: of the nodes, only each pod's own node is meant. False: all nodes but the pod's own."""
+    """True: the nodes are only each pod's own node. False: all nodes except the pod's own."""
     families: tuple[int, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[PortChange, ...]
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All that differs between two clusters."""
+class ClusterComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """All verdicts that differ between two clusters."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[VerdictDifference, ...]
     groups: PeerGroups
 
 
-def compare(old: World, new: World, *, own_node_egress: bool = True) -> Comparison:
+def compare(old: World, new: World, *, own_node_egress: bool = True) -> ClusterComparison:
     """The verdicts that differ between two clusters."""
     sides = Side(old, own_node_egress=own_node_egress), Side(new, own_node_egress=own_node_egress)
-    found = peer_groups(*sides)
-    comparer = _Comparer(*sides)
-    pairs = [pair for family in (4, 6) for pair in comparer.pairs(found.common, family)]
-    return Comparison(differences=_gathered(pairs), groups=found)
+    groups = peer_groups(*sides)
+    comparer = _GroupComparer(*sides)
+    pairs = [pair for family in (4, 6) for pair in comparer.pairs(groups.common, family)]
+    return ClusterComparison(differences=_gathered(pairs), groups=groups)
 
 
-Pair = tuple[int, Peers, Peers, bool, tuple[Change, ...]]
+Pair = tuple[int, Peers, Peers, bool, tuple[PortChange, ...]]
 """Family, source, destination, whether only the pods' own nodes are meant, and the changes."""
 ProfileKeys = tuple[ProfileKey | None, ProfileKey | None]
 """The policies of a pod in one direction, before and after."""
@@ -94,32 +94,36 @@ TableNumbers = tuple[int, int]
 """Tables before and after, by number."""
 
 
-class _Comparer:
+class _GroupComparer:
     """Compares pairs of peer groups."""
 
     def __init__(self, old: Side, new: Side) -> None:
         self._old, self._new = old, new
         self._numbers: dict[PortTable, int] = {}
         self._tables: list[PortTable] = []
-        self._seen: dict[tuple[ProfileKeys, int], TableNumbers] = {}
+        self._tables_by_peer: dict[tuple[ProfileKeys, int], TableNumbers] = {}
         self._unchanged: dict[ProfileKeys, bool] = {}
-        self._known: dict[tuple[TableNumbers, TableNumbers, ProfileKeys, ProfileKeys], tuple[Change, ...]] = {}
+        self._changes_by_tables: dict[
+            tuple[TableNumbers, TableNumbers, ProfileKeys, ProfileKeys], tuple[PortChange, ...]
+        ] = {}
         self._differing: dict[tuple[TableNumbers, TableNumbers], bool] = {}
-        self._nobody: ProfileKeys = (None, None)
+        self._no_policies: ProfileKeys = (None, None)
         self._open: TableNumbers = (self._number(old.open), self._number(old.open))
 
-    def pairs(self, every: Iterable[PeerGroup], family: int) -> Iterator[Pair]:
+    def pairs(self, groups: Iterable[PeerGroup], family: int) -> Iterator[Pair]:
         """The pairs of peer groups of a family whose verdicts differ."""
-        here = [group for group in every if group.family == family]
-        self._seen.clear()
-        egress = [self._keys(group, EGRESS) for group in here]
-        ingress = [self._keys(group, INGRESS) for group in here]
-        ends = [Peers(kind=group.kind, names=() if group.rest else group.names, rest=group.rest) for group in here]
-        restless = [n for n, group in enumerate(here) if not (group.same and self._unchanged_policies(ingress[n]))]
-        for row, source in enumerate(here):
-            steady = source.same and self._unchanged_policies(egress[row])
-            for column in restless if steady else range(len(here)):
-                group = here[column]
+        of_family = [group for group in groups if group.family == family]
+        self._tables_by_peer.clear()
+        egress = [self._keys(group, EGRESS) for group in of_family]
+        ingress = [self._keys(group, INGRESS) for group in of_family]
+        ends = [Peers(kind=group.kind, names=() if group.rest else group.names, rest=group.rest) for group in of_family]
+        changed_columns = [
+            n for n, group in enumerate(of_family) if not (group.same and self._unchanged_policies(ingress[n]))
+        ]
+        for row, source in enumerate(of_family):
+            unchanged = source.same and self._unchanged_policies(egress[row])
+            for column in changed_columns if unchanged else range(len(of_family)):
+                group = of_family[column]
                 numbers = self._tables_for(egress[row], column, group), self._tables_for(ingress[column], row, source)
                 if self._differs(numbers) and _comparable(source, group, same=row == column):
                     changes = self._changes(numbers, egress[row], ingress[column])
@@ -131,66 +135,68 @@ class _Comparer:
                         changes,
                     )
             if source.kind == PODS:
-                yield from self._own_nodes(source, ends[row], egress[row], here)
+                yield from self._own_nodes(source, ends[row], egress[row], of_family)
 
-    def _own_nodes(self, source: PeerGroup, end: Peers, keys: ProfileKeys, here: Sequence[PeerGroup]) -> Iterator[Pair]:
+    def _own_nodes(
+        self, source: PeerGroup, end: Peers, keys: ProfileKeys, groups: Sequence[PeerGroup]
+    ) -> Iterator[Pair]:
         """Pairs of pods and their own nodes; a node always reaches its own pods."""
-        for group in here:
+        for group in groups:
             if group.kind != NODES or source.on.isdisjoint(group.on):
                 continue
-            numbers = self._look(keys, group, own_node=True), self._open
+            numbers = self._look_up(keys, group, own_node=True), self._open
             if self._differs(numbers):
                 names = tuple(name for name in group.names if name in source.on)
-                changes = self._changes(numbers, keys, self._nobody)
+                changes = self._changes(numbers, keys, self._no_policies)
                 yield group.family, end, Peers(kind=NODES, names=names), True, changes
 
     def _keys(self, group: PeerGroup, direction: str) -> ProfileKeys:
         if group.kind != PODS:
-            return self._nobody
+            return self._no_policies
         return self._old.key(group.old, direction), self._new.key(group.new, direction)
 
     def _unchanged_policies(self, keys: ProfileKeys) -> bool:
         """Whether policies are equal before and after; their verdicts on an unchanged peer are then equal too."""
-        found = self._unchanged.get(keys)
-        if found is None:
+        cached = self._unchanged.get(keys)
+        if cached is None:
             old, new = keys
             names = (*old.policies, *old.cluster_policies) if old is not None else ()
             same = (self._old.written[name] == self._new.written.get(name) for name in names)
-            found = self._unchanged[keys] = old == new and all(same)
-        return found
+            cached = self._unchanged[keys] = old == new and all(same)
+        return cached
 
     def _tables_for(self, keys: ProfileKeys, number: int, group: PeerGroup) -> TableNumbers:
         """The tables of the policies with these keys for a peer group, which has a number."""
-        if keys == self._nobody:
+        if keys == self._no_policies:
             return self._open
-        found = self._seen.get((keys, number))
-        if found is None:
-            found = self._seen[keys, number] = self._look(keys, group)
-        return found
+        cached = self._tables_by_peer.get((keys, number))
+        if cached is None:
+            cached = self._tables_by_peer[keys, number] = self._look_up(keys, group)
+        return cached
 
-    def _look(self, keys: ProfileKeys, group: PeerGroup, *, own_node: bool = False) -> TableNumbers:
+    def _look_up(self, keys: ProfileKeys, group: PeerGroup, *, own_node: bool = False) -> TableNumbers:
         old, new = keys
         before = self._old.table(old, group.old, group.addresses[0], own_node=own_node)
         after = self._new.table(new, group.new, group.addresses[1], own_node=own_node)
         return self._number(before), self._number(after)
 
     def _number(self, table: PortTable) -> int:
-        found = self._numbers.get(table)
-        if found is None:
-            found = self._numbers[table] = len(self._tables)
+        cached = self._numbers.get(table)
+        if cached is None:
+            cached = self._numbers[table] = len(self._tables)
             self._tables.append(table)
-        return found
+        return cached
 
     def _differs(self, numbers: tuple[TableNumbers, TableNumbers]) -> bool:
         """Whether the verdict on any port changes."""
         (sent, sent_now), (received, received_now) = numbers
         if sent == sent_now and received == received_now:
             return False
-        found = self._differing.get(numbers)
-        if found is None:
+        cached = self._differing.get(numbers)
+        if cached is None:
             rulings = (before != after for *_, before, after in self._verdicts(numbers))
-            found = self._differing[numbers] = any(rulings)
-        return found
+            cached = self._differing[numbers] = any(rulings)
+        return cached
 
     def _verdicts(self, numbers: tuple[TableNumbers, TableNumbers]) -> Iterator[tuple[str, int, int, bool, bool]]:
         """Ranges of ports with one verdict before and one after: protocol, first, last, both verdicts."""
@@ -206,21 +212,23 @@ class _Comparer:
 
     def _changes(
         self, numbers: tuple[TableNumbers, TableNumbers], egress: ProfileKeys, ingress: ProfileKeys
-    ) -> tuple[Change, ...]:
-        look = (*numbers, egress, ingress)
-        found = self._known.get(look)
-        if found is None:
-            found = self._known[look] = tuple(_merged(self._changed_ranges(numbers, egress, ingress)))
-        return found
+    ) -> tuple[PortChange, ...]:
+        key_of_pair = (*numbers, egress, ingress)
+        cached = self._changes_by_tables.get(key_of_pair)
+        if cached is None:
+            cached = self._changes_by_tables[key_of_pair] = tuple(
+                _merged(self._changed_ranges(numbers, egress, ingress))
+            )
+        return cached
 
     def _changed_ranges(
         self, numbers: tuple[TableNumbers, TableNumbers], egress: ProfileKeys, ingress: ProfileKeys
-    ) -> Iterator[Change]:
+    ) -> Iterator[PortChange]:
         for protocol, first, last, (sent, received, sent_now, received_now) in _cut(*self._four(numbers)):
             before = _outcome((EGRESS, sent, egress[0]), (INGRESS, received, ingress[0]))
             after = _outcome((EGRESS, sent_now, egress[1]), (INGRESS, received_now, ingress[1]))
             if before.allowed != after.allowed:
-                yield Change(protocol=protocol, first=first, last=last, before=before, after=after)
+                yield PortChange(protocol=protocol, first=first, last=last, before=before, after=after)
 
 
 def _comparable(source: PeerGroup, destination: PeerGroup, *, same: bool) -> bool:
@@ -253,24 +261,28 @@ def _cut(*tables: PortTable) -> Iterator[tuple[str, int, int, tuple[Ruling, ...]
 DirectionRuling = tuple[str, Ruling, ProfileKey | None]
 
 
-def _outcome(egress: DirectionRuling, ingress: DirectionRuling) -> Outcome:
+def _outcome(egress: DirectionRuling, ingress: DirectionRuling) -> DecidedVerdict:
     allowed = egress[1].accept and ingress[1].accept
-    reasons = [_reason(*each) for each in (egress, ingress) if allowed or not each[1].accept]
-    return Outcome(allowed=allowed, reasons=tuple(reason for reason in reasons if reason is not None))
+    reasons = [
+        _reason(*ruling_of_direction)
+        for ruling_of_direction in (egress, ingress)
+        if allowed or not ruling_of_direction[1].accept
+    ]
+    return DecidedVerdict(allowed=allowed, reasons=tuple(reason for reason in reasons if reason is not None))
 
 
-def _reason(direction: str, ruling: Ruling, key: ProfileKey | None) -> Reason | None:
-    """What decides a direction; None: no policy applies."""
+def _reason(direction: str, ruling: Ruling, key: ProfileKey | None) -> DecidingRule | None:
+    """The deciding rule of a direction; None: no policy applies."""
     if ruling.policy:
-        return Reason(direction=direction, policy=ruling.policy, rule=ruling.rule)
+        return DecidingRule(direction=direction, policy=ruling.policy, rule=ruling.rule)
     if ruling.accept:
         return None
-    return Reason(direction=direction, isolated_by=key.policies if key is not None else ())
+    return DecidingRule(direction=direction, isolated_by=key.policies if key is not None else ())
 
 
-def _merged(changes: Iterable[Change]) -> Iterator[Change]:
+def _merged(changes: Iterable[PortChange]) -> Iterator[PortChange]:
     """The changes, with neighbouring ranges joined where all else is equal."""
-    last: Change | None = None
+    last: PortChange | None = None
     for change in changes:
         if last is not None and (last.protocol, last.before, last.after, last.last + 1) == (
             change.protocol,
@@ -287,25 +299,27 @@ def _merged(changes: Iterable[Change]) -> Iterator[Change]:
         yield last
 
 
-def _gathered(pairs: Iterable[Pair]) -> tuple[Difference, ...]:
+def _gathered(pairs: Iterable[Pair]) -> tuple[VerdictDifference, ...]:
     """Pairs with equal changes, joined: first the families, then the sources, then the destinations."""
-    families: dict[tuple[Peers, Peers, bool, tuple[Change, ...]], tuple[int, ...]] = {}
+    families: dict[tuple[Peers, Peers, bool, tuple[PortChange, ...]], tuple[int, ...]] = {}
     for family, source, destination, own_node, changes in pairs:
-        look = (source, destination, own_node, changes)
-        families[look] = (*families.get(look, ()), family)
-    sources: dict[tuple[Peers, bool, tuple[Change, ...], tuple[int, ...]], tuple[Peers, ...]] = {}
-    for (source, destination, own_node, changes), each in families.items():
-        to = (destination, own_node, changes, each)
+        key_of_pair = (source, destination, own_node, changes)
+        families[key_of_pair] = (*families.get(key_of_pair, ()), family)
+    sources: dict[tuple[Peers, bool, tuple[PortChange, ...], tuple[int, ...]], tuple[Peers, ...]] = {}
+    for (source, destination, own_node, changes), pair_families in families.items():
+        to = (destination, own_node, changes, pair_families)
         sources[to] = (*sources.get(to, ()), source)
     return tuple(_by_destination(sources))
 
 
 def _by_destination(
-    sources: Mapping[tuple[Peers, bool, tuple[Change, ...], tuple[int, ...]], tuple[Peers, ...]],
-) -> Iterator[Difference]:
-    destinations: dict[tuple[tuple[Peers, ...], bool, tuple[Change, ...], tuple[int, ...]], tuple[Peers, ...]] = {}
-    for (destination, own_node, changes, families), every in sources.items():
-        look = (every, own_node, changes, families)
-        destinations[look] = (*destinations.get(look, ()), destination)
-    for (every, own_node, changes, families), to in destinations.items():
-        yield Difference(sources=every, destinations=to, own_node=own_node, families=families, changes=changes)
+    sources: Mapping[tuple[Peers, bool, tuple[PortChange, ...], tuple[int, ...]], tuple[Peers, ...]],
+) -> Iterator[VerdictDifference]:
+    destinations: dict[tuple[tuple[Peers, ...], bool, tuple[PortChange, ...], tuple[int, ...]], tuple[Peers, ...]] = {}
+    for (destination, own_node, changes, families), source_peers in sources.items():
+        key_of_pair = (source_peers, own_node, changes, families)
+        destinations[key_of_pair] = (*destinations.get(key_of_pair, ()), destination)
+    for (source_peers, own_node, changes, families), to in destinations.items():
+        yield VerdictDifference(
+            sources=source_peers, destinations=to, own_node=own_node, families=families, changes=changes
+        )

@@ -21,7 +21,7 @@ PODS, NODES, EXTERNAL = "pods", "nodes", "external"
 _LAST = {4: 2**32 - 1, 6: 2**128 - 1}
 _HASH_LENGTHS = range(5, 11)
 _HASH = frozenset("bcdfghjklmnpqrstvwxz2456789")
-"""What a Deployment adds to the names of its ReplicaSets is made of these (k8s.io/apimachinery/pkg/util/rand)."""
+"""The characters of the suffix in the names of a Deployment's ReplicaSets (k8s.io/apimachinery/pkg/util/rand)."""
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,21 +58,21 @@ class PeerGroups(msgspec.Struct, frozen=True, kw_only=True):
 def peer_groups(old: Side, new: Side) -> PeerGroups:
     """The ends of two clusters."""
     before, after = _pods(old), _pods(new)
-    every: list[PeerGroup] = []
+    groups: list[PeerGroup] = []
     both = [key for key in after if key in before]
-    every += _together(PODS, ((key, _of_pod(old, before[key]), _of_pod(new, after[key])) for key in both), after)
+    groups += _together(PODS, ((key, _of_pod(old, before[key]), _of_pod(new, after[key])) for key in both), after)
     nodes_before, nodes_after = _nodes(old), _nodes(new)
     common = [key for key in nodes_after if key in nodes_before]
     rows = ((key, _of_node(old, nodes_before[key]), _of_node(new, nodes_after[key])) for key in common)
-    every += _together(NODES, rows, {})
+    groups += _together(NODES, rows, {})
     taken = {address for side in (before, after) for _, address in side.values()}
     taken |= {address for side in (nodes_before, nodes_after) for _, address in side.values()}
     for family in (4, 6):
         if any(key[1] == family for key in both):
-            every += _external(old, new, family, taken)
+            groups += _external(old, new, family, taken)
     names = {key for key, _ in before}, {key for key, _ in after}
     return PeerGroups(
-        common=tuple(every),
+        common=tuple(groups),
         workloads={key_of(pod.metadata): workload(pod) for pod, _ in after.values()},
         only_old=tuple(sorted(names[0] - names[1])),
         only_new=tuple(sorted(names[1] - names[0])),
@@ -97,21 +97,21 @@ Key = tuple[str, int]
 
 def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
     """The pods to which policies apply, with their address of each family."""
-    found: dict[Key, tuple[Pod, str]] = {}
+    result: dict[Key, tuple[Pod, str]] = {}
     for address, pod in pods_by_address(side.world.pods).items():
-        found.setdefault((key_of(pod.metadata), _family(address)), (pod, address))
-    return dict(sorted(found.items()))
+        result.setdefault((key_of(pod.metadata), _family(address)), (pod, address))
+    return dict(sorted(result.items()))
 
 
 def _nodes(side: Side) -> dict[Key, tuple[Node, str]]:
     """The nodes, with their first address of each family."""
-    found: dict[Key, tuple[Node, str]] = {}
+    result: dict[Key, tuple[Node, str]] = {}
     taken = pods_by_address(side.world.pods)
     for node in side.world.nodes:
         for address in node.addresses:
             if address not in taken:
-                found.setdefault((node.metadata.name, _family(address)), (node, address))
-    return dict(sorted(found.items()))
+                result.setdefault((node.metadata.name, _family(address)), (node, address))
+    return dict(sorted(result.items()))
 
 
 def _family(address: str) -> int:

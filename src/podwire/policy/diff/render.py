@@ -3,19 +3,27 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Outcome, Peers, Reason
+from podwire.policy.diff.compare import (
+    OTHER,
+    ClusterComparison,
+    DecidedVerdict,
+    DecidingRule,
+    Peers,
+    PortChange,
+    VerdictDifference,
+)
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
 from podwire.policy.ports import LAST_PORT, PROTOCOLS
 from podwire.policy.rules import INGRESS
 
 Line = Callable[[str, str, str], str]
-"""``file:line`` of a field, by kind, key and path; empty for what is in no file."""
+"""Returns ``file:line`` of a field, by kind, key and path; empty when no file has the object."""
 
-_SOME = 4
-"""How many names a line of text has."""
+_SHOWN_NAMES = 4
+"""The most names in a line of text."""
 
 
-def text(comparison: Comparison, lines: tuple[Line, Line]) -> Iterator[str]:
+def text(comparison: ClusterComparison, lines: tuple[Line, Line]) -> Iterator[str]:
     """The comparison as lines of text; ``lines`` finds the lines of fields of the old side and of the new side."""
     groups = comparison.groups
     pods = _by_workload(groups.workloads, groups.workloads)
@@ -30,12 +38,12 @@ def text(comparison: Comparison, lines: tuple[Line, Line]) -> Iterator[str]:
             yield f"    after:  {_outcome(after, lines[1])}"
     for word, only in (("gone", groups.only_old), ("new", groups.only_new)):
         if only:
-            yield f"{word}, and so not compared: pods {', '.join(_some(only))}"
+            yield f"{word}, so not compared: pods {', '.join(_some(only))}"
     denied, allowed = _pairs(comparison.differences)
     yield f"{_count(denied)} now denied, {_count(allowed)} now allowed"
 
 
-def data(comparison: Comparison, lines: tuple[Line, Line]) -> dict[str, Any]:
+def data(comparison: ClusterComparison, lines: tuple[Line, Line]) -> dict[str, Any]:
     """The comparison as plain data."""
     groups = comparison.groups
     pods = _by_workload(groups.workloads, groups.workloads)
@@ -47,7 +55,7 @@ def data(comparison: Comparison, lines: tuple[Line, Line]) -> dict[str, Any]:
 
 
 def _data(
-    difference: Difference, workloads: Mapping[str, str], pods: Mapping[str, list[str]], lines: tuple[Line, Line]
+    difference: VerdictDifference, workloads: Mapping[str, str], pods: Mapping[str, list[str]], lines: tuple[Line, Line]
 ) -> dict[str, Any]:
     return {
         "from": _ends(difference.sources, workloads),
@@ -68,15 +76,15 @@ def _data(
 
 
 def _ends(every: Iterable[Peers], workloads: Mapping[str, str]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for workload, pods in _by_workload(_all(every, PODS), workloads).items():
-        found.append({"workload": workload, "pods": pods})
-    found += ({"node": name} for name in _all(every, NODES))
-    found += ({"external": list(ends.names) or "rest"} for ends in every if ends.kind == EXTERNAL)
-    return found
+        result.append({"workload": workload, "pods": pods})
+    result += ({"node": name} for name in _all(every, NODES))
+    result += ({"external": list(ends.names) or "rest"} for ends in every if ends.kind == EXTERNAL)
+    return result
 
 
-def _verdict(outcome: Outcome, line: Line) -> dict[str, Any]:
+def _verdict(outcome: DecidedVerdict, line: Line) -> dict[str, Any]:
     reasons = [
         {
             "direction": reason.direction,
@@ -95,10 +103,10 @@ def _all(every: Iterable[Peers], kind: str) -> list[str]:
 
 
 def _by_workload(pods: Iterable[str], workloads: Mapping[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for pod in sorted(pods):
-        found.setdefault(workloads[pod], []).append(pod)
-    return found
+        result.setdefault(workloads[pod], []).append(pod)
+    return result
 
 
 def _names(every: Sequence[Peers], workloads: Mapping[str, str], whole: Mapping[str, list[str]]) -> Iterator[str]:
@@ -115,36 +123,38 @@ def _names(every: Sequence[Peers], workloads: Mapping[str, str], whole: Mapping[
             yield "external" if ends.rest else " ".join(_some(ends.names))
 
 
-def _own(difference: Difference) -> str:
+def _own(difference: VerdictDifference) -> str:
     if difference.own_node:
         return " (on the same node)"
     both = (*difference.sources, *difference.destinations)
     return " (not on the same node)" if any(ends.kind == NODES for ends in both) else ""
 
 
-def _family(difference: Difference) -> str:
+def _family(difference: VerdictDifference) -> str:
     if len(difference.families) > 1:
         return ""
     return f" (IPv{difference.families[0]})"
 
 
-def _by_outcome(changes: Iterable[Change]) -> dict[tuple[Outcome, Outcome], str]:
+def _by_outcome(changes: Iterable[PortChange]) -> dict[tuple[DecidedVerdict, DecidedVerdict], str]:
     """The ports with each outcome before and after."""
-    found: dict[tuple[Outcome, Outcome], list[Change]] = {}
+    result: dict[tuple[DecidedVerdict, DecidedVerdict], list[PortChange]] = {}
     for change in changes:
-        found.setdefault((change.before, change.after), []).append(change)
-    return {outcomes: _ports(some) for outcomes, some in found.items()}
+        result.setdefault((change.before, change.after), []).append(change)
+    return {outcomes: _ports(changes_of_outcome) for outcomes, changes_of_outcome in result.items()}
 
 
-def _ports(changes: Sequence[Change]) -> str:
+def _ports(changes: Sequence[PortChange]) -> str:
     """Ports as people write them; ``everything`` for all ports of all protocols."""
     words: dict[str, list[str]] = {}
     for change in changes:
         words.setdefault(change.protocol, []).append(_range(change.first, change.last))
-    if set(words) == {*PROTOCOLS, OTHER} and all(each == [""] for each in words.values()):
+    if set(words) == {*PROTOCOLS, OTHER} and all(ranges == [""] for ranges in words.values()):
         return "everything"
     named = {OTHER: "protocols without ports"}
-    return "; ".join(f"{named.get(name, name)} {', '.join(_some(each, 8))}".rstrip() for name, each in words.items())
+    return "; ".join(
+        f"{named.get(name, name)} {', '.join(_some(ranges, 8))}".rstrip() for name, ranges in words.items()
+    )
 
 
 def _range(first: int, last: int) -> str:
@@ -153,14 +163,14 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{max(first, 1)}-{last}"
 
 
-def _outcome(outcome: Outcome, line: Line) -> str:
+def _outcome(outcome: DecidedVerdict, line: Line) -> str:
     if outcome.allowed:
         reasons = " and ".join(_reason(reason, line) for reason in outcome.reasons)
         return f"allowed by {reasons}" if reasons else "allowed, no policy applies"
     return "denied: " + "; ".join(_reason(reason, line) for reason in outcome.reasons)
 
 
-def _reason(reason: Reason, line: Line) -> str:
+def _reason(reason: DecidingRule, line: Line) -> str:
     direction = reason.direction.lower()
     if not reason.policy:
         return f"no {direction} rule of {', '.join(_some(reason.isolated_by))} allows it"
@@ -168,7 +178,7 @@ def _reason(reason: Reason, line: Line) -> str:
     return f"{reason.policy} {direction} {reason.rule}" + (f" ({where})" if where else "")
 
 
-def _where(reason: Reason, line: Line) -> str:
+def _where(reason: DecidingRule, line: Line) -> str:
     """The line of the rule."""
     if not reason.policy:
         return ""
@@ -177,18 +187,23 @@ def _where(reason: Reason, line: Line) -> str:
     return line(kind, reason.policy, f"spec.{section}[{reason.rule}]")
 
 
-def _some(names: Iterable[str], most: int = _SOME) -> list[str]:
-    each = list(names)
-    return each if len(each) <= most + 1 else [*each[:most], f"{len(each) - most} more"]
+def _some(names: Iterable[str], most: int = _SHOWN_NAMES) -> list[str]:
+    listed = list(names)
+    return listed if len(listed) <= most + 1 else [*listed[:most], f"{len(listed) - most} more"]
 
 
-def _pairs(differences: Iterable[Difference]) -> tuple[int, int]:
+def _pairs(differences: Iterable[VerdictDifference]) -> tuple[int, int]:
     """How many pairs of ends lose a connection, and how many gain one; both families of a pair count once."""
     denied: set[tuple[str, str, bool]] = set()
     allowed: set[tuple[str, str, bool]] = set()
     for difference in differences:
-        sources, destinations = (tuple(_single(each)) for each in (difference.sources, difference.destinations))
-        pairs = {(one, other, difference.own_node) for one in sources for other in destinations if one != other}
+        sources, destinations = (tuple(_single(peers)) for peers in (difference.sources, difference.destinations))
+        pairs = {
+            (source, destination, difference.own_node)
+            for source in sources
+            for destination in destinations
+            if source != destination
+        }
         if any(not change.after.allowed for change in difference.changes):
             denied |= pairs
         if any(change.after.allowed for change in difference.changes):

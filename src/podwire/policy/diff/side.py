@@ -1,7 +1,8 @@
-"""One of two clusters that are compared: what its policies say of each pair of ends (pure).
+"""One of two clusters that are compared: the verdict of its policies for each pair of ends (pure).
 
-An end is a pod, a node or an address. What rules can tell of an end is put into a :class:`PeerTraits`. Rules treat ends
-with equal traits alike, so the work grows with the number of different traits, not with the number of ends.
+An end is a pod, a node or an address. The properties of an end that rules can match are its :class:`PeerTraits`. Rules
+treat ends with equal traits in the same way, so the work grows with the number of different traits, not with the number
+of ends.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,16 +30,16 @@ from podwire.policy.selectors import SelectorIndex
 
 
 class PeerTraits(msgspec.Struct, frozen=True, gc=False):
-    """All that rules can tell of an end."""
+    """The properties of an end that rules can match."""
 
     selectors: frozenset[int] = frozenset()
-    """The selectors of pods that match it."""
+    """The selectors of pods that match the end."""
     named: tuple[NamedPort, ...] = ()
-    """Its named ports whose names appear in policies."""
+    """The end's named ports whose names appear in policies."""
     nodes: frozenset[str] = frozenset()
-    """The selectors of nodes, in their JSON form, that match it."""
+    """The selectors of nodes, in their JSON form, that match the end."""
     holding: frozenset[int] = frozenset()
-    """The blocks that have its address."""
+    """The blocks that contain the end's address."""
 
 
 class Side:
@@ -48,18 +49,22 @@ class Side:
         self.world = world
         self._own_node_egress = own_node_egress
         self._labels: dict[str, dict[str, str]] = {}
-        self._asked = frozenset(term.key for each in _selectors(world) for term in each.requirements().requirements)
+        self._label_names = frozenset(
+            term.key for selector in _selectors(world) for term in selector.requirements().requirements
+        )
         self._index = SelectorIndex(self.labels_of)
-        made = [network_policy(policy, self._index) for policy in world.policies]
-        made += [cluster_network_policy(policy, self._index) for policy in world.cluster_policies]
-        self._policies = [policy for policy in made if not policy.audit]
+        compiled = [network_policy(policy, self._index) for policy in world.policies]
+        compiled += [cluster_network_policy(policy, self._index) for policy in world.cluster_policies]
+        self._policies = [policy for policy in compiled if not policy.audit]
         self.written: dict[str, NetworkPolicy | ClusterNetworkPolicy] = {}
         for plain in world.policies:
             self.written[key_of(plain.metadata)] = plain
         for cluster in world.cluster_policies:
             self.written[key_of(cluster.metadata)] = cluster
         """The policies by key."""
-        rules = [rule for policy in self._policies for some in policy.rules.values() for rule in some]
+        rules = [
+            rule for policy in self._policies for direction_rules in policy.rules.values() for rule in direction_rules
+        ]
         self._names = frozenset(name for rule in rules for name, _ in rule.names)
         self._nodes = sorted({text for rule in rules for text in rule.nodes})
         self.ranges = tuple(dict.fromkeys(block for rule in rules for block in rule.blocks))
@@ -76,14 +81,14 @@ class Side:
 
     def labels_of(self, namespace: str) -> dict[str, str]:
         """The labels of a namespace."""
-        found = self._labels.get(namespace)
-        if found is None:
-            found = self._labels[namespace] = self.world.labels_of(namespace)
-        return found
+        cached = self._labels.get(namespace)
+        if cached is None:
+            cached = self._labels[namespace] = self.world.labels_of(namespace)
+        return cached
 
     def of_pod(self, pod: Pod, address: str) -> PeerTraits:
         """The traits of a pod at one of its addresses."""
-        labels = {key: value for key, value in pod.metadata.labels.items() if key in self._asked}
+        labels = {key: value for key, value in pod.metadata.labels.items() if key in self._label_names}
         matching = self._index.matching(pod.metadata.namespace, labels)
         named = tuple(sorted(port for port in named_ports(pod.declared_ports) if port[0] in self._names))
         return PeerTraits(matching, named, frozenset(), self._holding(address))
@@ -104,24 +109,24 @@ class Side:
         """The ruling on each port for a peer with an address, by the policies that ``key`` stands for."""
         if key is None or (own_node and key.direction == INGRESS):
             return self.open
-        look = (key, peer, own_node)
-        found = self._tables.get(look)
-        if found is None:
-            other = PeerMatch(
+        cache_key = (key, peer, own_node)
+        cached = self._tables.get(cache_key)
+        if cached is None:
+            peer_match = PeerMatch(
                 address=address, selectors=peer.selectors, named=peer.named, nodes=peer.nodes, own_node=own_node
             )
             profile = self._profiles[key]
-            found = self._tables[look] = profile.table(other) or profile.at(address)
-        return found
+            cached = self._tables[cache_key] = profile.table(peer_match) or profile.at(address)
+        return cached
 
     def key(self, subject: PeerTraits, direction: str) -> ProfileKey | None:
         """The key of the policies that apply to a pod in a direction; None: no policy applies."""
-        look = (subject, direction)
-        if look not in self._keys:
+        cache_key = (subject, direction)
+        if cache_key not in self._keys:
             subjects = self._about.keys() & subject.selectors
             about = (policy for number in subjects for policy in self._about[number])
-            self._keys[look] = self._profile(direction, about, subject.named)
-        return self._keys[look]
+            self._keys[cache_key] = self._profile(direction, about, subject.named)
+        return self._keys[cache_key]
 
     def _profile(
         self, direction: str, about: Iterable[CompiledPolicy], named: tuple[NamedPort, ...]
@@ -157,5 +162,5 @@ def _selectors(world: World) -> Iterator[LabelSelector]:
         spec = cluster.spec
         if spec.subject.pods is not None:
             yield spec.subject.pods.pod_selector
-        some: tuple[ClusterIngressRule | ClusterEgressRule, ...] = (*spec.ingress, *spec.egress)
-        yield from (peer.pods.pod_selector for rule in some for peer in rule.peers if peer.pods is not None)
+        cluster_rules: tuple[ClusterIngressRule | ClusterEgressRule, ...] = (*spec.ingress, *spec.egress)
+        yield from (peer.pods.pod_selector for rule in cluster_rules for peer in rule.peers if peer.pods is not None)

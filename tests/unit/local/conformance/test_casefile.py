@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from podwire.errors import ConfigError
-from podwire.local.conformance.casefile import Check, parse
+from podwire.local.conformance.casefile import CaseCheck, parse
 
 DENY = {
     "apiVersion": "networking.k8s.io/v1",
@@ -62,13 +62,13 @@ def test_tables_and_single_checks_become_steps_and_checks() -> None:
     assert (case.id, case.tags, [step.number for step in case.steps]) == ("one", ("ingress",), [0, 2])
     first, second = case.steps
     assert first.checks == (
-        Check(source="x/a", target="x/a", protocol="TCP", port=80, allowed=True),
-        Check(source="x/a", target="x/b", protocol="TCP", port=80, allowed=False),
-        Check(source="x/b", target="x/a", protocol="TCP", port=80, allowed=False),
-        Check(source="x/a", target="x/b", protocol="SCTP", port=90, allowed=False),
+        CaseCheck(source="x/a", target="x/a", protocol="TCP", port=80, allowed=True),
+        CaseCheck(source="x/a", target="x/b", protocol="TCP", port=80, allowed=False),
+        CaseCheck(source="x/b", target="x/a", protocol="TCP", port=80, allowed=False),
+        CaseCheck(source="x/a", target="x/b", protocol="SCTP", port=90, allowed=False),
     )
     assert [action.key for action in first.actions] == ["x/deny"]
-    assert second.checks == (Check(source="x/b", target="x/a", protocol="TCP", port=81, allowed=True),)
+    assert second.checks == (CaseCheck(source="x/b", target="x/a", protocol="TCP", port=81, allowed=True),)
     assert (list(second.stage.policies), list(second.stage.cluster_policies)) == (["x/deny"], ["admin"])
     assert case.initial.pods["x/a"].ports[0].name == "web"
 
@@ -131,18 +131,18 @@ ACTION = (*STEP, "actions", 0)
         (put("format", "other/2"), "f.json: format: expected netpol-cases/1 or cnp-cases/1, found 'other/2'"),
         (put("family", "ipv6"), "f.json: family: expected ipv4, found 'ipv6'"),
         (put("cases", {}), "f.json: cases: expected a list, found {}"),
-        (put("cases", []), "f.json: cases: expected one case at least"),
+        (put("cases", []), "f.json: cases: expected at least one case"),
         (put("cases", 0, 7), "f.json: cases[0]: expected an object, found 7"),
         (drop("cases", 0, "id"), "f.json: cases[0].id: expected a text, found nothing"),
         (drop("initial"), "f.json: case one: initial: expected an object, here or for the whole file"),
         (put("initial", "pods", 0, "ip", "10.1"), "f.json: initial.pods[0].ip: expected an IPv4 address, found '10.1'"),
         (
             put("initial", "pods", 1, "ip", "10.244.0.11"),
-            "f.json: initial.pods[1]: expected an address that no pod has, found that of ['x/a']",
+            "f.json: initial.pods[1]: expected an address that no pod has, found the address of x/a",
         ),
         (
             put("initial", "pods", 1, "namespace", "z"),
-            "f.json: initial.pods[1]: expected a namespace that is there, found 'z'",
+            "f.json: initial.pods[1]: expected a namespace that exists, found 'z'",
         ),
         (
             put("initial", "pods", 0, "ports", [{"containerPort": 0}]),
@@ -152,15 +152,15 @@ ACTION = (*STEP, "actions", 0)
             put("initial", "namespaces", "x", {"team": 1}),
             "f.json: initial.namespaces.x[team]: expected a text, found 1",
         ),
-        (put("cases", 0, "steps", []), "f.json: case one: steps: expected one step at least in case 0"),
+        (put("cases", 0, "steps", []), "f.json: case one: steps: expected at least one step in case 0"),
         (
             put("cases", 0, "steps", 0, "pods", [{}]),
-            "f.json: case one: steps[0].pods[0]: expected a pod that is there by",
+            "f.json: case one: steps[0].pods[0]: expected a pod that exists at",
         ),
         (put(*ACTION, "op", "drop"), "f.json: case one: steps[0].actions[0].op: expected one of create_policy, "),
         (
             put(*ACTION, "op", "update_policy"),
-            "f.json: case one: steps[0].actions[0]: expected a policy that is there, found x/deny",
+            "f.json: case one: steps[0].actions[0]: expected a policy that exists, found x/deny",
         ),
         (
             put(*ACTION, "policy", "kind", "Pod"),
@@ -172,9 +172,9 @@ ACTION = (*STEP, "actions", 0)
         ),
         (
             put(*ACTION, {"op": "delete_pod", "namespace": "x", "pod": "q"}),
-            "f.json: case one: steps[0].actions[0]: expected a pod that is there, found x/q",
+            "f.json: case one: steps[0].actions[0]: expected a pod that exists, found x/q",
         ),
-        (put(*STEP, "pods", 1, "x/q"), "f.json: case one: steps[0].pods[1]: expected a pod that is there by then, "),
+        (put(*STEP, "pods", 1, "x/q"), "f.json: case one: steps[0].pods[1]: expected a pod that exists at this step, "),
         (
             put(*STEP, "expected", "TCP/80", "x/a", "..."),
             "f.json: case one: steps[0].expected.TCP/80.x/a: expected 2 characters of . X x, found '...'",
@@ -185,7 +185,7 @@ ACTION = (*STEP, "actions", 0)
         ),
         (
             put("cases", 0, "steps", 1, "to", "x/q"),
-            "f.json: case one: steps[1].to: expected a pod that is there by then, found 'x/q'",
+            "f.json: case one: steps[1].to: expected a pod that exists at this step, found 'x/q'",
         ),
         (
             put("cases", 0, "steps", 1, "allowed", "no"),
@@ -206,7 +206,7 @@ def test_what_is_wrong_is_named_with_file_case_and_field(change: Callable[[dict[
 
 
 def test_two_cases_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match="expected an id of its own, found 'one' again"):
+    with pytest.raises(ConfigError, match="expected an id of its own, found 'one' a second time"):
         parse(json.dumps({**FILE, "cases": FILE["cases"] * 2}).encode(), "f.json")
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from podwire.local.conformance.casefile import Case, parse
 from podwire.local.conformance.families import embedded, embedded_range, in_families
-from podwire.local.conformance.placing import Machine, Placing
+from podwire.local.conformance.placing import ClusterNode, Placing
 from podwire.local.conformance.verdicts import world
 from podwire.policy.evaluate import Connection, evaluate
 
 _FILE = Path(__file__).parents[3] / "cases/conformance/policies.yaml"
 _CASES = parse(_FILE.read_bytes(), _FILE.name).cases
 _NODES = tuple(
-    Machine(
+    ClusterNode(
         name=f"node-{number + 1}",
         ranges=(f"10.244.{number}.0/24", embedded_range(f"10.244.{number}.0/24")),
         addresses=(f"10.89.0.{11 + number}", f"fd89::{11 + number}"),

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from podwire.local.conformance import packets
-from podwire.local.conformance.packets import Flow, crc32c, read_refusal, read_segment, segment
+from podwire.local.conformance.packets import PacketFlow, crc32c, read_refusal, read_segment, segment
 
 
 def test_the_checksum_is_that_of_rfc_3720() -> None:
@@ -17,7 +17,7 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
 def test_a_packet_says_again_what_it_was_made_of() -> None:
     data = segment(20001, 80, tag=7)
     found = read_segment(data)
-    assert found == packets.Segment(source=20001, target=80, verification=0, kind=packets.INIT, tag=7)
+    assert found == packets.SctpPacket(source=20001, target=80, verification=0, kind=packets.INIT, tag=7)
     answer = read_segment(segment(80, 20001, verification=7, kind=packets.INIT_ACK, tag=9))
     assert answer is not None
     assert (answer.verification, answer.kind, answer.tag) == (7, packets.INIT_ACK, 9)
@@ -48,7 +48,7 @@ def _about(family: int, protocol: int, ports: bytes) -> bytes:
 @pytest.mark.parametrize(("number", "name"), [(6, "TCP"), (17, "UDP"), (132, "SCTP")])
 def test_a_refusal_names_the_flow(family: int, kind: int, pair: tuple[str, str], number: int, name: str) -> None:
     data = bytes([kind, 1]) + b"\0" * 6 + _about(family, number, struct.pack("!HH", 30000, 80))
-    assert read_refusal(data, family) == Flow(name, pair[0], 30000, pair[1], 80)
+    assert read_refusal(data, family) == PacketFlow(name, pair[0], 30000, pair[1], 80)
     for cut in range(len(data)):
         assert read_refusal(data[:cut], family) is None
 

@@ -4,14 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.errors import ConfigError
-from podwire.local.conformance.casefile import Case, CaseFile, Step
-from podwire.local.conformance.placing import Machine, Placing, cluster_for, labels_to_set, machines
+from podwire.local.conformance.casefile import Case, CaseFile, CaseStep
+from podwire.local.conformance.placing import ClusterNode, Placing, cluster_for, cluster_nodes, labels_to_set
 from podwire.local.conformance.stage import CaseNode, CasePod, Stage
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 
-ONE = Machine(name="node-1", ranges=("10.244.1.0/24", "fd10::af4:100/120"), addresses=("10.89.0.11", "fd89::b"))
-TWO = Machine(name="node-2", ranges=("10.244.0.0/24", "fd10::af4:0/120"), addresses=("10.89.0.12",))
+ONE = ClusterNode(name="node-1", ranges=("10.244.1.0/24", "fd10::af4:100/120"), addresses=("10.89.0.11", "fd89::b"))
+TWO = ClusterNode(name="node-2", ranges=("10.244.0.0/24", "fd10::af4:0/120"), addresses=("10.89.0.12",))
 
 
 def pod(name: str, address: str, node: str = "", *, host: bool = False) -> CasePod:
@@ -26,7 +26,7 @@ def test_a_pod_goes_to_the_node_that_owns_its_address() -> None:
     a, b = pod("a", "10.244.0.11"), pod("b", "10.244.1.11")
     placing = Placing(stage(a, b), (ONE, TWO))
     assert (placing.node_of(a).name, placing.node_of(b).name) == ("node-2", "node-1")
-    with pytest.raises(ValueError, match=r"10.9.0.1: no node has it .* 10.244.1.0/24, 10.244.0.0/24"):
+    with pytest.raises(ValueError, match=r"10.9.0.1 is in no pod range .*10.244.1.0/24, 10.244.0.0/24"):
         placing.node_of(pod("c", "10.9.0.1"))
 
 
@@ -43,7 +43,7 @@ def test_host_network_pod_is_placed_with_its_neighbours() -> None:
 
 
 def test_nodes_without_a_range_are_left_out() -> None:
-    found = machines(
+    found = cluster_nodes(
         [
             Node(
                 metadata=ObjectMeta(name="n2"),
@@ -83,7 +83,7 @@ def test_a_cluster_has_the_ranges_that_the_cases_need(
 
 def test_pods_that_come_later_count_too() -> None:
     (case,) = _file(stage(pod("a", "10.244.0.11"))).cases
-    step = Step(number=0, actions=(), checks=(), stage=stage(pod("b", "10.244.3.1")))
+    step = CaseStep(number=0, actions=(), checks=(), stage=stage(pod("b", "10.244.3.1")))
     file = CaseFile(source="f.json", cases=(replace(case, steps=(step,)),))
     assert cluster_for([file])[0] == 4
 

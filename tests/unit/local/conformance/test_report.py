@@ -4,7 +4,7 @@ import json
 from xml.etree import ElementTree
 
 from podwire.local.conformance import report
-from podwire.local.conformance.verdicts import Failure, Result
+from podwire.local.conformance.verdicts import CaseResult, Failure
 
 FAILURE = Failure(
     case="two",
@@ -15,13 +15,15 @@ FAILURE = Failure(
     port=53,
     family=6,
     expected="allowed",
-    observed="nothing came",
+    observed="nothing arrived",
     evaluator="blocked",
 )
 RESULTS = (
-    Result(file="f.json", case="one", tags=("egress",), checks=10, seconds=0.5),
-    Result(file="f.json", case="two", tags=("egress", "udp"), checks=5, failures=(FAILURE,), seconds=0.25),
-    Result(file="g.json", case="<three>", tags=(), checks=0, problem='create_policy x/p: "spec" & more', seconds=0.1),
+    CaseResult(file="f.json", case="one", tags=("egress",), checks=10, seconds=0.5),
+    CaseResult(file="f.json", case="two", tags=("egress", "udp"), checks=5, failures=(FAILURE,), seconds=0.25),
+    CaseResult(
+        file="g.json", case="<three>", tags=(), checks=0, problem='create_policy x/p: "spec" & more', seconds=0.1
+    ),
 )
 
 
@@ -35,11 +37,11 @@ def test_table_counts_by_file_and_tag_and_names_failures() -> None:
     ]
     assert f"  f.json: {FAILURE}" in lines
     assert '  g.json: <three>: create_policy x/p: "spec" & more' in lines
-    assert lines[-1] == "1 of 3 cases hold, 14 of 15 checks, in 1 s"
+    assert lines[-1] == "1 of 3 cases passed, 14 of 15 checks, in 1 s"
 
 
 def test_many_failures_are_cut_in_the_table_alone() -> None:
-    many = (Result(file="f.json", case="two", tags=(), checks=60, failures=(FAILURE,) * 60),)
+    many = (CaseResult(file="f.json", case="two", tags=(), checks=60, failures=(FAILURE,) * 60),)
     assert "  and 10 more; -o json has all of them" in report.table(many).splitlines()
     assert len(json.loads(report.as_json(many))["cases"][0]["failures"]) == 60
 

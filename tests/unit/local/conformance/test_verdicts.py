@@ -2,14 +2,14 @@
 
 import pytest
 
-from podwire.local.conformance.casefile import Case, Check, Step
+from podwire.local.conformance.casefile import Case, CaseCheck, CaseStep
 from podwire.local.conformance.families import embedded, in_families
-from podwire.local.conformance.placing import Machine, Placing
+from podwire.local.conformance.placing import ClusterNode, Placing
 from podwire.local.conformance.stage import CaseNode, CasePod, Manifest, Stage
 from podwire.local.conformance.verdicts import Judge, holds
 from podwire.model.pod import ContainerPort
 
-NODE = Machine(name="node-1", ranges=("10.244.0.0/24",), addresses=("10.89.0.11", "fd89::b"))
+NODE = ClusterNode(name="node-1", ranges=("10.244.0.0/24",), addresses=("10.89.0.11", "fd89::b"))
 POLICY: Manifest = {
     "metadata": {"name": "p", "namespace": "x"},
     "spec": {
@@ -47,13 +47,13 @@ def stage() -> Stage:
 
 def judge() -> Judge:
     made = stage()
-    step = Step(number=3, actions=(), checks=(), stage=made)
+    step = CaseStep(number=3, actions=(), checks=(), stage=made)
     case = Case(id="one", description="", tags=(), initial=made, steps=(step,))
     return Judge(case, step, Placing(made, (NODE,)), lambda four, family: four if family == 4 else embedded(four))
 
 
-def check(source: str, target: str, *, allowed: bool, port: int = 80) -> Check:
-    return Check(source=source, target=target, protocol="TCP", port=port, allowed=allowed)
+def check(source: str, target: str, *, allowed: bool, port: int = 80) -> CaseCheck:
+    return CaseCheck(source=source, target=target, protocol="TCP", port=port, allowed=allowed)
 
 
 def both(manifest: Manifest) -> Manifest:
@@ -66,11 +66,11 @@ def both(manifest: Manifest) -> Manifest:
         (True, "answered", True),
         (True, "arrived, and no answer came back", False),
         (True, "refused", False),
-        (True, "nothing came", False),
+        (True, "nothing arrived", False),
         (False, "answered", False),
         (False, "arrived, and no answer came back", False),
         (False, "refused", False),
-        (False, "nothing came", True),
+        (False, "nothing arrived", True),
     ],
 )
 def test_check_holds_when_answered_or_silent_as_expected(allowed: bool, seen: str, expected: bool) -> None:  # noqa: FBT001
@@ -92,10 +92,10 @@ def test_the_evaluator_says_whose_failure_it_is(
     family: int, source: str, target: str, port: int, evaluator: str
 ) -> None:
     allowed = evaluator == "allowed"
-    seen = "nothing came" if allowed else "answered"
+    seen = "nothing arrived" if allowed else "answered"
     (failure,) = judge().failures([(check(source, target, allowed=allowed, port=port), family, seen)], both)
     assert (failure.evaluator, failure.whose) == (evaluator, "podwire's rules are wrong")
-    wrong = "answered" if allowed else "nothing came"
+    wrong = "answered" if allowed else "nothing arrived"
     (failure,) = judge().failures([(check(source, target, allowed=not allowed, port=port), family, wrong)], both)
     assert (failure.evaluator, failure.whose) == (evaluator, "the file is wrong")
 

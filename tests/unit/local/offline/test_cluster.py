@@ -7,7 +7,7 @@ import pytest
 
 from podwire.errors import ConfigError, ConfigErrors
 from podwire.local.manifests import parse_manifests
-from podwire.local.offline.cluster import Described, describe, describe_manifests
+from podwire.local.offline.cluster import DescribedCluster, describe, describe_manifests
 from podwire.model.service import Service
 from podwire.why.question import TypedQuestion, resolve_question
 
@@ -82,11 +82,11 @@ spec:
 """
 
 
-def described(text: str) -> Described:
+def described(text: str) -> DescribedCluster:
     return describe_manifests(parse_manifests(text, "x.yaml"))
 
 
-def service(found: Described, namespace: str, name: str) -> Service:
+def service(found: DescribedCluster, namespace: str, name: str) -> Service:
     one = asyncio.run(found.objects.service(namespace, name))
     assert one is not None
     return one
@@ -116,7 +116,7 @@ def test_what_the_files_say_stays() -> None:
     assert [end.addresses for end in piece.endpoints or ()] == [("10.0.0.5",)]
     asked = asyncio.run(resolve_question(TypedQuestion(source="client", target="svc/db"), found.objects))
     assert (asked.source.address, asked.node.metadata.name) == ("10.244.9.9", "b")
-    assert found.notes[0] == "the files have no Node; taken are b"
+    assert found.notes[0] == "the files have no Node; assumed nodes: b"
 
 
 def test_a_daemonset_is_on_every_node() -> None:
@@ -206,8 +206,8 @@ def test_of_two_objects_with_one_name_the_last_counts() -> None:
     found = described(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
     (policy,) = found.world.policies
     assert policy.spec.pod_selector.match_labels == {"app": "web"}
-    assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26, which counts" in found.notes
-    assert found.twice["NetworkPolicy shop/db"] == "x.yaml:6"
+    assert "NetworkPolicy shop/db is in x.yaml:6 and in x.yaml:26; the second definition is used" in found.notes
+    assert found.duplicates["NetworkPolicy shop/db"] == "x.yaml:6"
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
@@ -224,7 +224,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 def test_policies_of_others_are_told() -> None:
     other = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c, namespace: shop}\n"
     found = described(POLICIES + "---\n" + other)
-    assert [manifest.kind for manifest in found.others] == ["CiliumNetworkPolicy"]
+    assert [manifest.kind for manifest in found.unenforced] == ["CiliumNetworkPolicy"]
     assert found.notes[0] == (
         "CiliumNetworkPolicy shop/c in x.yaml:22 is skipped: "
         "podwire does not enforce CiliumNetworkPolicy of cilium.io/v2; "
@@ -232,11 +232,11 @@ def test_policies_of_others_are_told() -> None:
     )
 
 
-def test_kinds_of_peers_that_are_newer_are_told() -> None:
+def test_unknown_kinds_of_peers_are_noted() -> None:
     found = described(POLICIES.replace("from: [{namespaces: {}}]", "from: [{galaxies: {}}]"))
     (policy,) = found.world.cluster_policies
     assert not policy.spec.ingress[0].peers[0].known
-    assert any(note.startswith("x.yaml:20: spec.ingress[0].from[0].galaxies: a kind that") for note in found.notes)
+    assert any(note.startswith("x.yaml:20: spec.ingress[0].from[0].galaxies: unknown kind") for note in found.notes)
 
 
 def test_pods_of_jobs() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from podwire.errors import ConfigError
-from podwire.local.probe.plan import Port, ProbeInputs, overview, parse_port, plan
+from podwire.local.probe.plan import ProbeInputs, ProbePort, overview, parse_port, plan
 from podwire.model.meta import Condition, ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, ServiceSpec
@@ -46,7 +46,7 @@ FACTS = ProbeInputs(
 )
 
 
-def told(sources: str, targets: str, *ports: Port) -> list[tuple[str, str, str, str, bool]]:
+def told(sources: str, targets: str, *ports: ProbePort) -> list[tuple[str, str, str, str, bool]]:
     return [
         (a.source.name, a.target, a.address, str(a.port), a.expected)
         for a in plan(FACTS, (sources,), (targets,), ports)
@@ -62,7 +62,7 @@ def test_pods_are_probed_on_declared_ports_by_other_pods() -> None:
 
 def test_unready_pods_and_undeclared_ports_are_not_expected() -> None:
     assert told("shop/web-1", "shop/app=db") == [("shop/web-1", "shop/db-0", "10.244.0.3", "5432/TCP", False)]
-    assert told("shop/web-1", "shop/web-2", Port(number=81))[0][4] is False
+    assert told("shop/web-1", "shop/web-2", ProbePort(number=81))[0][4] is False
 
 
 def test_services_are_probed_by_name_headless_by_target_port() -> None:
@@ -82,7 +82,7 @@ def test_the_host_reaches_services_by_node_port_and_no_pods() -> None:
 
 def test_pods_probe_the_host_at_api_or_named_ports() -> None:
     assert told("shop/web-1", "host") == [("shop/web-1", "host", "10.89.0.1", "6443/TCP", True)]
-    assert told("shop/web-1", "host", Port(number=53, protocol="UDP"))[0][3] == "53/UDP"
+    assert told("shop/web-1", "host", ProbePort(number=53, protocol="UDP"))[0][3] == "53/UDP"
     assert told("host", "host") == []
 
 
@@ -106,7 +106,7 @@ def test_wrong_ports_are_refused(word: str) -> None:
 
 
 def test_ports_are_read() -> None:
-    assert (parse_port("53/udp"), parse_port("80")) == (Port(number=53, protocol="UDP"), Port(number=80))
+    assert (parse_port("53/udp"), parse_port("80")) == (ProbePort(number=53, protocol="UDP"), ProbePort(number=80))
 
 
 def test_overview_covers_nodes_services_and_node_ports() -> None:

@@ -1,15 +1,17 @@
 import json
 
-from podwire.local.probe.plan import HOST, Attempt, PacketSource, Port
-from podwire.local.probe.result import Result, as_json, as_table, overview, summary
+from podwire.local.probe.plan import HOST, Attempt, PacketSource, ProbePort
+from podwire.local.probe.result import ProbeResult, as_json, as_table, overview, summary
 
 WEB = PacketSource(name="shop/web", pod_uid="1", node="node-1")
 DB = PacketSource(name="shop/db", pod_uid="2", node="node-2")
 
 
-def result(source: PacketSource, target: str, *, reached: bool = True, named: bool = False, error: str = "") -> Result:
-    attempt = Attempt(source=source, target=target, address="10.0.0.1", port=Port(number=80), named=named)
-    return Result(attempt, reached=reached, ms=1.25, answered_by="shop/db", source_seen="10.1.1.1", error=error)
+def result(
+    source: PacketSource, target: str, *, reached: bool = True, named: bool = False, error: str = ""
+) -> ProbeResult:
+    attempt = Attempt(source=source, target=target, address="10.0.0.1", port=ProbePort(number=80), named=named)
+    return ProbeResult(attempt, reached=reached, ms=1.25, answered_by="shop/db", source_seen="10.1.1.1", error=error)
 
 
 def test_json_lines_have_the_documented_fields() -> None:
@@ -53,18 +55,18 @@ def test_the_overview_has_three_parts_and_names_failures() -> None:
     assert text.endswith("3 of 4 as expected, median 1.2 ms; 1 NOT as expected")
 
 
-def denied(source: PacketSource, target: str, *, reached: bool = False, either: bool = False) -> Result:
+def denied(source: PacketSource, target: str, *, reached: bool = False, either: bool = False) -> ProbeResult:
     because = "cluster DNS: shop/web -> shop/db TCP 80: dropped at ingress: isolated by shop/db; nearest rule shop/db"
     attempt = Attempt(
         source=source,
         target=target,
         address="10.0.0.1",
-        port=Port(number=80),
+        port=ProbePort(number=80),
         expected=either,
         either=either,
         because=because,
     )
-    return Result(attempt, reached=reached, error="" if reached else "timed out")
+    return ProbeResult(attempt, reached=reached, error="" if reached else "timed out")
 
 
 def test_what_policies_deny_is_told_and_is_as_expected() -> None:
@@ -91,7 +93,9 @@ def test_the_overview_tells_denied_from_lost() -> None:
 
 
 def test_the_overview_tells_nobody_there_from_reached() -> None:
-    attempt = Attempt(source=WEB, target="svc/shop/db", address="db", port=Port(number=80), named=True, expected=False)
-    text = overview([result(WEB, "shop/db"), Result(attempt, reached=False, error="refused")])
+    attempt = Attempt(
+        source=WEB, target="svc/shop/db", address="db", port=ProbePort(number=80), named=True, expected=False
+    )
+    text = overview([result(WEB, "shop/db"), ProbeResult(attempt, reached=False, error="refused")])
     assert text.startswith("Pods to pods (o reached, - nobody there, X not as expected):")
     assert "  shop/db 80/TCP  -" in text

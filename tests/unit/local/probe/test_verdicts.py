@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from podwire.cluster.world import Party, World
-from podwire.local.probe.plan import Port, ProbeInputs, plan
-from podwire.local.probe.verdicts import Verdicts
+from podwire.local.probe.plan import ProbeInputs, ProbePort, plan
+from podwire.local.probe.verdicts import PolicyVerdicts
 from podwire.model.meta import Condition, Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
@@ -73,7 +73,7 @@ def facts(*policies: NetworkPolicy, mode: str = "nftables") -> ProbeInputs:
     )
 
 
-def told(found: ProbeInputs, source: str, target: str, *ports: Port) -> list[tuple[str, bool, bool, bool]]:
+def told(found: ProbeInputs, source: str, target: str, *ports: ProbePort) -> list[tuple[str, bool, bool, bool]]:
     """Of each attempt the target, whether it is expected, whether both are well, and whether policies speak."""
     return [(a.target, a.expected, a.either, bool(a.because)) for a in plan(found, (source,), (target,), ports)]
 
@@ -95,7 +95,7 @@ def test_a_denial_is_expected_and_says_which_policy_it_is() -> None:
 
 
 def test_a_port_that_nobody_declares_is_no_matter_of_policies() -> None:
-    assert told(facts(), "shop/web", "shop/db-1", Port(number=9)) == [("shop/db-1", False, False, False)]
+    assert told(facts(), "shop/web", "shop/db-1", ProbePort(number=9)) == [("shop/db-1", False, False, False)]
 
 
 def test_a_service_is_what_its_endpoints_are() -> None:
@@ -144,7 +144,7 @@ def test_the_address_of_the_destinations_family_counts() -> None:
     six = policy(
         "six", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"from": [{"ipBlock": {"cidr": "fd44::/64"}}]}]
     )
-    verdicts = Verdicts(World(pods=(web, DB_1), policies=(six,)))
+    verdicts = PolicyVerdicts(World(pods=(web, DB_1), policies=(six,)))
     db = verdicts.pod(DB_1)
     assert not verdicts.between(verdicts.pod(web), db, 80, "TCP").allowed
     assert verdicts.between(verdicts.pod(web), msgspec.structs.replace(db, address="fd44::3"), 80, "TCP").allowed
@@ -161,7 +161,7 @@ def test_node_port_source_is_client_or_entry_node() -> None:
         podSelector={"matchLabels": {"app": "db"}},
         ingress=[{"from": [{"ipBlock": {"cidr": "10.89.0.1/32"}}]}],
     )
-    verdicts = Verdicts(facts(outside).world, facts().slices)
+    verdicts = PolicyVerdicts(facts(outside).world, facts().slices)
     found = verdicts.node_port("node-1", Party(address="10.89.0.1"), DB, 30080, "TCP")
     assert found is not None
     assert (found.allowed, found.either) == (True, True)

@@ -17,7 +17,7 @@ _AT = "spec.egress[0].to[0].ipBlock"
     [
         ("10.96.0.0/24", "block-of-services", "10.96.0.0/24 is addresses of Services"),
         ("10.96.0.80/32", "block-of-services", "the address of Service shop/web"),
-        ("10.244.0.2/32", "block-of-one-pod", "pod shop/web today"),
+        ("10.244.0.2/32", "block-of-one-pod", "pod shop/web now"),
     ],
 )
 def test_addresses_that_are_somebody_s(cidr: str, kind: str, text: str) -> None:

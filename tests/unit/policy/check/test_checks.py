@@ -49,7 +49,7 @@ def test_annotations_that_are_misspelled() -> None:
         (
             "unknown-annotation",
             "metadata.annotations[podwire.io/logs]",
-            "there is no such annotation of policies, it has no effect; there are podwire.io/enforced, podwire.io/mode"
+            "unknown annotation, it has no effect; podwire reads podwire.io/enforced, podwire.io/mode"
             ", podwire.io/log, podwire.io/ignore",
         ),
         (

@@ -36,11 +36,11 @@ def test_policies_of_another_kind() -> None:
 @pytest.mark.parametrize(
     ("version", "kind", "instead"),
     [
-        ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "v1alpha2 with tier Admin has taken its place"),
+        ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "v1alpha2 with tier Admin has replaced it"),
         (
             "policy.networking.k8s.io/v1alpha1",
             "BaselineAdminNetworkPolicy",
-            "v1alpha2 with tier Baseline has taken its place",
+            "v1alpha2 with tier Baseline has replaced it",
         ),
         ("extensions/v1beta1", "NetworkPolicy", "podwire reads networking.k8s.io/v1"),
         (

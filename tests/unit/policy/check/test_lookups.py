@@ -51,7 +51,7 @@ def test_all_but_private_addresses() -> None:
 def test_egress_to_pods_alone() -> None:
     found = said(check, out(_DB))
     assert [each[:2] for each in found] == [("no-dns", "spec.egress")]
-    assert "1 pod (shop/web) may go only where this policy allows" in found[0][2]
+    assert "1 pod (shop/web) may connect only where this policy allows" in found[0][2]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def cluster(name: str, action: str, peers: str = _FROM_PRESS, more: str = "", re
 def test_accept_and_deny() -> None:
     found = said(check, cluster("a", "Accept"), cluster("b", "Deny", "[{namespaces: {}}]"))
     assert [each[:2] for each in found] == [("equal-priority", "spec.ingress[0]")]
-    assert "podwire: a first, by its name" in found[0][2]
+    assert "podwire evaluates a first, by name" in found[0][2]
 
 
 def test_no_contradiction() -> None:

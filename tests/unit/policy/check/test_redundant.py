@@ -11,7 +11,7 @@ _ALL = "{from: [{podSelector: {}}]}"
 
 def test_a_rule_that_another_one_covers() -> None:
     found = said(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
-    assert found == [("covered", "spec.ingress[0]", "spec.ingress[1] allows all of it anyway")]
+    assert found == [("covered", "spec.ingress[0]", "spec.ingress[1] allows the same connections")]
 
 
 def test_of_two_equal_rules_the_second_is_superfluous() -> None:
@@ -20,7 +20,7 @@ def test_of_two_equal_rules_the_second_is_superfluous() -> None:
     one, other = (policy(f"shop/{name}", f"podSelector: {{}}, ingress: [{_WEB}]") for name in "ab")
     found = list(check(index(one, other)))
     assert [(each.name, each.text) for each in found] == [
-        ("shop/b", "spec.ingress[0] of shop/a allows all of it anyway")
+        ("shop/b", "spec.ingress[0] of shop/a allows the same connections")
     ]
 
 
@@ -42,7 +42,7 @@ def test_a_rule_that_is_never_reached() -> None:
     shadowed = policy("p", f"ingress: [{rule('Deny')}, {rule('Accept', 'namespaces: {}', _TCP_1)}]")
     found = list(check(index(shadowed)))
     assert [(each.id, each.field, each.severity) for each in found] == [("never-reached", "spec.ingress[1]", WARNING)]
-    assert "spec.ingress[0] denies all of it before" in found[0].text
+    assert "spec.ingress[0] denies the same connections before" in found[0].text
     same = policy("p", f"ingress: [{rule('Deny')}, {rule('Deny', 'namespaces: {}', _TCP_1)}]")
     assert [each.severity for each in check(index(same))] == [NOTE]
     assert ids(check, policy("p", f"ingress: [{rule('Accept', ports=_TCP_1)}, {rule('Deny')}]")) == []

@@ -21,7 +21,10 @@ from podwire.policy.check.unmatched import check
             "of those with tier=front, no pod of namespace shop has app=db; values of app there are web (1)",
         ),
         ("matchExpressions: [{key: app, operator: DoesNotExist}]", "no pod of namespace shop is without a label app"),
-        ("matchLabels: {a: b, c: d}", "no pod of namespace shop has all of it: a=b matches no pod, c=d matches no pod"),
+        (
+            "matchLabels: {a: b, c: d}",
+            "no pod of namespace shop matches all terms: a=b matches no pod, c=d matches no pod",
+        ),
     ],
 )
 def test_a_policy_that_selects_nobody(selector: str, reason: str) -> None:

@@ -9,7 +9,7 @@ from tests.cases.random_policies import RandomPolicies
 
 from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
-from podwire.policy.diff.compare import OTHER, Change, Comparison, Difference, Peers, compare
+from podwire.policy.diff.compare import OTHER, ClusterComparison, Peers, PortChange, VerdictDifference, compare
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
 from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
 
@@ -20,7 +20,7 @@ FIRST = int(os.environ.get("SEED", "0"))
 class Looked:
     """What a comparison says, by names of ends."""
 
-    def __init__(self, found: Comparison) -> None:
+    def __init__(self, found: ClusterComparison) -> None:
         self.found = found
         self.outside = {
             (group.family, name): group
@@ -29,7 +29,7 @@ class Looked:
             for name in group.names
         }
 
-    def change(self, source: Party, destination: Party, protocol: str, port: int) -> Change | None:
+    def change(self, source: Party, destination: Party, protocol: str, port: int) -> PortChange | None:
         """The change that a connection has; None: the verdict stays."""
         family = 6 if ":" in source.address else 4
         found = [
@@ -42,7 +42,7 @@ class Looked:
         assert len(found) < 2, "each pair is told once"
         return found[0] if found else None
 
-    def has(self, difference: Difference, source: Party, destination: Party) -> bool:
+    def has(self, difference: VerdictDifference, source: Party, destination: Party) -> bool:
         own = {source.pod is None, destination.pod is None} == {True, False} and bool(source.node)
         own = own and source.node == destination.node
         if own != difference.own_node:

@@ -3,16 +3,16 @@
 import msgspec
 from tests.unit.policy.diff.worlds import CLUSTER, world
 
-from podwire.policy.diff.compare import Change, Difference, Reason, compare
+from podwire.policy.diff.compare import DecidingRule, PortChange, VerdictDifference, compare
 
 DB = "podSelector: {matchLabels: {app: db}}"
 
 
-def only(difference: Difference) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+def only(difference: VerdictDifference) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     return [each.names for each in difference.sources], [each.names for each in difference.destinations]
 
 
-def ports(changes: tuple[Change, ...]) -> list[tuple[str, int, int, bool]]:
+def ports(changes: tuple[PortChange, ...]) -> list[tuple[str, int, int, bool]]:
     return [(change.protocol, change.first, change.last, change.after.allowed) for change in changes]
 
 
@@ -33,8 +33,8 @@ def test_a_range_of_ports() -> None:
     assert difference.families == (4, 6)
     assert ports(difference.changes) == [("TCP", 80, 84, False), ("TCP", 91, 95, True)]
     gone, come = difference.changes
-    assert gone.before.reasons == (Reason(direction="Ingress", policy="shop/db", rule=0),)
-    assert gone.after.reasons == (Reason(direction="Ingress", isolated_by=("shop/db",)),)
+    assert gone.before.reasons == (DecidingRule(direction="Ingress", policy="shop/db", rule=0),)
+    assert gone.after.reasons == (DecidingRule(direction="Ingress", isolated_by=("shop/db",)),)
     assert come.before.reasons == gone.after.reasons
 
 

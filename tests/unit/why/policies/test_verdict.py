@@ -8,7 +8,7 @@ import yaml
 from tests.cases.policy_table import Case, read_cases
 
 from podwire.local.manifests import parse_manifests
-from podwire.local.offline.cluster import Described, describe_manifests
+from podwire.local.offline.cluster import DescribedCluster, describe_manifests
 from podwire.policy.evaluate import Connection, EvaluationOptions
 from podwire.why.answer import DirectionVerdict, PolicyVerdict
 from podwire.why.explain import explain_connection
@@ -102,7 +102,7 @@ spec:
 START = WORLD.count("\n") + 1
 
 
-def described(text: str) -> Described:
+def described(text: str) -> DescribedCluster:
     return describe_manifests(parse_manifests(WORLD + text, "p.yaml"))
 
 
