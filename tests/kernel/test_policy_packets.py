@@ -15,8 +15,7 @@ from tests.cases.policy_table import Case, read_cases
 from tests.kernel.policy_namespaces import FACTS, World, failures_of, load, path
 
 from podwire.kernel.features import Features
-from podwire.model.meta import key_of
-from podwire.policy.compile import Compiler
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.modes import open_dataplane
 from podwire.policy.registry import DATAPLANES, FEATURES
@@ -60,20 +59,7 @@ def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
 
 def compilers(case: Case) -> dict[str, Compiler]:
     """The compiler of each node for a case."""
-    made = {node: Compiler(node, own_node_egress=case.own_node_egress) for node in FACTS}
-    for compiler in made.values():
-        for each in case.world.namespaces:
-            compiler.set_namespace(each.metadata.name, each.metadata.labels)
-        for node in case.world.nodes:
-            compiler.set_node(node.metadata.name, node)
-        for pod in case.world.pods:
-            compiler.set_pod(key_of(pod.metadata), pod)
-        for policy in case.world.policies:
-            compiler.set_policy(key_of(policy.metadata), policy)
-        for cluster_policy in case.world.cluster_policies:
-            compiler.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
-        compiler.flush()
-    return made
+    return {node: compile_world(case.world, node, own_node_egress=case.own_node_egress) for node in FACTS}
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name, marks=marks_of(case)) for case in CASES])

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from tests.cases.policy_table import Case
 from tests.unit.policy.dataplanes.nftables.test_contents import device
-from tests.unit.policy.test_compile import CASES, filled
+from tests.unit.policy.test_compile import CASES
 from tests.unit.policy.test_packet_table import POD_RANGES
 from tests.unit.why.policies.test_explainer import Nodes, answered
 
 from podwire.dataplane.tracing import trace_held
 from podwire.kernel import netns
+from podwire.policy.compile import compile_world
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.modes import open_dataplane
 from podwire.policy.registry import TRACERS
@@ -47,7 +48,7 @@ class KernelRules(Nodes):
         self.mode, self.places = mode, places
         self.planes = {node: open_dataplane(mode, self.facts(node), places[node]) for node in NODES}
         for node, plane in self.planes.items():
-            compiler = filled(case.world, node, own_node_egress=case.own_node_egress)
+            compiler = compile_world(case.world, node, own_node_egress=case.own_node_egress)
             plane.load(compiler, {key: device(key) for key in compiler.pods}, self.facts(node))
 
     def facts(self, node: str) -> PolicyFacts:
@@ -58,7 +59,7 @@ class KernelRules(Nodes):
         seam = open_tracing(self.mode)
         assert seam is not None
         machine = Machine(addresses=frozenset(self.facts(node).addresses))
-        compiler = filled(self.world, node, own_node_egress=self.own_node_egress)
+        compiler = compile_world(self.world, node, own_node_egress=self.own_node_egress)
         devices = {key: device(key) for key in compiler.pods}
         planned = seam.planned(compiler, devices, self.facts(node), machine)
         held = trace_held(seam, self.places[node], machine)

@@ -1,5 +1,7 @@
 """The objects of a cluster that verdicts about packets depend on, and the pod or node behind an address (pure)."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses, pods_by_address
@@ -51,13 +53,18 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     def party(self, address: str) -> Party:
         """The pod or node that owns an address, as an end of a connection."""
-        found = pods_by_address(self.pods).get(address)
-        if found is not None:
-            return Party(address=address, node=found.spec.node_name, pod=found)
-        for node in self.nodes:
-            if address in node.addresses:
-                return Party(address=address, node=node.metadata.name)
-            also = pod_side_addresses(node).get(address)
-            if also is not None:
-                return Party(address=address, node=node.metadata.name, also=also)
-        return Party(address=address)
+        return party_at(address, self.pods, self.nodes)
+
+
+def party_at(address: str, pods: Iterable[Pod], nodes: Iterable[Node]) -> Party:
+    """Which of some pods and nodes owns an address, as an end of a connection."""
+    pod = pods_by_address(pods).get(address)
+    if pod is not None:
+        return Party(address=address, node=pod.spec.node_name, pod=pod)
+    for node in nodes:
+        if address in node.addresses:
+            return Party(address=address, node=node.metadata.name)
+        also = pod_side_addresses(node).get(address)
+        if also is not None:
+            return Party(address=address, node=node.metadata.name, also=also)
+    return Party(address=address)

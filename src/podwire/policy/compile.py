@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from podwire.cluster.addresses import owns_addresses, pod_side_addresses, precedence
-from podwire.cluster.world import Party
+from podwire.cluster.world import Party, World
+from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
@@ -350,6 +351,23 @@ class Compiler:
     def _node_selectors(self) -> set[str]:
         cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
         return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
+
+
+def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:
+    """The compiler of a node that was given all objects of ``world``; nothing is left to flush."""
+    compiler = Compiler(node, own_node_egress=own_node_egress)
+    for namespace in world.namespaces:
+        compiler.set_namespace(namespace.metadata.name, namespace.metadata.labels)
+    for known in world.nodes:
+        compiler.set_node(known.metadata.name, known)
+    for pod in world.pods:
+        compiler.set_pod(key_of(pod.metadata), pod)
+    for policy in world.policies:
+        compiler.set_policy(key_of(policy.metadata), policy)
+    for cluster_policy in world.cluster_policies:
+        compiler.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
+    compiler.flush()
+    return compiler
 
 
 def _logged(isolating: Iterable[CompiledPolicy]) -> str:

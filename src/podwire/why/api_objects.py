@@ -5,7 +5,6 @@ their Service, pods by name or address, the policies of the namespaces of these 
 address (a node port, a load balancer's) costs a list of all Services.
 """
 
-from collections.abc import Iterable
 from typing import TypeVar
 
 from podwire.cluster.world import World
@@ -70,9 +69,12 @@ class ApiObjects:
         """A pod by its name."""
         return await self._get(PODS, namespace, name)
 
-    async def pod_at(self, address: str) -> Pod | None:
-        """The pod with an address."""
-        return next((pod for pod in await self._at(address) if not pod.spec.host_network), None)
+    async def pods_at(self, address: str) -> tuple[Pod, ...]:
+        """The pods that list an address, those in the host network among them."""
+        pods = (await self._client.list(PODS, field_selector=f"status.podIP={address}")).items
+        if not pods and ":" in address:
+            pods = (await self._client.list(PODS)).items
+        return tuple(pod for pod in pods if address in pod.addresses)
 
     async def nodes(self) -> tuple[Node, ...]:
         """All nodes."""
@@ -118,12 +120,5 @@ class ApiObjects:
                 if pod is not None:
                     found[key] = pod
         for address in addresses:
-            found |= {key_of(pod.metadata): pod for pod in await self._at(address)}
+            found |= {key_of(pod.metadata): pod for pod in await self.pods_at(address)}
         return tuple(found.values())
-
-    async def _at(self, address: str) -> Iterable[Pod]:
-        """The pods with an address, those in the host network among them."""
-        found = (await self._client.list(PODS, field_selector=f"status.podIP={address}")).items
-        if not found and ":" in address:
-            found = (await self._client.list(PODS)).items
-        return (pod for pod in found if address in pod.addresses)

@@ -41,8 +41,8 @@ class Objects(Protocol):
         """A pod by its name."""
         ...
 
-    async def pod_at(self, address: str) -> Pod | None:
-        """The pod with an address of its own, not one in the host network."""
+    async def pods_at(self, address: str) -> tuple[Pod, ...]:
+        """The pods that list an address in their status, also those that do not own the address."""
         ...
 
     async def nodes(self) -> tuple[Node, ...]:
@@ -105,9 +105,9 @@ class Collection:
         """A pod by its name."""
         return _named(self._world.pods, namespace, name)
 
-    async def pod_at(self, address: str) -> Pod | None:
-        """The pod with an address."""
-        return next((p for p in self._world.pods if address in p.addresses and not p.spec.host_network), None)
+    async def pods_at(self, address: str) -> tuple[Pod, ...]:
+        """The pods that list an address."""
+        return tuple(pod for pod in self._world.pods if address in pod.addresses)
 
     async def nodes(self) -> tuple[Node, ...]:
         """All nodes."""

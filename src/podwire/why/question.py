@@ -9,6 +9,7 @@ from ipaddress import ip_address
 
 import msgspec
 
+from podwire.cluster.world import party_at
 from podwire.errors import ClusterError, ConfigError
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -114,12 +115,11 @@ class _Resolver:
         return Client(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
 
     async def _of_address(self, address: str) -> Client:
-        for node in self.nodes.values():
-            if address in node.internal_ips:
-                return msgspec.structs.replace(_of_node(node), addresses=(address,))
-        pod = await self.objects.pod_at(address)
-        if pod is not None:
-            return msgspec.structs.replace(self._of_pod(pod), addresses=(address,))
+        party = party_at(address, await self.objects.pods_at(address), self.nodes.values())
+        if party.pod is not None:
+            return msgspec.structs.replace(self._of_pod(party.pod), addresses=(address,))
+        if party.node:
+            return msgspec.structs.replace(_of_node(self.nodes[party.node]), addresses=(address,))
         return Client(ConnectionEnd(kind="External"), (address,))
 
     def node(self, name: str, argument: str) -> Node:

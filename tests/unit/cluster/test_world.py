@@ -11,7 +11,7 @@ from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.model.pod import Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.compile import Compiler
+from podwire.policy.compile import compile_world
 from podwire.policy.evaluate import Connection, evaluate
 
 CASES = {case.name: case for case in read_cases(Path(__file__).parents[2] / "cases/policies")}
@@ -93,10 +93,6 @@ def test_ip_block_of_a_node_includes_its_tunnel_address() -> None:
         ends = world.party("10.180.1.1"), world.party("10.180.0.2")
         wanted = Connection(source=ends[0], destination=ends[1], protocol="TCP", port=80)
         assert evaluate(world, wanted).allowed == allowed, blocks
-        made = Compiler("n1")
-        made.set_node("n2", node)
-        made.set_pod("shop/db", here)
-        made.set_policy("shop/in", policy)
-        made.flush()
+        made = compile_world(world, "n1")
         (profile,) = made.profiles.values()
         assert profile.at("10.180.1.1").ruling("TCP", 80).accept == allowed, blocks

@@ -15,27 +15,11 @@ from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, EvaluationOptions, decide
 
 FOLDER = Path(__file__).parents[2] / "cases/policies"
 CASES = read_cases(FOLDER)
-
-
-def filled(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:
-    made = Compiler(node, own_node_egress=own_node_egress)
-    for each in world.namespaces:
-        made.set_namespace(each.metadata.name, each.metadata.labels)
-    for known in world.nodes:
-        made.set_node(known.metadata.name, known)
-    for pod in world.pods:
-        made.set_pod(key_of(pod.metadata), pod)
-    for policy in world.policies:
-        made.set_policy(key_of(policy.metadata), policy)
-    for cluster_policy in world.cluster_policies:
-        made.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
-    made.flush()
-    return made
 
 
 Found = tuple[bool, str, int, tuple[str, ...], int]
@@ -77,7 +61,7 @@ def agree(world: World, compilers: dict[str, Compiler], connection: Connection, 
 def test_the_packet_table(case: Case) -> None:
     rules = EvaluationOptions(own_node_egress=case.own_node_egress)
     compilers = {
-        node.metadata.name: filled(case.world, node.metadata.name, own_node_egress=case.own_node_egress)
+        node.metadata.name: compile_world(case.world, node.metadata.name, own_node_egress=case.own_node_egress)
         for node in case.world.nodes
     }
     for check in case.checks:
@@ -91,7 +75,7 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.world = parse_case({"name": "", "checks": []}, yaml.load(_base(), yaml.CSafeLoader)).world
-        self.compilers = {name: filled(self.world, name) for name in ("n1", "n2")}
+        self.compilers = {name: compile_world(self.world, name) for name in ("n1", "n2")}
 
     def selector(self) -> dict[str, Any]:
         pick = self.random.choice
@@ -318,7 +302,7 @@ def test_incremental_compile_equals_full_compile_and_reports_changes(seed: int) 
         chaos.change()
         for name, compiler in chaos.compilers.items():
             follow(mirror[name], compiler, compiler.flush())
-            fresh = copy(filled(chaos.world, name))
+            fresh = copy(compile_world(chaos.world, name))
             assert copy(compiler) == fresh
             assert mirror[name] == fresh
             assert not compiler.flush()
@@ -359,7 +343,7 @@ def test_pods_with_the_same_policies_share_a_profile() -> None:
     twin = next(pod for pod in case.world.pods if key_of(pod.metadata) == "shop/db")
     meta = msgspec.structs.replace(twin.metadata, name="db-2")
     status = msgspec.structs.replace(twin.status, pod_ip="10.180.0.9", pod_ips=())
-    compiler = filled(case.world, "n1")
+    compiler = compile_world(case.world, "n1")
     before = len(compiler.profiles)
     compiler.set_pod("shop/db-2", msgspec.structs.replace(twin, metadata=meta, status=status))
     delta = compiler.flush()
@@ -369,7 +353,7 @@ def test_pods_with_the_same_policies_share_a_profile() -> None:
 
 
 def test_labels_of_pods_that_are_gone_do_not_pile_up() -> None:
-    compiler = filled(CASES[0].world, "n1")
+    compiler = compile_world(CASES[0].world, "n1")
     compiler.set_policy("shop/a", msgspec.convert({"metadata": {"name": "a", "namespace": "shop"}}, NetworkPolicy))
     job = next(pod for pod in CASES[0].world.pods if key_of(pod.metadata) == "shop/web")
     for number in range(1000):
@@ -381,7 +365,7 @@ def test_labels_of_pods_that_are_gone_do_not_pile_up() -> None:
 
 def test_labels_count_from_the_moment_that_a_policy_mentions_them() -> None:
     case = next(each for each in CASES if each.name == "without a policy everything passes")
-    compiler = filled(case.world, "n1")
+    compiler = compile_world(case.world, "n1")
     web = next(pod for pod in case.world.pods if key_of(pod.metadata) == "shop/web")
     for number in (0, 1):
         labels = {"app": "web", "pod-name": f"web-{number}"}

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from tests.unit.policy.test_compile import CASES, filled
+from tests.unit.policy.test_compile import CASES
 
-from podwire.policy.compile import PodProfiles, PolicyDelta
+from podwire.policy.compile import PodProfiles, PolicyDelta, compile_world
 from podwire.policy.contents import follow
 from podwire.policy.profile import Profile, ProfileKey
 
@@ -26,7 +26,7 @@ class Contents:
 
 
 def test_profiles_are_added_before_their_pods_and_removed_after() -> None:
-    compiler = filled(CASES[0].world, "n1")
+    compiler = compile_world(CASES[0].world, "n1")
     first, *others = compiler.pods
     contents = Contents()
     follow(contents, compiler, compiler.everything(), {first: "veth1"})
@@ -39,7 +39,7 @@ def test_profiles_are_added_before_their_pods_and_removed_after() -> None:
 
 
 def test_everything_is_what_a_compiler_has() -> None:
-    compiler = filled(CASES[0].world, "n1")
+    compiler = compile_world(CASES[0].world, "n1")
     delta = compiler.everything()
     assert delta.pods == dict(compiler.pods)
     assert (delta.made, delta.ended) == (set(compiler.profiles), set())

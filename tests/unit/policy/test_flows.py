@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 from tests.fakes.clock import FakeClock
-from tests.unit.policy.test_compile import CASES, filled
+from tests.unit.policy.test_compile import CASES
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.conntrack import Ends, Flow
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.flows import FlowKeeper, Losses, Verdicts, verdicts
 
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
@@ -41,7 +41,7 @@ class Followed:
     """A compiler and what its changes take away."""
 
     def __init__(self, *policies: NetworkPolicy) -> None:
-        self.compiler = filled(OPEN.world, "n1")
+        self.compiler = compile_world(OPEN.world, "n1")
         self.losses = Losses(self.compiler)
         self.put(*policies)
         self.losses.follow(PolicyDelta(pods=dict(self.compiler.pods)))
@@ -166,7 +166,7 @@ def test_ports_and_directions_are_looked_at() -> None:
 
 
 def test_node_is_source_by_every_address_destination_by_known_ones() -> None:
-    compiler = filled(OPEN.world, "n1", own_node_egress=False)
+    compiler = compile_world(OPEN.world, "n1", own_node_egress=False)
     for each in (policy("in", **of("db")), policy("out", **of("db", policyTypes=["Egress"]))):
         compiler.set_policy(f"shop/{each.metadata.name}", each)
     compiler.flush()

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.policy.test_compile import compiled, filled, ruling_of, sides
+from tests.unit.policy.test_compile import compiled, ruling_of, sides
 
 from podwire.cluster.world import Party, World
 from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.compile import compile_world
 from podwire.policy.evaluate import Connection, EvaluationOptions, decide
 
 PODS, POLICIES, CLUSTER_POLICIES, NAMESPACES, NODES = 10_000, 1_000, 10, 50, 200
@@ -36,7 +37,7 @@ class Large:
             policies=tuple(self.policies),
             cluster_policies=tuple(self.cluster_policy(number) for number in range(CLUSTER_POLICIES)),
         )
-        self.compiler = filled(self.world, "n0")
+        self.compiler = compile_world(self.world, "n0")
 
     def pod(self, number: int) -> Pod:
         app = number // NAMESPACES % 12

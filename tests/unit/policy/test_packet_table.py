@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 import pytest
 from tests.cases.policy_table import Case
 from tests.unit.policy.dataplanes.nftables.test_contents import device, fresh
-from tests.unit.policy.test_compile import CASES, Chaos, filled
+from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.cluster.world import Party, World
+from podwire.policy.compile import compile_world
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.evaluate import Connection, evaluate
 from podwire.trace import nft
@@ -20,7 +21,7 @@ POD_RANGES = {"n1": ("10.180.0.0/24", "fd18::/64"), "n2": ("10.180.1.0/24", "fd1
 
 def nftables(world: World, node: str, *, own_node_egress: bool = True) -> Verdict:
     addresses = next(each for each in world.nodes if each.metadata.name == node).internal_ips
-    compiler = filled(world, node, own_node_egress=own_node_egress)
+    compiler = compile_world(world, node, own_node_egress=own_node_egress)
     tables = []
     for index, family in enumerate(("ip", "ip6")):
         layout = TableLayout(

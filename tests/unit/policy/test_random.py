@@ -11,10 +11,10 @@ import pytest
 from tests.cases.policy_table import read_cases
 from tests.cases.random_policies import RandomPolicies
 from tests.unit.policy.dataplanes.nftables.test_contents import device
-from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, Verdict, passes
 
 from podwire.cluster.world import World
+from podwire.policy.compile import compile_world
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.evaluate import EvaluationOptions, evaluate
 from podwire.policy.registry import DATAPLANES
@@ -32,7 +32,7 @@ def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Ver
     seam = open_tracing(name)
     assert seam is not None, "every data plane can be traced"
     addresses = next(each for each in world.nodes if each.metadata.name == node).internal_ips
-    compiler = filled(world, node, own_node_egress=own_node_egress)
+    compiler = compile_world(world, node, own_node_egress=own_node_egress)
     devices = {key: device(key) for key in compiler.pods}
     facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=addresses)
     tracer = seam.planned(compiler, devices, facts, Machine(addresses=frozenset(addresses)))

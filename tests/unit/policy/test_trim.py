@@ -1,10 +1,11 @@
 """Trimmed pods: policies see the same in them, and what they have in common is there once."""
 
 from msgspec.structs import replace
-from tests.unit.policy.test_compile import CASES, filled
+from tests.unit.policy.test_compile import CASES
 
 from podwire.model.meta import key_of
 from podwire.model.pod import Container, ContainerPort, Pod
+from podwire.policy.compile import compile_world
 from podwire.policy.trim import trim_pod
 
 WORLD = CASES[0].world
@@ -14,7 +15,7 @@ def test_policies_make_the_same_of_trimmed_pods() -> None:
     for case in CASES:
         trimmed = replace(case.world, pods=tuple(trim_pod(pod) for pod in case.world.pods))
         for node in ("n1", "n2"):
-            one, other = filled(case.world, node), filled(trimmed, node)
+            one, other = compile_world(case.world, node), compile_world(trimmed, node)
             assert one.pods == other.pods
             for key, profile in one.profiles.items():
                 assert profile.hosts == other.profiles[key].hosts

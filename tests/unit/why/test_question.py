@@ -363,3 +363,18 @@ def test_a_service_that_is_left_to_another_proxy() -> None:
     found = explained(TypedQuestion(source="client", target="svc/shop/web"), Collection(services=(other,), world=world))
     assert found.outcome == "untouched"
     assert "another proxy" in found.notes[0]
+
+
+def test_an_address_is_that_of_the_running_pod() -> None:
+    ended = pod("shop/job-1", "node-1", "10.244.2.9")
+    ended = msgspec.structs.replace(ended, status=msgspec.structs.replace(ended.status, phase="Succeeded"))
+    world = World(nodes=(node("node-1", "192.168.0.1"), node("node-2", "192.168.0.2")),
+                  pods=(ended, pod("shop/new-1", "node-2", "10.244.2.9")))  # fmt: skip
+    for address, name, first in (
+        ("10.244.2.9", "shop/new-1", "node-2"),
+        ("10.244.1.1", "node-1", "node-1"),
+        ("192.168.0.2", "node-2", "node-2"),
+    ):
+        asked = TypedQuestion(source=address, target="203.0.113.4", port="80")
+        question = asyncio.run(resolve_question(asked, Collection(world=world)))
+        assert (question.source.name, question.node.metadata.name) == (name, first)

@@ -17,7 +17,7 @@ from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.policy.bridges.tracing import BridgeTracer, planned, read
-from podwire.policy.compile import Compiler
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import AUTO, TRACERS
 from podwire.policy.settings import ENCAPSULATION_PORTS
@@ -77,7 +77,7 @@ class PolicyReader:
         tracing = open_tracing(mode)
         if tracing is None:
             return PolicyRules(mode=mode)
-        compiler = self._compiler(access)
+        compiler = compile_world(self._world, self._name, own_node_egress=access.policies.own_node_egress)
         planned = tracing.planned(compiler, self._devices(node), self._facts(access, node), machine)
         rules = PolicyRules(mode=mode, planned=planned, held=held, reads=network is not None)
         return self._past_bridges(access, compiler, rules, machine) if network is not None else rules
@@ -106,23 +106,6 @@ class PolicyReader:
         for pod in self._world.pods:
             if pod.spec.node_name == self._name and owns_addresses(pod):
                 yield key_of(pod.metadata), pod
-
-    def _compiler(self, access: NodeAccess) -> Compiler:
-        """The policies of the question's pods, as the node compiles them."""
-        world = self._world
-        made = Compiler(self._name, own_node_egress=access.policies.own_node_egress)
-        for namespace in world.namespaces:
-            made.set_namespace(namespace.metadata.name, namespace.metadata.labels)
-        for one in world.nodes:
-            made.set_node(one.metadata.name, one)
-        for pod in world.pods:
-            made.set_pod(key_of(pod.metadata), pod)
-        for policy in world.policies:
-            made.set_policy(key_of(policy.metadata), policy)
-        for cluster_policy in world.cluster_policies:
-            made.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
-        made.flush()
-        return made
 
     def _facts(self, access: NodeAccess, node: Node) -> PolicyFacts:
         """What the agent of a node tells its data plane."""

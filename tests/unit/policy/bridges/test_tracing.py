@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 from tests.cases.policy_table import read_cases
-from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES
 
 from podwire.cluster.world import World
 from podwire.policy.bridges.tracing import BridgePorts, BridgeTracer, planned
-from podwire.policy.compile import Compiler
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.nftables import tracing
 from podwire.policy.foreign.locate import PodLink
@@ -33,7 +32,7 @@ def bridges(places: dict[str, PodLink] = PLACES, *, seen: bool = True) -> Bridge
 
 
 def rules(world: World, there: BridgePorts) -> BridgeTracer:
-    compiler: Compiler = filled(world, "n1")
+    compiler: Compiler = compile_world(world, "n1")
     facts = PolicyFacts(pod_ranges=POD_RANGES["n1"], addresses=("192.168.99.1",), bridges=("cni0",))
     devices = {key: "cni0" if key in PODS else "veth9" for key in compiler.pods}
     plane = tracing.planned(compiler, devices, facts, MACHINE)

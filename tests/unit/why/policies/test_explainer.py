@@ -8,13 +8,12 @@ from msgspec.structs import replace
 from tests.cases.policy_table import Case, read_cases
 from tests.fakes.clock import FakeClock
 from tests.unit.policy.dataplanes.nftables.test_contents import device
-from tests.unit.policy.test_compile import filled
 from tests.unit.policy.test_packet_table import POD_RANGES, device_of
 
 from podwire.cluster.world import World
 from podwire.model.meta import ObjectMeta
 from podwire.model.policy import EgressRule, IPBlock, NetworkPolicy, NetworkPolicySpec, PolicyPeer
-from podwire.policy.compile import Compiler
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import TRACERS
 from podwire.policy.settings import PolicySettings
@@ -65,7 +64,7 @@ class Nodes(NodeKernels):
         machine = Machine(addresses=frozenset(found.internal_ips))
 
         def compiled(world: World) -> Compiler:
-            return filled(world, node, own_node_egress=self.own_node_egress)
+            return compile_world(world, node, own_node_egress=self.own_node_egress)
 
         devices = {key: device(key) for key in compiled(self.world).pods}
         planned = seam.planned(compiled(self.world), devices, facts, machine)

@@ -4,10 +4,10 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.policy.test_compile import CASES, Chaos, filled
+from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.errors import KernelError
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
@@ -178,7 +178,7 @@ def test_a_restart_into_another_world(seed: int) -> None:
 def test_nothing_is_left_of_policies_that_are_gone() -> None:
     layout = LAYOUTS["ip"]
     for case in random.Random(1).sample(CASES, 10):
-        compiler, kernel = filled(case.world, "n1"), Kernel()
+        compiler, kernel = compile_world(case.world, "n1"), Kernel()
         contents = fresh(layout, compiler)
         kernel.take(contents.loaded(kernel.saved, kernel.held()))
         for policy in case.world.policies:
@@ -193,7 +193,7 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
 
 
 def test_what_is_not_as_it_should_be_is_seen() -> None:
-    contents, kernel = fresh(LAYOUTS["ip"], filled(CASES[0].world, "n1")), Kernel()
+    contents, kernel = fresh(LAYOUTS["ip"], compile_world(CASES[0].world, "n1")), Kernel()
     kernel.take(contents.loaded(kernel.saved, kernel.held()))
     sizes = {name: len(elements) for name, elements in kernel.elements.items()}
     assert not contents.differs(kernel.saved, sizes | {"other": 5})
@@ -211,7 +211,7 @@ def test_a_node_without_pods_has_rules_too() -> None:
 def test_one_more_peer_costs_one_element() -> None:
     case = next(case for case in CASES if case.name == "a policy without rules isolates")
     policy = next(each for each in CASES if each.name.startswith("pods of the policy's")).world.policies[0]
-    compiler = filled(case.world, "n1")
+    compiler = compile_world(case.world, "n1")
     compiler.set_policy("shop/db", policy)
     compiler.flush()
     contents = fresh(LAYOUTS["ip"], compiler)
@@ -230,7 +230,7 @@ def test_one_more_peer_costs_one_element() -> None:
 
 
 def test_more_devices_than_one_set_takes() -> None:
-    compiler, kernel = filled(CASES[0].world, "n1"), Kernel()
+    compiler, kernel = compile_world(CASES[0].world, "n1"), Kernel()
     contents = fresh(LAYOUTS["ip"], compiler)
     (profiles, *_) = compiler.pods.values()
     for number in range(150):
@@ -250,7 +250,7 @@ def test_more_devices_than_one_set_takes() -> None:
 
 
 def test_new_device_set_is_created_when_the_last_is_full() -> None:
-    compiler, kernel = filled(CASES[0].world, "n1"), Kernel()
+    compiler, kernel = compile_world(CASES[0].world, "n1"), Kernel()
     contents = fresh(LAYOUTS["ip"], compiler)
     kernel.take(contents.loaded(kernel.saved, kernel.held()))
     (profiles, *_) = compiler.pods.values()
@@ -265,7 +265,7 @@ def test_new_device_set_is_created_when_the_last_is_full() -> None:
 
 
 def test_two_pods_with_one_address_are_told_by_their_devices() -> None:
-    compiler, kernel = filled(CASES[0].world, "n1"), Kernel()
+    compiler, kernel = compile_world(CASES[0].world, "n1"), Kernel()
     contents = fresh(LAYOUTS["ip"], compiler)
     profiles = next(iter(compiler.pods.values()))
     shared = replace(profiles, addresses=("10.180.0.77",))
@@ -281,7 +281,7 @@ def test_two_pods_with_one_address_are_told_by_their_devices() -> None:
 
 def test_a_bridge_stands_for_none_of_its_pods() -> None:
     layout, kernel = replace(LAYOUTS["ip"], bridges=("cni0",)), Kernel()
-    compiler = filled(CASES[0].world, "n1")
+    compiler = compile_world(CASES[0].world, "n1")
     contents = Contents(layout, {}, {})
     profiles = next(iter(compiler.pods.values()))
     contents.place("shop/a", "cni0", replace(profiles, addresses=("10.180.0.77",)))
@@ -297,12 +297,12 @@ def test_a_bridge_stands_for_none_of_its_pods() -> None:
 def test_too_few_numbers_are_an_error_that_says_so() -> None:
     case = next(each for each in CASES if each.name == "ports, protocols and ranges")
     with pytest.raises(KernelError, match=r"give policy\.marks more bits"):
-        fresh(replace(LAYOUTS["ip"], marks=MarkBits(0b11)), filled(case.world, "n1"))
+        fresh(replace(LAYOUTS["ip"], marks=MarkBits(0b11)), compile_world(case.world, "n1"))
 
 
 def test_rules_that_are_gone_are_remembered_for_the_log() -> None:
     case = next(each for each in CASES if each.name == "ports, protocols and ranges")
-    compiler = filled(case.world, "n1")
+    compiler = compile_world(case.world, "n1")
     contents = fresh(LAYOUTS["ip"], compiler)
     rules = [chain for chain in contents.rules().chains if chain.startswith(names.RULE)]
     assert rules
@@ -318,7 +318,7 @@ def test_rules_that_are_gone_are_remembered_for_the_log() -> None:
 @pytest.mark.parametrize("guarded", [False, True])
 def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
     layout = replace(LAYOUTS["ip"], encapsulation_ports=(4789,) if guarded else (), cluster_ranges=("10.180.0.0/23",))
-    compiler, kernel = filled(CASES[-1].world, "n1"), Kernel()
+    compiler, kernel = compile_world(CASES[-1].world, "n1"), Kernel()
     contents = fresh(layout, compiler)
     kernel.take(contents.loaded(kernel.saved, kernel.held()))
     for ranges, addresses in (

@@ -4,9 +4,9 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.policy.test_compile import CASES, Chaos, filled
+from tests.unit.policy.test_compile import CASES, Chaos
 
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.settings import LogSettings
@@ -145,7 +145,7 @@ def test_transactions_lead_from_one_state_to_the_next(seed: int, family: str) ->
 def test_nothing_is_left_of_policies_that_are_gone() -> None:
     layout = LAYOUTS["ip"]
     for case in random.Random(1).sample(CASES, 10):
-        compiler = filled(case.world, "n1")
+        compiler = compile_world(case.world, "n1")
         contents = fresh(layout, compiler)
         for policy in case.world.policies:
             compiler.set_policy(f"{policy.metadata.namespace}/{policy.metadata.name}", None)
@@ -158,7 +158,7 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
 def test_one_more_peer_costs_one_element() -> None:
     case = next(case for case in CASES if case.name == "a policy without rules isolates")
     policy = next(each for each in CASES if each.name.startswith("pods of the policy's")).world.policies[0]
-    compiler = filled(case.world, "n1")
+    compiler = compile_world(case.world, "n1")
     compiler.set_policy("shop/db", policy)
     compiler.flush()
     contents = fresh(LAYOUTS["ip"], compiler)
@@ -178,7 +178,7 @@ def test_one_more_peer_costs_one_element() -> None:
 @pytest.mark.parametrize("guarded", [False, True])
 def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
     layout = replace(LAYOUTS["ip"], encapsulation_ports=(4789,) if guarded else (), cluster_ranges=("10.180.0.0/23",))
-    compiler = filled(CASES[-1].world, "n1")
+    compiler = compile_world(CASES[-1].world, "n1")
     contents = fresh(layout, compiler)
     contents.commit()
     kernel = Kernel(contents.table())

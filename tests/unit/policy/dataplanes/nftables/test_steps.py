@@ -2,8 +2,9 @@
 
 import pytest
 from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh
-from tests.unit.policy.test_compile import CASES, Chaos, filled
+from tests.unit.policy.test_compile import CASES, Chaos
 
+from podwire.policy.compile import compile_world
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.steps import steps
 from podwire.state.nft import Table
@@ -35,7 +36,7 @@ def test_chain_and_element_to_it_need_two_transactions(seed: int) -> None:
 
 def test_a_table_that_is_not_there_gets_its_hooks_last() -> None:
     case = next(case for case in CASES if case.name == "ports, protocols and ranges")
-    table = fresh(LAYOUTS["ip"], filled(case.world, "n1")).table()
+    table = fresh(LAYOUTS["ip"], compile_world(case.world, "n1")).table()
     first, second = steps(diff(None, table))
     hooks = [chain.name for chain in table.chains if chain.hook]
     assert all(name in str(second) and f"add chain {name}" not in str(first) for name in hooks)
