@@ -1,1 +1,1 @@
-"""What a container image means on this machine."""
+"""The programs that run for container images on this machine."""

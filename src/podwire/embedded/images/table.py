@@ -1,23 +1,23 @@
-"""What an image means on this machine: a pure table from image and command to a program.
+"""Chooses the program that runs for a container image on this machine. Pure.
 
-No image is ever fetched. A container becomes one of three things:
+No image is ever downloaded. A container runs one of three programs:
 
 * a **command** of this machine, executed in the container's namespaces;
-* an **entry**, a Python function of podwire run without exec (``podwire/dns``);
+* an **entry**, a Python function of podwire that runs without exec (``podwire/dns``);
 * the **stand-in** server (:mod:`podwire.embedded.standin`).
 
-The rules, first match wins:
+The first matching rule decides:
 
-1. An entry of the user's table, by exact name, then by the longest prefix. The name may be written with or
-   without registry, tag and digest. Its command takes the place of the image's entrypoint: the container's
-   ``args`` follow it, and the container's own ``command`` takes its place if that program exists here.
-2. ``podwire/<entry>``.
+1. A rule of the user's table, by exact name, then by the longest prefix. The name may be written with or without
+   registry, tag and digest. The rule's command replaces the image's entrypoint: the container's ``args`` follow it. The
+   container's own ``command`` replaces the rule's command if that program exists on this machine.
+2. ``podwire/<entry>`` runs the entry.
 3. An image of general tools (the list ``TOOL_IMAGES``: busybox, alpine, curl, python, ...) runs the container's
-   ``command`` and ``args``, or what the image would run by itself, if that program exists here.
-4. Everything else is the stand-in, on the declared ports; without any, on the well-known ports of the image and
-   those that its probes ask for. In an init container, and in a container without ports of a pod that is not to
-   be restarted always (a Job), it logs this and ends with status 0 at once, so that a waiting pod or Job
-   can continue.
+   ``command`` and ``args``, or the image's default command, if that program exists on this machine.
+4. All other images run the stand-in. It listens on the declared ports; when no port is declared, on the well-known
+   ports of the image and on the ports of its probes. In an init container, and in a container without ports whose pod
+   is not always restarted (a Job), the stand-in writes a log line and ends at once with status 0, so that a waiting pod
+   or Job can continue.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +42,7 @@ TOOL_IMAGES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "toolbox": ((), ("sh",)),
     "buildpack-deps": ((), ("bash",)),
 }
-"""Images that hold tools rather than a server, by the last part of their name."""
+"""Images with tools and no server, by the last part of their name."""
 
 SERVER_PORTS: Mapping[str, tuple[int, ...]] = {
     "nginx": (80,), "httpd": (80,), "caddy": (80,), "traefik": (80,), "haproxy": (80,), "wordpress": (80,),
@@ -52,13 +52,13 @@ SERVER_PORTS: Mapping[str, tuple[int, ...]] = {
     "grafana": (3000,), "prometheus": (9090,), "minio": (9000,), "whoami": (80,), "httpbin": (80,),
     "echoserver": (8080,), "agnhost": (8080,), "tomcat": (8080,), "jetty": (8080,), "registry": (5000,),
 }  # fmt: skip
-"""TCP ports that well-known servers listen on, for manifests that do not declare them."""
+"""The TCP ports of well-known servers, for manifests that declare no ports."""
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ImageRule(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the user's table: exactly one of ``name`` and ``prefix``."""
+    """One rule of the user's table; it has either ``name`` or ``prefix``."""
 
     command: tuple[str, ...]
     name: str = ""
@@ -68,7 +68,7 @@ class ImageRule(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ContainerRequest(msgspec.Struct, frozen=True):
-    """What a container asks for; ``may_end`` when it is expected to run to completion."""
+    """The facts of a container that choose its program; ``may_end``: the container may run to completion."""
 
     image: str
     command: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class ContainerRequest(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What runs: ``argv`` of this machine, or a Python ``entry``; ``ports`` are the stand-in's."""
+    """A program: ``argv`` on this machine, or a Python ``entry``; ``ports`` are the ports of the stand-in."""
 
     argv: tuple[str, ...] = ()
     entry: str = ""
@@ -99,7 +99,7 @@ def repository(image: str) -> str:
 
 
 def _names(image: str) -> tuple[str, ...]:
-    """Every spelling under which a user may mean the image, most exact first."""
+    """All names by which a rule may name the image, the most exact first."""
     full = repository(image)
     first, slash, rest = full.partition("/")
     has_registry = bool(slash) and ("." in first or ":" in first or first == "localhost")
@@ -108,7 +108,7 @@ def _names(image: str) -> tuple[str, ...]:
 
 
 def find_rule(image: str, rules: Iterable[ImageRule]) -> ImageRule | None:
-    """The user's entry for an image, or None."""
+    """The user's rule for an image; None when no rule matches."""
     names = _names(image)
     rules = tuple(rules)
     for rule in rules:
@@ -119,29 +119,29 @@ def find_rule(image: str, rules: Iterable[ImageRule]) -> ImageRule | None:
 
 
 def choose(
-    asked: ContainerRequest, rules: Iterable[ImageRule], entries: Iterable[str], exists: Callable[[str], bool]
+    request: ContainerRequest, rules: Iterable[ImageRule], entries: Iterable[str], exists: Callable[[str], bool]
 ) -> Program:
-    """The program of a container; ``exists`` says whether an executable is on this machine."""
-    rule = find_rule(asked.image, rules)
+    """The program of a container; ``exists`` returns whether an executable exists on this machine."""
+    rule = find_rule(request.image, rules)
     if rule is not None:
-        own = asked.command and exists(asked.command[0])
-        argv = (asked.command if own else rule.command) + asked.args
+        own = request.command and exists(request.command[0])
+        argv = (request.command if own else rule.command) + request.args
         return Program(argv=argv, env=rule.env, working_dir=rule.working_dir)
-    *_, last = repository(asked.image).split("/")
-    if "/".join(repository(asked.image).split("/")[-2:]) == f"podwire/{last}" and last in entries:
-        return Program(entry=last) if last != "standin" else _stand_in(asked, last)
+    *_, last = repository(request.image).split("/")
+    if "/".join(repository(request.image).split("/")[-2:]) == f"podwire/{last}" and last in entries:
+        return Program(entry=last) if last != "standin" else _stand_in(request, last)
     if last in TOOL_IMAGES:
         entrypoint, default = TOOL_IMAGES[last]
-        argv = asked.command + asked.args if asked.command else entrypoint + (asked.args or default)
+        argv = request.command + request.args if request.command else entrypoint + (request.args or default)
         if argv and exists(argv[0]):
             return Program(argv=argv)
-    return _stand_in(asked, last)
+    return _stand_in(request, last)
 
 
-def _stand_in(asked: ContainerRequest, last: str) -> Program:
-    ports = asked.ports
+def _stand_in(request: ContainerRequest, last: str) -> Program:
+    ports = request.ports
     if not ports:
-        numbers = dict.fromkeys(SERVER_PORTS.get(last, ()) + asked.probed)
+        numbers = dict.fromkeys(SERVER_PORTS.get(last, ()) + request.probed)
         ports = tuple((number, "TCP") for number in numbers)
-    ends = asked.init or (asked.may_end and not asked.ports)
+    ends = request.init or (request.may_end and not request.ports)
     return Program(entry="standin", ports=() if ends else ports, ends=ends)

@@ -110,8 +110,8 @@ class _Streams:
             self.outputs: tuple[tuple[int, int], ...] = ((self.terminal, _STDOUT),)
         else:
             source, self.input = os.pipe() if options.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
-            out, out_end = _output(wanted=options.stdout)
-            err, err_end = _output(wanted=options.stderr)
+            out, out_end = _output(requested=options.stdout)
+            err, err_end = _output(requested=options.stderr)
             self.theirs = (source, out_end, err_end)
             self.outputs = tuple((fd, channel) for fd, channel in ((out, _STDOUT), (err, _STDERR)) if fd >= 0)
         for fd in {self.input, *(fd for fd, _ in self.outputs)} - {-1}:
@@ -141,9 +141,9 @@ class _Streams:
         self.input, self.terminal, self.outputs = -1, -1, ()
 
 
-def _output(*, wanted: bool) -> tuple[int, int]:
+def _output(*, requested: bool) -> tuple[int, int]:
     """The reading and the writing end of a program's output; -1 and ``/dev/null`` when the client does not want it."""
-    return os.pipe() if wanted else (-1, os.open("/dev/null", os.O_WRONLY))
+    return os.pipe() if requested else (-1, os.open("/dev/null", os.O_WRONLY))
 
 
 class RemoteSession:

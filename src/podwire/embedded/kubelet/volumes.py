@@ -159,8 +159,8 @@ def _downward(definition: Mapping[str, Any], content: Content, mode: int) -> Fil
 
 
 def _safe(path: str) -> str:
-    parts = path.split("/")
-    if not path or path.startswith("/") or ".." in parts or parts[0].startswith(".."):
+    segments = path.split("/")
+    if not path or path.startswith("/") or ".." in segments or segments[0].startswith(".."):
         raise ConfigError("volume", "path", f"{path!r} is not a relative path without ..")
     return path
 

@@ -1,8 +1,8 @@
-"""Chooses the node of a pod: filter, score, choose; or explains why no node fits. Pure.
+"""Chooses the node of a pod by filters and scores, or explains why no node can take the pod. Pure.
 
-Scores are 0 to 100 each, weighted: even spread of one owner's pods (2), room for requests (1), few pods (1),
-preferred node affinity (2), preferred pod affinity (2), soft taints (3), soft spread constraints (2). Equal
-nodes are taken in the order of their names. Cost: 15 us per pod and node.
+Each score is 0 to 100 and has a weight: even spread of one owner's pods (2), free resources (1), few pods (1),
+preferred node affinity (2), preferred pod affinity (2), soft taints (3), soft spread constraints (2). Among nodes with
+equal scores the first by name is chosen. Cost: 15 us per pod and node.
 """
 
 from collections import Counter
@@ -17,14 +17,14 @@ from podwire.model.pod import PodAffinity, PodAffinityTerm, WeightedPodAffinityT
 
 @dataclass(frozen=True, slots=True)
 class SchedulingDecision:
-    """The node chosen, or why there is none."""
+    """The chosen node, or the message why no node can take the pod."""
 
     node: str = ""
     message: str = ""
 
 
 def choose(pod: PodDemand, state: SchedulerState) -> SchedulingDecision:
-    """The best node that can take the pod."""
+    """The best node that can take the pod, or the reasons of all nodes that cannot."""
     if not state.nodes:
         return SchedulingDecision(message="no nodes available to schedule pods")
     constraints = constraints_of(pod, state)
@@ -44,10 +44,10 @@ def choose(pod: PodDemand, state: SchedulerState) -> SchedulingDecision:
 
 
 def explain(refusals: Sequence[NodeRefusal]) -> str:
-    """Kubernetes' sentence about nodes that cannot take a pod."""
+    """The message of Kubernetes' scheduler for nodes that cannot take a pod."""
     total = len(refusals)
-    reasons = Counter(reason for one in refusals for reason in one.reasons)
-    movable = sum(one.movable for one in refusals)
+    reasons = Counter(reason for refusal in refusals for reason in refusal.reasons)
+    movable = sum(refusal.movable for refusal in refusals)
     preemption = Counter(
         {
             "No preemption victims found for incoming pod": movable,
@@ -103,8 +103,9 @@ def _load(pod: PodDemand, node: NodeUsage) -> float:
 
 
 def _soft_taints(pod: PodDemand, node: NodeUsage) -> float:
-    soft = [taint for taint in node.node.spec.taints if taint.effect == "PreferNoSchedule"]
-    return sum(untolerated(pod.pod.spec.tolerations, (one,), ("PreferNoSchedule",)) is not None for one in soft)
+    taints = [taint for taint in node.node.spec.taints if taint.effect == "PreferNoSchedule"]
+    tolerations = pod.pod.spec.tolerations
+    return sum(untolerated(tolerations, (soft_taint,), ("PreferNoSchedule",)) is not None for soft_taint in taints)
 
 
 def _preferred(pod: PodDemand, node: NodeUsage) -> float:
@@ -121,9 +122,9 @@ def _neighbourhood(pod: PodDemand, nodes: Sequence[NodeUsage], state: SchedulerS
     for terms, sign in ((_weighted(affinity.pod_affinity), 1), (_weighted(affinity.pod_anti_affinity), -1)):
         for weighted in terms:
             term = weighted.pod_affinity_term
-            found = domains(term, pod.pod.metadata.namespace, state)
+            domains_of_term = domains(term, pod.pod.metadata.namespace, state)
             for at, node in enumerate(nodes):
-                scores[at] += sign * weighted.weight * in_domain(node, term.topology_key, found)
+                scores[at] += sign * weighted.weight * in_domain(node, term.topology_key, domains_of_term)
     return scores
 
 
@@ -138,8 +139,8 @@ def _crowd(pod: PodDemand, term: PodAffinityTerm, nodes: Sequence[NodeUsage], st
         value = node.labels.get(term.topology_key)
         if value is not None and selector is not None:
             counts[value] += sum(
-                other.pod.metadata.namespace == pod.pod.metadata.namespace
-                and selector.matches(other.pod.metadata.labels)
-                for other in node.pods.values()
+                neighbour.pod.metadata.namespace == pod.pod.metadata.namespace
+                and selector.matches(neighbour.pod.metadata.labels)
+                for neighbour in node.pods.values()
             )
     return [float(counts[node.labels.get(term.topology_key, "")]) for node in nodes]

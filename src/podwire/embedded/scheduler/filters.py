@@ -1,6 +1,6 @@
-"""Which nodes can take a pod, and why the others cannot, in Kubernetes' words. Pure.
+"""Decides whether a node can take a pod; the reasons of refusals are Kubernetes' own messages. Pure.
 
-What depends on the pod alone is computed once (:class:`PodConstraints`); each node then costs a few comparisons.
+The facts that depend only on the pod are computed once (:class:`PodConstraints`), so each node costs a few comparisons.
 Source: ``k8s.io/kubernetes/pkg/scheduler/framework/plugins``, in the order of the default profile.
 """
 
@@ -25,7 +25,7 @@ HARD = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusal:
-    """Why a node cannot take a pod; ``movable`` when it could if other pods were gone."""
+    """Why a node cannot take a pod; ``movable``: the node could take the pod if other pods were deleted."""
 
     reasons: tuple[str, ...]
     movable: bool = False
@@ -33,7 +33,7 @@ class NodeRefusal:
 
 @dataclass(frozen=True, slots=True)
 class SpreadCounts:
-    """One hard spread constraint: how many matching pods each domain has."""
+    """One hard spread constraint with the number of matching pods in each domain."""
 
     constraint: TopologySpreadConstraint
     counts: dict[str, int]
@@ -43,7 +43,7 @@ class SpreadCounts:
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """What a pod asks of any node."""
+    """The constraints of a pod on every node."""
 
     demand: PodDemand
     affine: tuple[tuple[PodAffinityTerm, set[str]], ...]
@@ -54,17 +54,17 @@ class PodConstraints:
 
 
 def constraints_of(pod: PodDemand, state: SchedulerState) -> PodConstraints:
-    """What ``pod`` asks, given what runs now."""
+    """The constraints of ``pod``, given the pods that run now."""
     affinity = pod.pod.spec.affinity
     own = pod.pod.metadata.namespace
     terms = affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
     affine = tuple((term, domains(term, own, state)) for term in terms)
-    # A pod that would satisfy its own terms may be the first of its group.
+    # When no pod matches the terms, a pod that matches its own terms may start as the first of its group.
     selects_itself = all(term_selects(term, affine_namespaces(term, own, state), pod.pod) for term in terms)
     return PodConstraints(
         demand=pod,
         affine=affine,
-        first_of_group=bool(terms) and selects_itself and not any(found for _, found in affine),
+        first_of_group=bool(terms) and selects_itself and not any(matching_domains for _, matching_domains in affine),
         anti=tuple((term, domains(term, own, state)) for term in pod.anti_affinity),
         repelled=_repelled(pod, state),
         spreads=tuple(
@@ -76,7 +76,7 @@ def constraints_of(pod: PodDemand, state: SchedulerState) -> PodConstraints:
 
 
 def refusal(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:
-    """Why the node cannot take the pod, or None when it can."""
+    """Why the node cannot take the pod; None when it can."""
     return _by_rules(constraints, node) or _by_resources(constraints, node) or _by_neighbours(constraints, node)
 
 
@@ -106,8 +106,8 @@ def _by_resources(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal |
 
 
 def _port_taken(pod: PodDemand, node: NodeUsage) -> bool:
-    for other in node.pods.values():
-        for address, protocol, port in other.host_ports:
+    for neighbour in node.pods.values():
+        for address, protocol, port in neighbour.host_ports:
             for mine in pod.host_ports:
                 anywhere = "0.0.0.0" in (address, mine[0]) or address == mine[0]  # noqa: S104
                 if (protocol, port) == mine[1:] and anywhere:
@@ -122,12 +122,12 @@ def _by_neighbours(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal 
             return NodeRefusal(("node(s) didn't match pod topology spread constraints (missing required label)",))
         if spread.counts.get(value, 0) + spread.counts_itself - spread.least > spread.constraint.max_skew:
             return NodeRefusal(("node(s) didn't match pod topology spread constraints",), movable=True)
-    for term, found in constraints.affine:
+    for term, term_domains in constraints.affine:
         has_key = term.topology_key in node.labels
-        if not has_key or not (constraints.first_of_group or in_domain(node, term.topology_key, found)):
+        if not has_key or not (constraints.first_of_group or in_domain(node, term.topology_key, term_domains)):
             return NodeRefusal(("node(s) didn't match pod affinity rules",))
-    for term, found in constraints.anti:
-        if in_domain(node, term.topology_key, found):
+    for term, term_domains in constraints.anti:
+        if in_domain(node, term.topology_key, term_domains):
             return NodeRefusal(("node(s) didn't match pod anti-affinity rules",), movable=True)
     if any(node.labels.get(key) == value for key, value in constraints.repelled):
         return NodeRefusal(("node(s) didn't satisfy existing pods anti-affinity rules",), movable=True)
@@ -135,18 +135,18 @@ def _by_neighbours(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal 
 
 
 def _repelled(pod: PodDemand, state: SchedulerState) -> frozenset[tuple[str, str]]:
-    """Domains (key, value) that pods already running keep free of this one."""
-    found: set[tuple[str, str]] = set()
-    for where, other in state.anti_affine.values():
-        place = state.nodes.get(where)
-        if place is None:
+    """The domains (key, value) from which the anti-affinity of running pods excludes this pod."""
+    repelled: set[tuple[str, str]] = set()
+    for node_name, neighbour in state.anti_affine.values():
+        node = state.nodes.get(node_name)
+        if node is None:
             continue
-        for term in other.anti_affinity:
-            value = place.labels.get(term.topology_key)
-            namespaces = affine_namespaces(term, other.pod.metadata.namespace, state)
+        for term in neighbour.anti_affinity:
+            value = node.labels.get(term.topology_key)
+            namespaces = affine_namespaces(term, neighbour.pod.metadata.namespace, state)
             if value is not None and term_selects(term, namespaces, pod.pod):
-                found.add((term.topology_key, value))
-    return frozenset(found)
+                repelled.add((term.topology_key, value))
+    return frozenset(repelled)
 
 
 def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: SchedulerState) -> SpreadCounts:
@@ -156,7 +156,7 @@ def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: Schedul
         value = node.labels.get(constraint.topology_key)
         if value is None or not node_wanted(pod.pod, node.node):
             continue
-        counts[value] += sum(_counts(selector, pod, other) for other in node.pods.values())
+        counts[value] += sum(_counts(selector, pod, neighbour) for neighbour in node.pods.values())
     return SpreadCounts(
         constraint,
         dict(counts),
@@ -165,8 +165,8 @@ def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: Schedul
     )
 
 
-def _counts(selector: object, pod: PodDemand, other: PodDemand) -> bool:
-    meta = other.pod.metadata
+def _counts(selector: object, pod: PodDemand, neighbour: PodDemand) -> bool:
+    meta = neighbour.pod.metadata
     if selector is None or meta.namespace != pod.pod.metadata.namespace or meta.deletion_timestamp is not None:
         return False
     return bool(selector.matches(meta.labels))  # type: ignore[attr-defined]

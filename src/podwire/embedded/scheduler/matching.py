@@ -1,4 +1,4 @@
-"""Does a term match: node selectors, taints, pods in a topology domain. Pure.
+"""Matches node selectors, taints, and pods in topology domains. Pure.
 
 Source: ``k8s.io/component-helpers/scheduling/corev1``.
 """
@@ -11,17 +11,17 @@ from podwire.model.pod import NodeSelector, NodeSelectorTerm, Pod, PodAffinityTe
 
 
 def node_term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """Whether a node satisfies every expression; an empty term matches nothing."""
+    """Whether a node satisfies every expression of a term; an empty term matches no node."""
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.metadata.name}
-    return all(one.matches(node.metadata.labels) for one in term.match_expressions) and all(
-        one.matches(fields) for one in term.match_fields
+    return all(expression.matches(node.metadata.labels) for expression in term.match_expressions) and all(
+        expression.matches(fields) for expression in term.match_fields
     )
 
 
 def node_selected(selector: NodeSelector | None, node: Node) -> bool:
-    """Whether one term matches; no selector matches everything."""
+    """Whether at least one term matches a node; every node matches when there is no selector."""
     return selector is None or any(node_term_matches(term, node) for term in selector.node_selector_terms)
 
 
@@ -36,7 +36,7 @@ def node_wanted(pod: Pod, node: Node) -> bool:
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration covers a taint."""
+    """Whether a toleration covers a taint."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -49,13 +49,13 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 def untolerated(tolerations: Sequence[Toleration], taints: Iterable[Taint], effects: Sequence[str]) -> Taint | None:
     """The first taint with one of the effects that no toleration covers."""
     for taint in taints:
-        if taint.effect in effects and not any(tolerates(one, taint) for one in tolerations):
+        if taint.effect in effects and not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
     return None
 
 
 def affine_namespaces(term: PodAffinityTerm, own: str, state: SchedulerState) -> frozenset[str] | None:
-    """The namespaces that a term looks at; None for all."""
+    """The namespaces of a term; None for all namespaces."""
     if term.namespace_selector is None:
         return frozenset(term.namespaces or (own,))
     selector = term.namespace_selector
@@ -65,24 +65,24 @@ def affine_namespaces(term: PodAffinityTerm, own: str, state: SchedulerState) ->
     return frozenset(chosen | set(term.namespaces))
 
 
-def term_selects(term: PodAffinityTerm, namespaces: frozenset[str] | None, other: Pod) -> bool:
-    """Whether the term selects another pod."""
-    if namespaces is not None and other.metadata.namespace not in namespaces:
+def term_selects(term: PodAffinityTerm, namespaces: frozenset[str] | None, candidate: Pod) -> bool:
+    """Whether a term with these namespaces selects a pod."""
+    if namespaces is not None and candidate.metadata.namespace not in namespaces:
         return False
-    return term.label_selector is not None and term.label_selector.matches(other.metadata.labels)
+    return term.label_selector is not None and term.label_selector.matches(candidate.metadata.labels)
 
 
 def domains(term: PodAffinityTerm, own: str, state: SchedulerState) -> set[str]:
     """The values of the term's topology key on nodes that run a selected pod."""
     namespaces = affine_namespaces(term, own, state)
-    found: set[str] = set()
+    values: set[str] = set()
     for node in state.nodes.values():
         value = node.labels.get(term.topology_key)
-        if value is None or value in found:
+        if value is None or value in values:
             continue
-        if any(term_selects(term, namespaces, other.pod) for other in node.pods.values()):
-            found.add(value)
-    return found
+        if any(term_selects(term, namespaces, neighbour.pod) for neighbour in node.pods.values()):
+            values.add(value)
+    return values
 
 
 def in_domain(node: NodeUsage, key: str, values: set[str]) -> bool:

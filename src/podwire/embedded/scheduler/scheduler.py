@@ -1,12 +1,16 @@
-"""The loop of the scheduler: pending pods in, bindings out.
+"""The loop of the scheduler: binds pending pods to nodes.
 
-How it works: pods without a node wait in order of priority and age; each round decides all of them against
-its state in memory, counting every decision at once, and binds them side by side. A pod that fits no node is parked
-until a change could help (a node, a deleted pod, labels).
+Pods without a node wait in order of priority and age. Each round takes up to 64 pods and decides on each with the state
+in memory, which counts every decision at once; then the round binds the pods in parallel. A pod that no node can take
+is parked until a change could help (of a node, of labels, or the end of a pod).
 
-Guarantees: 1. one API write per pod that fits; 2. decisions never wait for bindings; 3. a binding that fails
-is undone in this state and the pod is tried again after a backoff; 4. parked pods are tried at most every 0.2 s,
-and every 30 s without any change; 5. the same refusal is written to a pod once.
+Guarantees:
+
+1. A pod that a node can take costs one API write.
+2. Decisions never wait for bindings.
+3. When a binding fails, the state is corrected and the pod is tried again after a growing delay.
+4. Parked pods are tried at most every 0.2 s after changes, and every 30 s without a change.
+5. The same refusal is written to a pod once.
 """
 
 import asyncio
@@ -32,7 +36,7 @@ _BATCH = 64
 
 
 class Scheduler:
-    """Binds pods that name no other scheduler."""
+    """Binds the pods whose ``schedulerName`` is empty or ``default-scheduler``."""
 
     def __init__(self, environment: Environment) -> None:
         self._client = environment.client
@@ -43,7 +47,7 @@ class Scheduler:
         self._state = SchedulerState()
         self._pending: dict[str, Pod] = {}
         self._parked: dict[str, Pod] = {}
-        self._said: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
         self._queue: WorkQueue[str] = WorkQueue(environment.clock)
         self._wake = asyncio.Event()
         environment.of(NODES).subscribe(self._node_changed)
@@ -72,7 +76,7 @@ class Scheduler:
 
     def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
-            # After a new list: the pod was replaced by another of the same name while the watch was interrupted.
+            # While the watch was interrupted, a new pod of the same name has replaced the pod.
             self._pod_changed(key, old, None)
             old = None
         pod = new or old
@@ -84,15 +88,15 @@ class Scheduler:
         elif new.spec.node_name:
             self._pending.pop(uid, None)
             self._parked.pop(uid, None)
-            self._said.pop(uid, None)
+            self._refusals.pop(uid, None)
             if old is None or self._state.node_of(uid) != new.spec.node_name or _changed(old, new):
                 self._state.put_pod(pod_demand(new), new.spec.node_name)
                 self._unpark()
         elif new.metadata.deletion_timestamp is not None:
             self._forget(uid)
         elif _ours(new) and not self._state.node_of(uid):
-            asks_otherwise = old is None or _changed(old, new) or old.spec != new.spec
-            if uid not in self._parked or asks_otherwise:
+            constraints_changed = old is None or _changed(old, new) or old.spec != new.spec
+            if uid not in self._parked or constraints_changed:
                 self._parked.pop(uid, None)
                 self._pending[uid] = new
                 self._wake.set()
@@ -100,7 +104,7 @@ class Scheduler:
     def _forget(self, uid: str) -> None:
         self._pending.pop(uid, None)
         self._parked.pop(uid, None)
-        self._said.pop(uid, None)
+        self._refusals.pop(uid, None)
         if self._state.drop_pod(uid):
             self._unpark()
 
@@ -109,7 +113,7 @@ class Scheduler:
             self._queue.add_after("parked", _RETRY_S)
 
     async def _retry(self) -> None:
-        """Gives parked pods another try when the timer of a change or of a failed binding runs out."""
+        """Tries pods again: parked pods after a change, other pods after a failed binding."""
         while True:
             key = await self._queue.get()
             self._queue.done(key)
@@ -160,15 +164,15 @@ class Scheduler:
         except API_FAILURES as failure:
             self._take_back(meta)
             delay_s = self._queue.retry(key_of(meta))
-            say = self._log.debug if isinstance(failure, NotFound | Conflict) else self._log.warning
-            say("pod not bound", pod=key_of(meta), problem=failure, retry_s=f"{delay_s:.2f}")
+            write = self._log.debug if isinstance(failure, NotFound | Conflict) else self._log.warning
+            write("cannot bind the pod; trying again", pod=key_of(meta), problem=failure, retry_s=f"{delay_s:.2f}")
             return
         self._queue.forget(key_of(meta))
         message = f"Successfully assigned {key_of(meta)} to {node}"
         self._recorder.event(_subject(meta), "Normal", "Scheduled", message)
 
     def _take_back(self, meta: ObjectMeta) -> None:
-        """Counts a pod whose binding failed as its object says: the pod may be bound although the answer was lost."""
+        """Corrects the state after a failed binding; the pod may be bound when only the answer was lost."""
         pod = self._pods.get(key_of(meta))
         if pod is not None and pod.metadata.uid == meta.uid and pod.spec.node_name and not pod.finished:
             self._state.put_pod(pod_demand(pod), pod.spec.node_name)
@@ -178,9 +182,9 @@ class Scheduler:
 
     async def _refuse(self, pod: Pod, decision: SchedulingDecision) -> None:
         meta = pod.metadata
-        if self._said.get(meta.uid) == decision.message:
+        if self._refusals.get(meta.uid) == decision.message:
             return
-        self._said[meta.uid] = decision.message
+        self._refusals[meta.uid] = decision.message
         self._recorder.event(_subject(meta), "Warning", "FailedScheduling", decision.message)
         condition = {
             "type": "PodScheduled",

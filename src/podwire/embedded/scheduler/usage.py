@@ -1,7 +1,7 @@
 """The scheduler's state: the nodes and the pods that use them, updated pod by pod.
 
-Adding or removing a pod costs a few dictionary updates, so the state is never rebuilt. A pod that was just
-bound counts from the moment of the decision, before the API shows the binding.
+To add or remove a pod costs a few dictionary updates, so the state is never built again. A pod counts from the moment
+of the decision, before the API shows its binding.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ class PodDemand:
 
 @dataclass(slots=True)
 class NodeUsage:
-    """A node and the pods on it; resources in thousandths."""
+    """A node and its pods; resources in thousandths of their unit."""
 
     node: Node
     allocatable: dict[str, int]
@@ -50,7 +50,7 @@ class NodeUsage:
 
 
 class SchedulerState:
-    """All nodes; pods by uid."""
+    """The nodes by name with their pods by uid."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeUsage] = {}
@@ -60,7 +60,7 @@ class SchedulerState:
         self._unplaced: dict[str, dict[str, PodDemand]] = {}
 
     def put_node(self, node: Node) -> None:
-        """Adds a node or takes its new version."""
+        """Adds a node, or replaces it by a new version."""
         allocatable = _amounts({**node.status.capacity, **node.status.allocatable})
         known = self.nodes.get(node.metadata.name)
         if known is not None:
@@ -77,7 +77,7 @@ class SchedulerState:
             self._unplaced[name] = dict(gone.pods)
 
     def put_pod(self, demand: PodDemand, node: str) -> None:
-        """Counts a pod on a node, moving it when it was counted elsewhere."""
+        """Counts a pod on a node, and no longer on the node where it was counted before."""
         self.drop_pod(demand.pod.metadata.uid)
         self._node_names[demand.pod.metadata.uid] = node
         if node in self.nodes:
@@ -88,7 +88,7 @@ class SchedulerState:
             self.anti_affine[demand.pod.metadata.uid] = (node, demand)
 
     def drop_pod(self, uid: str) -> bool:
-        """Stops counting a pod; whether it was counted."""
+        """Stops counting a pod; returns whether the pod was counted."""
         self.anti_affine.pop(uid, None)
         node = self._node_names.pop(uid, None)
         if node is None:
@@ -102,7 +102,7 @@ class SchedulerState:
         return True
 
     def node_of(self, uid: str) -> str:
-        """The name of the node that a pod is counted on; empty for none."""
+        """The name of the node on which a pod is counted; empty when the pod is not counted."""
         return self._node_names.get(uid, "")
 
     def _add(self, node: str, demand: PodDemand) -> None:
@@ -113,7 +113,7 @@ class SchedulerState:
 
 
 def pod_demand(pod: Pod) -> PodDemand:
-    """The values that are computed from a pod once; requests that do not parse count as none."""
+    """The demand of a pod; requests that do not parse are left out."""
     owner = controller_of(pod.metadata)
     affinity = pod.spec.affinity
     anti = affinity.pod_anti_affinity if affinity is not None else None
@@ -127,7 +127,7 @@ def pod_demand(pod: Pod) -> PodDemand:
 
 
 def _requests(pod: Pod) -> dict[str, int]:
-    """Containers and sidecars together, or the largest init container, whichever is more."""
+    """The larger of two sums by resource: containers and sidecars, or the largest init container with its sidecars."""
     total: Counter[str] = Counter()
     for container in pod.spec.containers:
         total.update(_container_requests(container))

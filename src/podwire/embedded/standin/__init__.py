@@ -1,1 +1,1 @@
-"""The server that stands in for an image without a local command."""
+"""The stand-in server, which runs for images that no local command replaces."""

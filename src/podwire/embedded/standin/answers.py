@@ -1,7 +1,7 @@
-"""The answers of the stand-in server: to HTTP paths, to a line of TCP and to a datagram.
+"""The answers of the stand-in server to HTTP requests, to lines over TCP and to datagrams. Pure.
 
-Every answer names the pod that gave it and the client that it saw, so that a caller learns through which
-Services, nodes and translations its packet went. Pure: bytes and values in, bytes out.
+Every answer names the pod that answers and the client address that the pod saw, so a caller can see which endpoint a
+Service chose and whether the source address was translated.
 """
 
 from urllib.parse import parse_qsl
@@ -10,7 +10,7 @@ import msgspec
 
 
 class StandinPort(msgspec.Struct, frozen=True):
-    """A port to listen on; protocol TCP or UDP."""
+    """A port on which the stand-in listens; the protocol is TCP or UDP."""
 
     number: int
     protocol: str = "TCP"
@@ -26,7 +26,7 @@ class PodIdentity(msgspec.Struct, frozen=True):
 
 
 class StandinOrder(msgspec.Struct, frozen=True):
-    """The order to start a stand-in: identity, image (for the log), ports; with ``ends`` it exits at once with 0."""
+    """The order to start a stand-in: identity, image (for the log), ports; ``ends``: end at once with status 0."""
 
     identity: PodIdentity
     image: str
@@ -35,7 +35,7 @@ class StandinOrder(msgspec.Struct, frozen=True):
 
 
 class StandinAnswer(msgspec.Struct, frozen=True):
-    """One answer as it goes over the wire in JSON."""
+    """One answer, sent as JSON."""
 
     pod: str
     namespace: str
@@ -47,7 +47,7 @@ class StandinAnswer(msgspec.Struct, frozen=True):
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """Status, JSON body, seconds to wait before sending."""
+    """Status code, JSON body, seconds to wait before the answer is sent."""
 
     status: int
     body: bytes
@@ -55,7 +55,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 
 
 def compose_answer(identity: PodIdentity, port: StandinPort, client: str) -> StandinAnswer:
-    """The answer to any question on ``port`` from ``client``; a mapped IPv4 address is shown as IPv4."""
+    """The answer to any request on ``port`` from ``client``; an IPv4 address mapped to IPv6 is written as IPv4."""
     return StandinAnswer(
         identity.pod, identity.namespace, identity.node, identity.container,
         port.number, port.protocol, client.removeprefix("::ffff:"),
@@ -63,23 +63,23 @@ def compose_answer(identity: PodIdentity, port: StandinPort, client: str) -> Sta
 
 
 def line(answer: StandinAnswer) -> bytes:
-    """The one-line form of raw TCP and UDP."""
+    """The answer as one line, for TCP without HTTP and for UDP."""
     return msgspec.json.encode(answer) + b"\n"
 
 
 def answer_http(path: str, answer: StandinAnswer) -> HttpAnswer:
-    """The answer to a GET of ``path``: ``/status/<code>``, ``/sleep?ms=``, anything else 200."""
-    parts = [part for part in path.partition("?")[0].split("/") if part]
+    """The answer to a request of ``path``: ``/status/<code>``, ``/sleep?ms=<ms>``, status 200 for all other paths."""
+    segments = [part for part in path.partition("?")[0].split("/") if part]
     query = dict(parse_qsl(path.partition("?")[2]))
     status, delay_s = 200, 0.0
-    if len(parts) == 2 and parts[0] == "status" and parts[1].isdigit() and 200 <= int(parts[1]) < 600:
-        status = int(parts[1])
-    elif parts == ["sleep"]:
+    if len(segments) == 2 and segments[0] == "status" and segments[1].isdigit() and 200 <= int(segments[1]) < 600:
+        status = int(segments[1])
+    elif segments == ["sleep"]:
         delay_s = min(60.0, int(query.get("ms", "0") or 0) / 1000) if query.get("ms", "0").isdigit() else 0.0
     return HttpAnswer(status, line(answer), delay_s)
 
 
 def called_urls(path: str) -> tuple[str, ...]:
-    """The ``url`` parameters of ``/call?url=...&url=...``; empty for any other path."""
+    """The ``url`` parameters of ``/call?url=...&url=...``; empty for all other paths."""
     route, _, query = path.partition("?")
     return tuple(value for key, value in parse_qsl(query) if key == "url") if route == "/call" else ()

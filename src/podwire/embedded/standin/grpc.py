@@ -1,8 +1,8 @@
-"""gRPC's health check over HTTP/2 frames, both sides, as far as a probe needs them. Pure.
+"""The health check of gRPC over HTTP/2 frames, server and client, as far as a probe needs it. Pure.
 
-The server answers every call with ``SERVING``; it does not read header blocks, so it needs no HPACK decoder, and
-writes its own as literals without indexing. The client sends one call and reads only the message and whether the
-stream was reset. Flow control: a call is a few bytes, far below every initial window.
+The server answers every call with ``SERVING``. It does not read header blocks, so it needs no HPACK decoder; its own
+header blocks are literals without indexing. The client sends one call and reads only the message and whether the stream
+was reset. Flow control is not needed: a call has a few bytes, far less than every initial window.
 Sources: RFC 9113 sections 3.4, 4, 6; RFC 7541 section 6.2.2; grpc/grpc doc/health-checking.md.
 """
 
@@ -26,23 +26,23 @@ def _literal(name: str, value: str) -> bytes:
 
 
 class Frames:
-    """Cuts a byte stream into frames."""
+    """Splits a byte stream into frames."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[tuple[int, int, int, bytes]]:
-        """The whole frames so far as (kind, flags, stream, payload)."""
+        """The frames that ``data`` completes, as (kind, flags, stream, payload)."""
         self._buffer += data
-        found = []
+        frames = []
         while len(self._buffer) >= 9:
             length = int.from_bytes(self._buffer[:3], "big")
             if len(self._buffer) < 9 + length:
                 break
             stream = int.from_bytes(self._buffer[5:9], "big") & 0x7FFFFFFF
-            found.append((self._buffer[3], self._buffer[4], stream, self._buffer[9 : 9 + length]))
+            frames.append((self._buffer[3], self._buffer[4], stream, self._buffer[9 : 9 + length]))
             self._buffer = self._buffer[9 + length :]
-        return found
+        return frames
 
 
 class HealthServer:
@@ -77,7 +77,7 @@ class HealthServer:
 
 
 def check_request(authority: str, service: str) -> bytes:
-    """Everything that a client sends for one health check."""
+    """All bytes that a client sends for one health check."""
     name = service.encode()[:127]
     message = b"\x0a" + bytes((len(name),)) + name if name else b""
     head = b"\x83\x86" + _literal(":path", _METHOD) + _literal(":authority", authority)

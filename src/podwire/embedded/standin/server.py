@@ -1,11 +1,12 @@
-"""The stand-in server: listens on a container's ports and says who answered.
+"""The stand-in server: listens on a container's ports and answers with the identity of its pod.
 
-It runs in a process forked from the pod's shim, without exec, in the container's namespaces. A connection that
-begins with an HTTP method is HTTP/1.1, one that begins with the HTTP/2 preface is gRPC and gets the answer of a
-health service, any other gets one JSON line for each line that it sends. Datagrams are answered one by one.
+The server runs in a process forked from the pod's shim, without exec, in the container's namespaces. A connection that
+begins with an HTTP method is HTTP/1.1. A connection that begins with the HTTP/2 preface is gRPC and gets the answer of
+a health service. On any other connection each line is answered by one line of JSON. Each datagram is answered by one
+datagram.
 
-On SIGTERM it keeps serving for 0.3 s, because clients still send here until the endpoint is withdrawn from all
-nodes, and then ends with status 0. Costs 1 ms to start and 1 to 2 MiB of private memory.
+After SIGTERM the server keeps serving for 0.3 s, because clients send to the pod until the endpoint is withdrawn from
+all nodes; then it ends with status 0. Costs 1 ms to start and 1 to 2 MiB of private memory.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ def log(text: str) -> None:
 
 
 class _StandinConnection(asyncio.Protocol):
-    """One TCP connection; decides with its first bytes what it is."""
+    """One TCP connection; its first bytes decide whether it is HTTP/1.1, gRPC or lines."""
 
     def __init__(self, server: _StandinState, port: StandinPort, web: HttpServer) -> None:
         self._server = server
@@ -68,7 +69,7 @@ class _StandinConnection(asyncio.Protocol):
         self._web = web
         self._transport: asyncio.Transport | None = None
         self._client = ""
-        self._speak: Callable[[bytes], None] | None = None
+        self._process: Callable[[bytes], None] | None = None
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,13 +81,13 @@ class _StandinConnection(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
-        if self._speak is None:
+        if self._process is None:
             data, self._buffer = self._buffer + data, b""
-            self._speak = self._choose(data)
-            if self._speak is None:
+            self._process = self._choose(data)
+            if self._process is None:
                 self._buffer = data
                 return
-        self._speak(data)
+        self._process(data)
 
     def _choose(self, data: bytes) -> Callable[[bytes], None] | None:
         if any(data.startswith(method) for method in _METHODS):
@@ -96,7 +97,7 @@ class _StandinConnection(asyncio.Protocol):
         if data.startswith(PREFACE[:6]):
             return HealthServer(self._write).feed
         undecided = any(method.startswith(data) for method in _METHODS)
-        return None if undecided else self._speak_lines
+        return None if undecided else self._answer_lines
 
     def _hand_over(self, data: bytes) -> None:
         if self._transport is not None:
@@ -106,7 +107,7 @@ class _StandinConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def _speak_lines(self, data: bytes) -> None:
+    def _answer_lines(self, data: bytes) -> None:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for _ in lines:
             self._write(line(compose_answer(self._server.identity, self._port, self._client)))
@@ -122,7 +123,7 @@ class _Web:
         self._port = port
 
     async def answer(self, request: Request) -> Response:
-        """The answer to any request, after the wait that its path asks for; logged."""
+        """Answers and logs a request, after the delay that its path names."""
         identity, clock = self._server.identity, self._server.clock
         answered = compose_answer(identity, self._port, request.peer)
         if urls := called_urls(request.target):
@@ -138,16 +139,16 @@ class _Web:
 
 
 async def _call(url: str, clock: Clock) -> dict[str, Any]:
-    """Fetches one URL and reports."""
-    parts = urlsplit(url)
+    """Fetches one URL and returns status, answer or error, and the time in milliseconds."""
+    address = urlsplit(url)
     began = clock.monotonic()
     report: dict[str, Any] = {"url": url, "ok": False}
     try:
         async with asyncio.timeout(_CALL_S):
-            connection = await connect(parts.hostname or "", parts.port or 80)
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection = await connect(address.hostname or "", address.port or 80)
+            target = (address.path or "/") + (f"?{address.query}" if address.query else "")
             try:
-                connection.send(encode_request("GET", target, (("Host", parts.netloc), ("Connection", "close"))))
+                connection.send(encode_request("GET", target, (("Host", address.netloc), ("Connection", "close"))))
                 await connection.head()
                 body = await connection.body()
             finally:
@@ -182,21 +183,21 @@ class _UdpPort(asyncio.DatagramProtocol):
 def _bind(port: StandinPort) -> socket.socket:
     kind = socket.SOCK_STREAM if port.protocol == "TCP" else socket.SOCK_DGRAM
     try:
-        made = socket.socket(socket.AF_INET6, kind)
-        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener = socket.socket(socket.AF_INET6, kind)
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         address = "::"
     except OSError:
-        made = socket.socket(socket.AF_INET, kind)
+        listener = socket.socket(socket.AF_INET, kind)
         address = "0.0.0.0"
     if port.protocol == "TCP":
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setblocking(False)
     try:
-        made.bind((address, port.number))
+        listener.bind((address, port.number))
     except OSError as failure:
-        made.close()
+        listener.close()
         raise OSError(failure.errno, f"listen on {port.number}/{port.protocol}: {failure.strerror}") from failure
-    return made
+    return listener
 
 
 async def _serve(order: StandinOrder, started: Callable[[], None]) -> None:
@@ -221,10 +222,10 @@ async def _serve(order: StandinOrder, started: Callable[[], None]) -> None:
 
 
 def run_standin(payload: bytes, started: Callable[[], None]) -> None:
-    """The body of a stand-in container; ``started`` is called when it listens."""
+    """Runs a stand-in container to its end; ``started`` is called when the server listens."""
     order = msgspec.json.decode(payload, type=StandinOrder)
     if order.ends:
-        log(f"stand-in for {order.image}: nothing to do, done")
+        log(f"stand-in for {order.image}: nothing to do, ending with status 0")
         started()
         return
     supported = tuple(port for port in order.ports if port.protocol in ("TCP", "UDP"))

@@ -1,7 +1,11 @@
-"""CronJobs: starts Jobs at their times, and keeps the history short.
+"""CronJobs: starts a Job at each scheduled time, and deletes old Jobs.
 
-Guarantees: 1. at most one Job per scheduled time, since the name carries it; 2. after an absence only the last
-missed time is started, and only within ``startingDeadlineSeconds``; 3. no timer runs for a suspended CronJob.
+Guarantees:
+
+1. At most one Job is created per scheduled time, because the time is part of the Job's name.
+2. When the controller did not run at several scheduled times, only the last of them gets a Job, and only within
+   ``startingDeadlineSeconds``.
+3. No timer runs for a suspended CronJob.
 """
 
 import datetime
@@ -30,7 +34,7 @@ _SPANS = tuple(datetime.timedelta(hours=hours) for hours in (1, 24, 24 * 32, 24 
 
 @dataclass(frozen=True, slots=True)
 class CronJobPlan:
-    """The time to start a Job for (None: none now), Jobs to delete, seconds until the next time."""
+    """The scheduled time that gets a Job now (None: no Job), Jobs to delete, seconds until the next scheduled time."""
 
     start: datetime.datetime | None
     delete: tuple[Job, ...]
@@ -56,13 +60,13 @@ def plan(item: CronJob, schedule: Schedule, jobs: Sequence[Job], now: datetime.d
 def _due(
     item: CronJob, schedule: Schedule, now: datetime.datetime
 ) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-    """The last time that was missed and may still start, and the next one."""
+    """The last scheduled time that was missed and may still get a Job, and the next scheduled time."""
     last = parse_time(item.status.last_schedule_time) or parse_time(item.metadata.creation_timestamp) or now
     if item.spec.starting_deadline_seconds is not None:
         last = max(last, now - datetime.timedelta(seconds=item.spec.starting_deadline_seconds))
     last = last.astimezone(now.tzinfo)
     for span in _SPANS:
-        # The nearest past first, so a long absence costs no more steps than a short one.
+        # The most recent span first: the number of steps does not grow with the time that the controller did not run.
         start = max(last, now - span)
         due: datetime.datetime | None = None
         at = schedule.next_after(start)
@@ -80,7 +84,7 @@ def _history(item: CronJob, jobs: Sequence[Job]) -> list[Job]:
         "Failed": item.spec.failed_jobs_history_limit,
     }
     for kind, limit in limits.items():
-        done = [job for job in jobs if (over := finished(job)) is not None and over.type == kind]
+        done = [job for job in jobs if (condition := finished(job)) is not None and condition.type == kind]
         done.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
         surplus += done[: max(0, len(done) - limit)]
     return surplus
@@ -90,16 +94,16 @@ def job_body(item: CronJob, at: datetime.datetime) -> Json:
     """The Job for one scheduled time."""
     meta = item.metadata
     template = item.spec.job_template
-    given = template.get("metadata") or {}
+    metadata = template.get("metadata") or {}
     stamp = rfc3339(at.astimezone(datetime.UTC))
-    annotations = dict(given.get("annotations") or {}) | {"batch.kubernetes.io/cronjob-scheduled-timestamp": stamp}
+    annotations = dict(metadata.get("annotations") or {}) | {"batch.kubernetes.io/cronjob-scheduled-timestamp": stamp}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": f"{meta.name}-{int(at.timestamp()) // 60}",
             "namespace": meta.namespace,
-            "labels": dict(given.get("labels") or {}),
+            "labels": dict(metadata.get("labels") or {}),
             "annotations": annotations,
             "ownerReferences": [PodOwner("batch/v1", "CronJob", meta).reference],
         },
@@ -108,7 +112,7 @@ def job_body(item: CronJob, at: datetime.datetime) -> Json:
 
 
 class CronJobController:
-    """Starts Jobs at their times."""
+    """Starts the Jobs of CronJobs."""
 
     def __init__(self, environment: Environment) -> None:
         self._client = environment.client

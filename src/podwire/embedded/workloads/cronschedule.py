@@ -1,8 +1,8 @@
-"""Cron schedules: five fields, names, steps, ranges, lists and ``@hourly``-like words. Pure.
+"""Cron schedules: five fields, names, steps, ranges, lists, and words such as ``@hourly``. Pure.
 
-How it works: the next time is found field by field from the month down, so a search costs some hundred steps
-at most even for 29 February. Day of month and day of week are joined by "or" when both are restricted.
-A local time that does not exist (clocks going forward) is skipped; one that exists twice runs once.
+The search for the next time goes day by day and skips days that do not match, so even 29 February costs less than 3,300
+steps. When both day of month and day of week are restricted, a day that matches one of them matches. A local time that
+does not exist (clocks go forward) is skipped; a local time that exists twice (clocks go back) runs once.
 Source: crontab(5), ``github.com/robfig/cron`` as used by Kubernetes.
 """
 
@@ -35,7 +35,7 @@ _HORIZON_DAYS = 366 * 9
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The values that each field allows; ``any_*`` when a day field was ``*``."""
+    """The values that each field allows; ``any_day`` and ``any_weekday`` are True when the field begins with ``*``."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -46,7 +46,7 @@ class Schedule:
     any_weekday: bool
 
     def next_after(self, instant: datetime.datetime) -> datetime.datetime | None:
-        """The first time later than ``instant``, in its time zone; None when there is none in nine years."""
+        """The first time after ``instant``, in its time zone; None when no time of the next nine years matches."""
         zone = instant.tzinfo
         at = instant.replace(second=0, microsecond=0, tzinfo=None) + datetime.timedelta(minutes=1)
         day = at.date()
@@ -56,9 +56,9 @@ class Schedule:
                 for hour in sorted(self.hours):
                     for minute in sorted(self.minutes):
                         if (hour, minute) >= (start.hour, start.minute):
-                            found = datetime.datetime.combine(day, datetime.time(hour, minute), zone)
-                            if _exists(found) and found > instant:
-                                return found
+                            candidate = datetime.datetime.combine(day, datetime.time(hour, minute), zone)
+                            if _exists(candidate) and candidate > instant:
+                                return candidate
             day += datetime.timedelta(days=1)
         return None
 
@@ -85,8 +85,8 @@ def parse_schedule(text: str) -> Schedule:
 
 def _parse_field(text: str, name: str, low: int, high: int, names: dict[str, int]) -> frozenset[int]:
     values: set[int] = set()
-    for piece in text.lower().split(","):
-        span, _, step_text = piece.partition("/")
+    for item in text.lower().split(","):
+        span, _, step_text = item.partition("/")
         try:
             step = int(step_text) if step_text else 1
             if span in ("*", "?"):
@@ -97,9 +97,9 @@ def _parse_field(text: str, name: str, low: int, high: int, names: dict[str, int
                 first = _value(span, names)
                 last = high if step_text else first
         except ValueError as failure:
-            raise ConfigError("schedule", name, f"cannot parse {piece!r}") from failure
+            raise ConfigError("schedule", name, f"cannot parse {item!r}") from failure
         if not low <= first <= last <= high or step < 1:
-            raise ConfigError("schedule", name, f"{piece!r} is not within {low}-{high}")
+            raise ConfigError("schedule", name, f"{item!r} is not within {low}-{high}")
         values.update(range(first, last + 1, step))
     return frozenset(values)
 

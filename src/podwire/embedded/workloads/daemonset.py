@@ -1,9 +1,9 @@
-"""DaemonSets: one pod on every node that fits.
+"""DaemonSets: one pod on every node that matches.
 
-``plan`` is pure: from nodes, pods and the current revision it says on which nodes to create and which pods to
-delete. Pods are bound by the scheduler, through a node affinity to the one node by name. A rolling update
-replaces pods that are not available first, then at most ``maxUnavailable`` at a time; with ``maxSurge`` the
-new pod comes before the old one goes. Source: ``k8s.io/kubernetes/pkg/controller/daemon``.
+``plan`` is pure: from nodes, pods and the current revision it computes the nodes that get a pod and the pods to delete.
+Each pod has a node affinity to its node by name, and the scheduler binds the pod. A rolling update first replaces pods
+that are not available, then at most ``maxUnavailable`` pods at a time; with ``maxSurge`` the new pod starts before the
+old pod is deleted. Source: ``k8s.io/kubernetes/pkg/controller/daemon``.
 """
 
 import datetime
@@ -42,7 +42,7 @@ _NETWORK = ("node.kubernetes.io/network-unavailable", "NoSchedule")
 
 @dataclass(frozen=True, slots=True)
 class DaemonSetPlan:
-    """Nodes that get a pod, pods to delete, the status, and when to look again (None: on change)."""
+    """Nodes that get a pod, pods to delete, the status, seconds until the next plan (None: on change)."""
 
     create: tuple[str, ...]
     delete: tuple[Pod, ...]
@@ -52,7 +52,7 @@ class DaemonSetPlan:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSetInputs:
-    """The inputs of a plan."""
+    """The inputs of a plan; ``digest`` is the hash of the current revision."""
 
     nodes: Mapping[str, Node]
     pods: tuple[Pod, ...]
@@ -62,45 +62,45 @@ class DaemonSetInputs:
 
 @dataclass(slots=True)
 class _NodePods:
-    """The pods of one node: by whether they are of the current revision."""
+    """The pods of one node: those of the current revision, and those of older revisions."""
 
     new: list[Pod]
     old: list[Pod]
 
 
-def plan(daemon: DaemonSet, cluster: DaemonSetInputs) -> DaemonSetPlan:
+def plan(daemon: DaemonSet, inputs: DaemonSetInputs) -> DaemonSetPlan:
     """The plan for a DaemonSet; while it is being deleted, the plan creates and deletes no pods."""
-    pods_by_node = _group_by_node(daemon, cluster)
+    pods_by_node = _group_by_node(daemon, inputs)
     probe = probe_pod(daemon)
-    running = {name for name, node in cluster.nodes.items() if should_run(probe, node)}
+    running = {name for name, node in inputs.nodes.items() if should_run(probe, node)}
     create: list[str] = []
-    delete = [pod for pod in cluster.pods if pod.status.phase == "Failed" and not _going(pod)]
+    delete = [pod for pod in inputs.pods if pod.status.phase == "Failed" and not _going(pod)]
     for name, node_pods in pods_by_node.items():
-        staying = name in cluster.nodes and should_stay(probe, cluster.nodes[name])
+        staying = name in inputs.nodes and should_stay(probe, inputs.nodes[name])
         extra = (*node_pods.new[1:], *node_pods.old[1:]) if staying else (*node_pods.new, *node_pods.old)
         delete += victims(extra, len(extra))
-    busy = {_node_of(pod) for pod in cluster.pods if not pod.finished}
+    busy = {_node_of(pod) for pod in inputs.pods if not pod.finished}
     create += sorted(running - busy)
     if daemon.spec.update_strategy.type == "RollingUpdate":
-        more, fewer = _roll(daemon, cluster, {n: p for n, p in pods_by_node.items() if n in running}, len(running))
+        more, fewer = _roll(daemon, inputs, {n: p for n, p in pods_by_node.items() if n in running}, len(running))
         create += more
         delete += [pod for pod in fewer if pod not in delete]
     if daemon.metadata.deletion_timestamp is not None:
         create, delete = [], []
-    waits = [available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) for pod in cluster.pods]
-    status = _status(daemon, cluster, pods_by_node, running)
+    waits = [available_in_s(pod, daemon.spec.min_ready_seconds, inputs.now) for pod in inputs.pods]
+    status = _status(daemon, inputs, pods_by_node, running)
     return DaemonSetPlan(tuple(create), tuple(delete), status, min((wait for wait in waits if wait), default=None))
 
 
 def probe_pod(daemon: DaemonSet) -> Pod:
-    """A pod of the template, typed, with the tolerations that every such pod gets."""
+    """A typed pod of the template with the tolerations that every pod of a DaemonSet gets."""
     spec = msgspec.convert(daemon.spec.template.get("spec") or {}, PodSpec)
-    given = tuple(Toleration(key=key, operator="Exists", effect=effect) for key, effect in _TOLERATED)
-    return Pod(spec=msgspec.structs.replace(spec, tolerations=(*spec.tolerations, *given)))
+    tolerations = tuple(Toleration(key=key, operator="Exists", effect=effect) for key, effect in _TOLERATED)
+    return Pod(spec=msgspec.structs.replace(spec, tolerations=(*spec.tolerations, *tolerations)))
 
 
 def should_run(probe: Pod, node: Node) -> bool:
-    """Whether a node should get a pod."""
+    """Whether a node must have a pod."""
     if probe.spec.node_name and probe.spec.node_name != node.metadata.name:
         return False
     if not node_wanted(probe, node) or node.metadata.deletion_timestamp is not None:
@@ -109,7 +109,7 @@ def should_run(probe: Pod, node: Node) -> bool:
 
 
 def should_stay(probe: Pod, node: Node) -> bool:
-    """Whether an existing pod may stay; NoSchedule taints do not affect existing pods."""
+    """Whether an existing pod may stay on a node; NoSchedule taints do not affect existing pods."""
     taints: tuple[Taint, ...] = node.spec.taints
     return node_wanted(probe, node) and untolerated(probe.spec.tolerations, taints, ("NoExecute",)) is None
 
@@ -124,7 +124,7 @@ def pod_body(daemon: DaemonSet, digest: str, node: str) -> Json:
 
 
 def for_node(spec: Json, node: str) -> Json:
-    """A pod spec that fits one node only, with a daemon's tolerations."""
+    """A pod spec that matches only one node, with the tolerations of DaemonSets."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     affinity = dict(spec.get("affinity") or {})
     of_nodes = dict(affinity.get("nodeAffinity") or {})
@@ -137,7 +137,7 @@ def for_node(spec: Json, node: str) -> Json:
     tolerations = [*(spec.get("tolerations") or [])]
     return spec | {
         "affinity": affinity,
-        "tolerations": tolerations + [one for one in added if one not in tolerations],
+        "tolerations": tolerations + [toleration for toleration in added if toleration not in tolerations],
     }
 
 
@@ -146,7 +146,7 @@ def _going(pod: Pod) -> bool:
 
 
 def _node_of(pod: Pod) -> str:
-    """Where a pod runs or is meant to run."""
+    """The node that a pod runs on, or that its node affinity names; empty without one."""
     if pod.spec.node_name:
         return pod.spec.node_name
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
@@ -158,38 +158,38 @@ def _node_of(pod: Pod) -> str:
     return ""
 
 
-def _group_by_node(daemon: DaemonSet, cluster: DaemonSetInputs) -> dict[str, _NodePods]:
+def _group_by_node(daemon: DaemonSet, inputs: DaemonSetInputs) -> dict[str, _NodePods]:
     pods_by_node: dict[str, _NodePods] = {}
-    for pod in sorted(cluster.pods, key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name)):
+    for pod in sorted(inputs.pods, key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name)):
         if active(pod):
             node_pods = pods_by_node.setdefault(_node_of(pod), _NodePods([], []))
-            is_new = pod.metadata.labels.get(HASH) == cluster.digest
+            is_new = pod.metadata.labels.get(HASH) == inputs.digest
             (node_pods.new if is_new else node_pods.old).append(pod)
     return pods_by_node
 
 
-def _available(daemon: DaemonSet, cluster: DaemonSetInputs, pods: Sequence[Pod]) -> bool:
-    return any(available_in_s(pod, daemon.spec.min_ready_seconds, cluster.now) == 0.0 for pod in pods)
+def _available(daemon: DaemonSet, inputs: DaemonSetInputs, pods: Sequence[Pod]) -> bool:
+    return any(available_in_s(pod, daemon.spec.min_ready_seconds, inputs.now) == 0.0 for pod in pods)
 
 
 def _roll(
-    daemon: DaemonSet, cluster: DaemonSetInputs, pods_by_node: dict[str, _NodePods], wanted: int
+    daemon: DaemonSet, inputs: DaemonSetInputs, pods_by_node: dict[str, _NodePods], desired: int
 ) -> tuple[list[str], list[Pod]]:
     """Nodes that get a surge pod, and old pods to replace."""
     update = daemon.spec.update_strategy.rolling_update
-    surge = resolve(update.max_surge, "0", wanted, up=True)
-    room = max(resolve(update.max_unavailable, "1" if not surge else "0", wanted, up=True), 0 if surge else 1)
-    serving = sum(_available(daemon, cluster, (*node_pods.new, *node_pods.old)) for node_pods in pods_by_node.values())
-    room -= wanted - serving
+    surge = resolve(update.max_surge, "0", desired, up=True)
+    room = max(resolve(update.max_unavailable, "1" if not surge else "0", desired, up=True), 0 if surge else 1)
+    serving = sum(_available(daemon, inputs, (*node_pods.new, *node_pods.old)) for node_pods in pods_by_node.values())
+    room -= desired - serving
     create: list[str] = []
     delete: list[Pod] = []
     surging = sum(bool(node_pods.new and node_pods.old) for node_pods in pods_by_node.values())
     for name, node_pods in sorted(pods_by_node.items()):
         if not node_pods.old:
             continue
-        old_works = _available(daemon, cluster, node_pods.old)
+        old_works = _available(daemon, inputs, node_pods.old)
         if node_pods.new:
-            if not old_works or _available(daemon, cluster, node_pods.new):
+            if not old_works or _available(daemon, inputs, node_pods.new):
                 delete += node_pods.old
         elif not old_works:
             delete += node_pods.old
@@ -204,16 +204,16 @@ def _roll(
 
 
 def _status(
-    daemon: DaemonSet, cluster: DaemonSetInputs, pods_by_node: dict[str, _NodePods], running: set[str]
+    daemon: DaemonSet, inputs: DaemonSetInputs, pods_by_node: dict[str, _NodePods], running: set[str]
 ) -> DaemonSetStatus:
-    there = {name: (*node_pods.new, *node_pods.old) for name, node_pods in pods_by_node.items()}
-    here = [pods for name, pods in there.items() if name in running]
-    available = sum(_available(daemon, cluster, pods) for pods in here)
+    pods_of_node = {name: (*node_pods.new, *node_pods.old) for name, node_pods in pods_by_node.items()}
+    scheduled = [pods for name, pods in pods_of_node.items() if name in running]
+    available = sum(_available(daemon, inputs, pods) for pods in scheduled)
     return DaemonSetStatus(
-        current_number_scheduled=len(here),
-        number_misscheduled=sum(name not in running for name in there),
+        current_number_scheduled=len(scheduled),
+        number_misscheduled=sum(name not in running for name in pods_of_node),
         desired_number_scheduled=len(running),
-        number_ready=sum(any(pod.ready for pod in pods) for pods in here),
+        number_ready=sum(any(pod.ready for pod in pods) for pods in scheduled),
         observed_generation=daemon.metadata.generation,
         updated_number_scheduled=sum(
             bool(node_pods.new) for name, node_pods in pods_by_node.items() if name in running
@@ -225,7 +225,7 @@ def _status(
 
 
 class DaemonSetController:
-    """Keeps DaemonSets on their nodes."""
+    """Creates and deletes the pods of DaemonSets."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -268,20 +268,20 @@ class DaemonSetController:
             tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)),
             tuple(self._orphans.of(daemon.metadata.namespace).values()),
         )
-        mine = await self._writer.claim(owner, _matches(daemon), pods)
-        going = tuple(p for p in self._pods.of(uid).values() if self._writer.own.is_deleted(p.metadata.uid))
+        claimed = await self._writer.claim(owner, _matches(daemon), pods)
+        terminating = tuple(p for p in self._pods.of(uid).values() if self._writer.own.is_deleted(p.metadata.uid))
         digest = revision.metadata.labels.get(HASH, "")
-        state = DaemonSetInputs(self._nodes.objects, mine, digest, self._environment.clock.now())
+        state = DaemonSetInputs(self._nodes.objects, claimed, digest, self._environment.clock.now())
         chosen = plan(daemon, state)
         # A node whose pod is being deleted gets a new pod after that pod is gone.
-        leaving = {_node_of(pod) for pod in going}
+        leaving = {_node_of(pod) for pod in terminating}
         bodies = [pod_body(daemon, digest, node) for node in chosen.create if node not in leaving]
         failure = await self._writer.create_many(owner, bodies)
         failure = await self._writer.delete_many(owner, chosen.delete) or failure
         await self._write_status(daemon, chosen.status)
         if failure is not None:
             raise failure
-        used = {pod.metadata.labels.get(HASH, "") for pod in (*mine, *going)} | {digest}
+        used = {pod.metadata.labels.get(HASH, "") for pod in (*claimed, *terminating)} | {digest}
         await self._revisions.prune(owner, used, daemon.spec.revision_history_limit)
         if chosen.again_s is not None:
             self._loop.queue.add_after(key, chosen.again_s)

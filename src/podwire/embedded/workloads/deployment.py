@@ -1,8 +1,12 @@
-"""Deployments: the loop around ``rollout``.
+"""Deployments: the loop that carries out the decisions of :mod:`podwire.embedded.workloads.rollout`.
 
-Guarantees: 1. no step is planned before the informers show the last one's writes; 2. at most one step every
-20 ms per Deployment; 3. a ReplicaSet of the current template is reused, whoever made it, so an undo costs no
-new one. Cost: one write per ReplicaSet that changes size and one for the status.
+Guarantees:
+
+1. No step is planned before the informers show the writes of the previous step.
+2. A Deployment makes at most one step in 20 ms.
+3. An existing ReplicaSet of the current template is used again, so an undo creates no new ReplicaSet.
+
+Cost: one write per ReplicaSet that changes size and one write for the status.
 """
 
 from typing import Any
@@ -25,7 +29,7 @@ Json = dict[str, Any]
 
 
 class DeploymentController:
-    """Rolls Deployments out."""
+    """Rolls out Deployments."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -54,7 +58,7 @@ class DeploymentController:
                 self._loop.touch(key)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        # Only Recreate waits for pods to be gone; everything else reads the ReplicaSets' numbers.
+        # Only the strategy Recreate waits for the end of pods; all other decisions use the ReplicaSets' numbers.
         if new is None and old is not None:
             owner = controller_of(old.metadata)
             item = self._environment.of(REPLICASETS).get(f"{old.metadata.namespace}/{owner.name}") if owner else None
@@ -104,13 +108,13 @@ class DeploymentController:
                 self._own.wrote(deployment.metadata.uid, stored)
 
     async def _step(self, deployment: Deployment, sets: Sets) -> Condition | None:
-        """Does the next step; the Progressing condition that it causes, if any."""
+        """Takes the next step and returns its Progressing condition; None when the step has none."""
         spec = deployment.spec
         if spec.paused:
             await self._apply(deployment, sets, rollout.scale(spec, sets))
             return deploymentstatus.progressing("DeploymentPaused", "Deployment is paused", "Unknown")
         if rollout.resized(spec, sets):
-            # The annotation is written to every active set, so the next run goes on with the rollout.
+            # The annotation is written to every active ReplicaSet, so the next step continues the rollout.
             await self._apply(deployment, sets, rollout.scale(spec, sets), every=True)
             return None
         old_pods = sum(len(self._pods.of(item.metadata.uid)) for item in sets.old)
@@ -170,13 +174,13 @@ class DeploymentController:
         return deploymentstatus.progressing("NewReplicaSetCreated", f'Created new replica set "{name}"')
 
     async def _collided(self, deployment: Deployment, name: str) -> Condition:
-        """Handles a name conflict: waits for an own ReplicaSet with an equal template, otherwise changes the hash."""
+        """Handles a name conflict: waits if the ReplicaSet is its own with an equal template, else changes the hash."""
         meta = deployment.metadata
-        found = await self._client.get(REPLICASETS, name, meta.namespace, decode_as=ReplicaSet)
-        owner = controller_of(found.metadata)
-        mine = owner is not None and owner.uid == meta.uid
-        if mine and equal_templates(found.spec.template, deployment.spec.template):
-            self._own.wrote(meta.uid, {"metadata": {"resourceVersion": found.metadata.resource_version}})
+        replicaset = await self._client.get(REPLICASETS, name, meta.namespace, decode_as=ReplicaSet)
+        owner = controller_of(replicaset.metadata)
+        owned = owner is not None and owner.uid == meta.uid
+        if owned and equal_templates(replicaset.spec.template, deployment.spec.template):
+            self._own.wrote(meta.uid, {"metadata": {"resourceVersion": replicaset.metadata.resource_version}})
         else:
             count = (deployment.status.collision_count or 0) + 1
             patch = {"status": {"collisionCount": count}}
@@ -224,8 +228,8 @@ class DeploymentController:
     def _scaled(self, deployment: Deployment, name: str, before: int, after: int) -> None:
         if before == after:
             return
-        way = "up" if after > before else "down"
-        message = f"Scaled {way} replica set {name} from {before} to {after}"
+        direction = "up" if after > before else "down"
+        message = f"Scaled {direction} replica set {name} from {before} to {after}"
         subject = PodOwner("apps/v1", "Deployment", deployment.metadata).subject
         self._recorder.event(subject, "Normal", "ScalingReplicaSet", message)
 

@@ -1,8 +1,7 @@
-"""The status of a Deployment, with the conditions that ``kubectl rollout status`` and ``wait`` read.
+"""The status of a Deployment, with the conditions that ``kubectl rollout status`` and ``kubectl wait`` read. Pure.
 
-Progressing is True while a rollout moves and when it is done; it becomes False after
-``progressDeadlineSeconds`` without a change of the numbers. Source:
-``k8s.io/kubernetes/pkg/controller/deployment/progress.go``.
+The condition Progressing is True during a rollout and after a complete rollout. It becomes False when the numbers have
+not changed for ``progressDeadlineSeconds``. Source: ``k8s.io/kubernetes/pkg/controller/deployment/progress.go``.
 """
 
 import datetime
@@ -19,7 +18,7 @@ _NO_DEADLINE = 2**31 - 1
 
 
 def plan(deployment: Deployment, sets: Sets, now: datetime.datetime, event: Condition | None) -> DeploymentStatus:
-    """The status to write; ``event`` is a Progressing condition of something just done, if any."""
+    """The status to write; ``event`` is the Progressing condition of the step that was just made, if it has one."""
     counted = _numbers(deployment, sets)
     conditions = {c.type: c for c in deployment.status.conditions}
     _put(conditions, _availability(deployment, counted), now)
@@ -35,7 +34,7 @@ def plan(deployment: Deployment, sets: Sets, now: datetime.datetime, event: Cond
 
 
 def complete(deployment: Deployment, status: DeploymentStatus) -> bool:
-    """Whether every pod is of the new template and available."""
+    """Whether every pod has the new template and is available."""
     replicas = deployment.spec.replicas
     return (
         status.updated_replicas == status.replicas == status.available_replicas == replicas
@@ -44,7 +43,7 @@ def complete(deployment: Deployment, status: DeploymentStatus) -> bool:
 
 
 def deadline_in_s(deployment: Deployment, now: datetime.datetime) -> float | None:
-    """Seconds until the rollout counts as stuck; None when it is done, paused or has no deadline."""
+    """Seconds until the rollout exceeds its progress deadline; None when it is complete, paused or has no deadline."""
     deadline = deployment.spec.progress_deadline_seconds
     progress = next((c for c in deployment.status.conditions if c.type == "Progressing"), None)
     if deadline is None or deadline >= _NO_DEADLINE or progress is None or deployment.spec.paused:

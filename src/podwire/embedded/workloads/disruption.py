@@ -1,7 +1,7 @@
-"""PodDisruptionBudgets: the numbers in their status that evictions are judged by.
+"""PodDisruptionBudgets: computes the status that the API server uses to allow or refuse evictions.
 
-``plan`` is pure. The expected number of pods is what their controllers ask for; for pods without one it is
-their count. Source: ``k8s.io/kubernetes/pkg/controller/disruption``.
+``plan`` is pure. The expected number of pods is the sum of the ``replicas`` of their controllers; a pod without a
+controller counts as one. Source: ``k8s.io/kubernetes/pkg/controller/disruption``.
 """
 
 import datetime
@@ -31,7 +31,7 @@ Replicated = ReplicaSet | StatefulSet
 def plan(
     budget: PodDisruptionBudget, pods: Sequence[Pod], scales: Mapping[str, int], now: datetime.datetime
 ) -> PodDisruptionBudgetStatus:
-    """The status for the pods that the budget selects; ``scales`` are wanted numbers by controller uid."""
+    """The status for the pods that the budget selects; ``scales`` holds ``spec.replicas`` by controller uid."""
     alive = [pod for pod in pods if active(pod)]
     owners = [owner.uid if (owner := controller_of(pod.metadata)) else "" for pod in alive]
     scaled = sum(scales[uid] for uid in set(owners) if uid in scales)
@@ -70,7 +70,7 @@ def _condition(budget: PodDisruptionBudget, allowed: int, now: datetime.datetime
 
 
 class DisruptionController:
-    """Keeps the status of budgets; each change of a pod costs the budgets of its namespace."""
+    """Keeps the status of budgets current; a change of a pod updates the budgets of its namespace that select it."""
 
     def __init__(self, environment: Environment) -> None:
         self._client = environment.client
@@ -98,7 +98,7 @@ class DisruptionController:
                 self._loop.touch(key)
 
     def _replicas_changed(self, _key: str, old: Replicated | None, new: Replicated | None) -> None:
-        """Handles a change of a wanted number; the events of its pods may have arrived earlier."""
+        """Handles a change of ``spec.replicas``; the changes of the pods may have arrived earlier."""
         if old is not None and new is not None and old.spec.replicas == new.spec.replicas:
             return
         for item in (old, new):
@@ -107,7 +107,7 @@ class DisruptionController:
                     self._loop.touch(key)
 
     def _scales(self) -> dict[str, int]:
-        """Wanted numbers by the uid of the pods' controller."""
+        """``spec.replicas`` by the uid of the pods' controller."""
         scales: dict[str, int] = {}
         for informer in self._replicated:
             for item in informer.objects.values():

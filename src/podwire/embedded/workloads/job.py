@@ -1,4 +1,4 @@
-"""Jobs: the loop around ``jobplan``, and the deletion of Jobs past their time to live."""
+"""Jobs: the loop that carries out ``jobplan``, and the deletion of Jobs whose time to live has passed."""
 
 from podwire.embedded.workloads import jobplan
 from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
@@ -16,7 +16,7 @@ _INTERVAL_S = 0.02
 
 
 def pod_body(job: Job, index: int) -> Json:
-    """A pod of a Job; with an index it knows it by annotation, label, environment and host name."""
+    """A pod of a Job; an index is set as annotation, label, environment variable and part of the host name."""
     meta = job.metadata
     template = job.spec.template
     labels = {
@@ -42,7 +42,7 @@ def pod_body(job: Job, index: int) -> Json:
 
 
 def _with_index(container: Json, index: int) -> Json:
-    variables = [one for one in container.get("env") or [] if one.get("name") != "JOB_COMPLETION_INDEX"]
+    variables = [variable for variable in container.get("env") or [] if variable.get("name") != "JOB_COMPLETION_INDEX"]
     return container | {"env": [*variables, {"name": "JOB_COMPLETION_INDEX", "value": str(index)}]}
 
 
@@ -93,11 +93,11 @@ class JobController:
         if failure is not None:
             raise failure
         if chosen.ended is not None:
-            self._say_ended(owner, chosen.ended)
+            self._record_end(owner, chosen.ended)
         if chosen.again_s is not None:
             self._loop.queue.add_after(key, chosen.again_s)
 
-    def _say_ended(self, owner: PodOwner, ended: Condition) -> None:
+    def _record_end(self, owner: PodOwner, ended: Condition) -> None:
         if ended.type == "Complete":
             self._recorder.event(owner.subject, "Normal", "Completed", "Job completed")
         else:

@@ -1,9 +1,9 @@
-"""Jobs: how many pods to start, and when a Job is over. Pure.
+"""Decides how many pods of a Job to start, and when a Job has ended. Pure.
 
-Succeeded and failed pods are counted from the existing pods; they are kept until the Job is deleted. With
-``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next
-pod waits 10 s, doubling to 6 minutes. A pod that is being deleted is replaced at once. Left out: pod failure
-policies, success policies, per-index back-off, ``podReplacementPolicy``. Source:
+The numbers of succeeded and failed pods are counted from the existing pods, which are kept until the Job is deleted.
+With ``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next pod
+starts after 10 s; the delay doubles up to 6 minutes. A pod that is being deleted is replaced at once. Not supported:
+pod failure policies, success policies, per-index back-off, ``podReplacementPolicy``. Source:
 ``k8s.io/kubernetes/pkg/controller/job``.
 """
 
@@ -25,9 +25,10 @@ NO_INDEX = -1
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Indexes of pods to start (``NO_INDEX`` for a Job without), pods to delete, the status, when to look again.
+    """Indexes of pods to start (``NO_INDEX`` for a Job without indexes), pods to delete, and the status.
 
-    ``ended`` is the final condition when the Job ends now.
+    ``again_s`` is the number of seconds until the next plan (None: on change), ``ended`` the final condition of a Job
+    that ends now.
     """
 
     start: tuple[int, ...]
@@ -48,8 +49,8 @@ class _Tally:
 def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> JobPlan:
     """The plan for a Job and all pods that it owns."""
     tally = _count(pods)
-    over = finished(job)
-    if over is not None:
+    condition = finished(job)
+    if condition is not None:
         return JobPlan((), tally.alive, _status(job, tally, (), now))
     verdict = _verdict(job, tally, now)
     if verdict is not None:
@@ -63,7 +64,7 @@ def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> JobPlan:
 
 
 def finished(job: Job) -> Condition | None:
-    """The condition Complete or Failed of a Job that is over."""
+    """The condition Complete or Failed of a Job that has ended; None for other Jobs."""
     for condition in job.status.conditions:
         if condition.type in ("Complete", "Failed") and condition.status == "True":
             return condition
@@ -71,21 +72,21 @@ def finished(job: Job) -> Condition | None:
 
 
 def expires_in_s(job: Job, now: datetime.datetime) -> float | None:
-    """Seconds until a Job that is over is deleted; None for never."""
-    over, ttl = finished(job), job.spec.ttl_seconds_after_finished
-    if over is None or ttl is None:
+    """Seconds until a Job that has ended must be deleted; None: never."""
+    condition, ttl = finished(job), job.spec.ttl_seconds_after_finished
+    if condition is None or ttl is None:
         return None
-    return max(0.0, ttl - seconds_since(over.last_transition_time, now))
+    return max(0.0, ttl - seconds_since(condition.last_transition_time, now))
 
 
 def index_of(pod: Pod) -> int:
-    """The completion index of a pod; ``NO_INDEX`` for none."""
+    """The completion index of a pod; ``NO_INDEX`` when the pod has no index."""
     text = pod.metadata.annotations.get(INDEX, "")
     return int(text) if text.isdigit() else NO_INDEX
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as ``0,2-5``."""
+    """Numbers as text with ranges, such as ``0,2-5``."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and spans[-1][1] == number - 1:
@@ -99,17 +100,17 @@ def _count(pods: Iterable[Pod]) -> _Tally:
     alive: list[Pod] = []
     succeeded: list[Pod] = []
     failed: list[Pod] = []
-    going = 0
+    terminating = 0
     for pod in pods:
         if pod.status.phase == "Succeeded":
             succeeded.append(pod)
         elif pod.status.phase == "Failed":
             failed.append(pod)
         elif pod.metadata.deletion_timestamp is not None:
-            going += 1
+            terminating += 1
         else:
             alive.append(pod)
-    return _Tally(tuple(alive), going, tuple(succeeded), tuple(failed))
+    return _Tally(tuple(alive), terminating, tuple(succeeded), tuple(failed))
 
 
 def _done_indexes(job: Job, tally: _Tally) -> set[int]:
@@ -134,11 +135,11 @@ def _verdict(job: Job, tally: _Tally, now: datetime.datetime) -> Condition | Non
     if _past_deadline(job, now):
         message = "Job was active longer than specified deadline"
         return _condition("Failed", "DeadlineExceeded", message, now)
-    wanted = job.spec.completions
-    if wanted is None:
+    completions = job.spec.completions
+    if completions is None:
         done = bool(tally.succeeded) and not tally.alive
     else:
-        done = _successes(job, tally) >= wanted and not (tally.alive and not _indexed(job) and wanted == 0)
+        done = _successes(job, tally) >= completions and not (tally.alive and not _indexed(job) and completions == 0)
     if done:
         message = "Reached expected number of succeeded pods"
         return _condition("Complete", "CompletionsReached", message, now)
@@ -168,10 +169,10 @@ def _balance(job: Job, tally: _Tally) -> tuple[tuple[int, ...], tuple[Pod, ...]]
     """Indexes to start, and surplus pods to delete."""
     completions = job.spec.completions
     if completions is None:
-        wanted = len(tally.alive) if tally.succeeded else job.spec.parallelism
+        target = len(tally.alive) if tally.succeeded else job.spec.parallelism
     else:
-        wanted = min(job.spec.parallelism, completions - _successes(job, tally))
-    surplus = len(tally.alive) - wanted
+        target = min(job.spec.parallelism, completions - _successes(job, tally))
+    surplus = len(tally.alive) - target
     if surplus > 0:
         return (), victims(tally.alive, surplus)
     missing = max(0, -surplus)
@@ -183,7 +184,7 @@ def _balance(job: Job, tally: _Tally) -> tuple[tuple[int, ...], tuple[Pod, ...]]
 
 
 def _backoff_s(tally: _Tally, now: datetime.datetime) -> float:
-    """Seconds until another pod may start after failures since the last success."""
+    """Seconds until the next pod may start, from the failures since the last success."""
     last_success = max((_ended_at(pod) for pod in tally.succeeded), default=0.0)
     recent = [at for pod in tally.failed if (at := _ended_at(pod)) > last_success]
     if not recent:

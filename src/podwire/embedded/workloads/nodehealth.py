@@ -1,8 +1,8 @@
-"""What a node's heartbeat means: conditions, taints, and which pods must leave. Pure.
+"""The conditions and taints that follow from a node's heartbeat, and the pods that must leave the node. Pure.
 
-A node is heard of when its Lease is renewed or its status changes; how long ago is measured on our own clock from
-when we saw it, so clocks need not agree. Source: ``k8s.io/kubernetes/pkg/controller/nodelifecycle`` and
-``pkg/controller/tainteviction``.
+A heartbeat is a renewal of the node's Lease or a change of its status. The time since the last heartbeat is measured
+with the controller's own clock, so the clocks of nodes need not agree. Source:
+``k8s.io/kubernetes/pkg/controller/nodelifecycle`` and ``pkg/controller/tainteviction``.
 """
 
 import datetime
@@ -26,16 +26,16 @@ _CHECKED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
 def ready_status(node: Node) -> str:
-    """True, False, Unknown, or empty for a node that never said."""
+    """The status of the Ready condition: True, False or Unknown; empty when the node has no such condition."""
     return next((c.status for c in node.status.conditions if c.type == "Ready"), "")
 
 
 def lost_conditions(node: Node, now: datetime.datetime) -> tuple[Condition, ...] | None:
-    """The conditions of a node that is not heard of any more; None when they say so already."""
+    """The conditions of a node whose heartbeats have stopped; None when Ready is Unknown already."""
     if ready_status(node) == "Unknown":
         return None
     stamp = rfc3339(now)
-    others = tuple(c for c in node.status.conditions if c.type not in _CHECKED)
+    foreign = tuple(c for c in node.status.conditions if c.type not in _CHECKED)
     known = {c.type: c for c in node.status.conditions}
     lost = tuple(
         Condition(
@@ -48,36 +48,36 @@ def lost_conditions(node: Node, now: datetime.datetime) -> tuple[Condition, ...]
         )
         for kind in _CHECKED
     )
-    return (*others, *lost)
+    return (*foreign, *lost)
 
 
 def taints(node: Node, now: datetime.datetime) -> tuple[Taint, ...]:
-    """The taints that a node should have: its own and those that follow from its state."""
-    wanted: list[tuple[str, str]] = []
+    """The taints that a node must have: its own taints, and those that follow from its conditions."""
+    required: list[tuple[str, str]] = []
     status = ready_status(node)
     if status in ("False", "Unknown"):
         key = NOT_READY if status == "False" else UNREACHABLE
-        wanted += [(key, "NoSchedule"), (key, "NoExecute")]
+        required += [(key, "NoSchedule"), (key, "NoExecute")]
     if node.spec.unschedulable:
-        wanted.append((UNSCHEDULABLE, "NoSchedule"))
-    have = {(taint.key, taint.effect): taint for taint in node.spec.taints}
+        required.append((UNSCHEDULABLE, "NoSchedule"))
+    present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
     kept = tuple(
-        taint for taint in node.spec.taints if taint.key not in _MANAGED or (taint.key, taint.effect) in wanted
+        taint for taint in node.spec.taints if taint.key not in _MANAGED or (taint.key, taint.effect) in required
     )
     stamp = rfc3339(now)
     added = tuple(
-        Taint(key=key, effect=effect, time_added=stamp) for key, effect in wanted if (key, effect) not in have
+        Taint(key=key, effect=effect, time_added=stamp) for key, effect in required if (key, effect) not in present
     )
     return kept + added
 
 
-def eviction_in_s(pod: Pod, marks: Sequence[Taint], now: datetime.datetime) -> float | None:
+def eviction_in_s(pod: Pod, node_taints: Sequence[Taint], now: datetime.datetime) -> float | None:
     """Seconds until the pod must leave a node with these taints: 0 for now, None for never.
 
-    A pod that says nothing about not-ready and unreachable nodes stays for five minutes.
+    A pod without a toleration for not-ready and unreachable nodes stays for five minutes.
     """
     soonest: float | None = None
-    for taint in marks:
+    for taint in node_taints:
         if taint.effect != "NoExecute":
             continue
         times = [t.toleration_seconds for t in pod.spec.tolerations if tolerates(t, taint)]
@@ -94,7 +94,7 @@ def eviction_in_s(pod: Pod, marks: Sequence[Taint], now: datetime.datetime) -> f
 
 
 def unready_pod(pod: Pod, now: datetime.datetime) -> tuple[Condition, ...] | None:
-    """The conditions of a ready pod on a node that is not heard of; None when it is not ready anyway."""
+    """The conditions of a ready pod on a node whose heartbeats have stopped; None when the pod is not ready."""
     if not pod.ready:
         return None
     stamp = rfc3339(now)

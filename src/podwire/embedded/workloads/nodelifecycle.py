@@ -1,10 +1,13 @@
-"""Watches nodes that are added, stop their heartbeat or are deleted: the loop around ``nodehealth``.
+"""Watches nodes that are added, that stop their heartbeats or that are deleted; ``nodehealth`` makes the decisions.
 
-Guarantees: 1. a node whose Lease was not renewed for 40 s gets Ready Unknown and its pods Ready False; 2. a
-node not ready for a second is tainted, one that is ready again is not; 3. pods leave a node with NoExecute
-taints when their tolerations run out; 4. pods of a node that has not existed for ten seconds are deleted at
-once; 5. no node counts as silent in the first 40 s after a start, or after the API was unreachable, because its
-heartbeats could not be observed then: a request every 5 s checks that the API answers.
+Guarantees:
+
+1. When a node's Lease was not renewed for 40 s, the node's Ready condition becomes Unknown and its pods' becomes False.
+2. A node that is not ready for one second gets taints; a node that is ready again loses them.
+3. Pods are deleted from a node with NoExecute taints when their tolerations end.
+4. Pods of a node that has not existed for ten seconds are deleted at once.
+5. In the first 40 s after the start, and after the API was unreachable, no node counts as silent, because its
+   heartbeats could not be observed before. A request every 5 s checks that the API answers.
 """
 
 import asyncio
@@ -30,7 +33,7 @@ _LEASES = "kube-node-lease"
 
 
 class NodeTimes(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """How long a node may be silent or missing."""
+    """Time limits for nodes without heartbeats and for deleted nodes."""
 
     grace_s: float = 40.0
     """A node whose Lease was not renewed for this long is not ready."""
@@ -41,7 +44,7 @@ class NodeTimes(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
 
 class NodeLifecycleController:
-    """Keeps conditions and taints of nodes, and evicts."""
+    """Keeps the conditions and taints of nodes current, and deletes the pods that must leave a node."""
 
     def __init__(self, environment: Environment, times: NodeTimes) -> None:
         self._times = times
@@ -60,7 +63,7 @@ class NodeLifecycleController:
         environment.of(PODS).subscribe(self._pod_changed)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Starts the loop; every node has a full grace period from now."""
+        """Starts the loop; the grace period of every node starts now."""
         now = self._clock.monotonic()
         self._heard = dict.fromkeys(self._nodes.objects, now)
         self._in_contact_since = now
@@ -68,7 +71,7 @@ class NodeLifecycleController:
         supervisor.start("nodelifecycle contact", self._keep_contact)
 
     async def _keep_contact(self) -> None:
-        """Records since when the API answers and Leases are watched; only then does a missing heartbeat count."""
+        """Records since when the API answers and Leases are watched; before that no heartbeat counts as missing."""
         while True:
             try:
                 async with asyncio.timeout(self._times.contact_s):
@@ -82,7 +85,7 @@ class NodeLifecycleController:
             await self._clock.sleep(self._times.contact_s)
 
     def _silent_s(self, name: str) -> float:
-        """Seconds without a heartbeat of a node, while heartbeats could be observed."""
+        """Seconds since a node's last heartbeat, counted only while heartbeats could be observed."""
         now = self._clock.monotonic()
         heard = self._heard.setdefault(name, now)
         return 0.0 if self._in_contact_since is None else now - max(heard, self._in_contact_since)
@@ -114,7 +117,7 @@ class NodeLifecycleController:
             return
         node = self._nodes.get(new.spec.node_name)
         if node is None:
-            # At a start the pod may arrive before its node; otherwise its node was deleted.
+            # At the start of the controller the pod may arrive before its node; otherwise its node was deleted.
             self._missing.setdefault(new.spec.node_name, self._clock.monotonic())
             self._loop.queue.add_after(new.spec.node_name, self._times.missing_s)
         elif any(taint.effect == "NoExecute" for taint in node.spec.taints):
@@ -137,18 +140,18 @@ class NodeLifecycleController:
         if self._settling(node):
             self._loop.queue.add_after(key, _SETTLE_S)
             return
-        wanted = nodehealth.taints(node, now)
-        if wanted != node.spec.taints:
+        taints = nodehealth.taints(node, now)
+        if taints != node.spec.taints:
             body = {
                 "metadata": {"resourceVersion": node.metadata.resource_version},
-                "spec": {"taints": msgspec.to_builtins(wanted)},
+                "spec": {"taints": msgspec.to_builtins(taints)},
             }
             await self._client.patch(NODES, key, body)
             return
         await self._evict(node)
 
     def _settling(self, node: Node) -> bool:
-        """Whether a node became not ready only a moment ago, as new nodes do."""
+        """Whether a node has been not ready for less than a second, as every new node is at first."""
         if nodehealth.ready_status(node) != "False":
             return False
         ready = next(c for c in node.status.conditions if c.type == "Ready")
@@ -162,7 +165,10 @@ class NodeLifecycleController:
         await self._mark_pods(name)
 
     async def _mark_pods(self, name: str) -> None:
-        """Raises: the first failure; those that were not marked are by the next look at the node."""
+        """Marks the pods of a node as not ready.
+
+        Raises: the first failure; the next run for the node marks the other pods.
+        """
         for failure in await in_parallel(self._mark_unready(pod) for pod in self._pods.of(name).values()):
             raise failure
 
@@ -180,14 +186,14 @@ class NodeLifecycleController:
             return
 
     async def _evict(self, node: Node) -> None:
-        marks = node.spec.taints
-        if not any(taint.effect == "NoExecute" for taint in marks):
+        taints = node.spec.taints
+        if not any(taint.effect == "NoExecute" for taint in taints):
             return
         soonest: float | None = None
         for pod in list(self._pods.of(node.metadata.name).values()):
             if pod.metadata.deletion_timestamp is not None or pod.finished:
                 continue
-            left_s = nodehealth.eviction_in_s(pod, marks, self._clock.now())
+            left_s = nodehealth.eviction_in_s(pod, taints, self._clock.now())
             if left_s == 0.0:
                 await self._delete(pod)
                 message = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
@@ -199,7 +205,7 @@ class NodeLifecycleController:
             self._loop.queue.add_after(node.metadata.name, soonest)
 
     async def _collect(self, name: str) -> None:
-        """Deletes the pods of a node that does not exist, without asking it."""
+        """Deletes the pods of a deleted node with grace period 0, because no kubelet can stop them."""
         since = self._missing.get(name)
         if since is None:
             return

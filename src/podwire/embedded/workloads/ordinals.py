@@ -1,9 +1,9 @@
-"""StatefulSets: which pod to create or to delete next. Pure.
+"""Decides which pod of a StatefulSet to create or to delete next. Pure.
 
-Pods have ordinals; ``OrderedReady`` acts on one pod at a time, upwards when creating and downwards when
-deleting, and only while every lower pod is available; ``Parallel`` does not wait. A rolling update replaces
-from the highest ordinal down to ``partition``, and waits for each pod to become available. A pod lost in the
-middle of an update comes back with the revision that its ordinal had. Source:
+Pods have ordinals. ``OrderedReady`` acts on one pod at a time, from the lowest ordinal up for creation and from the
+highest down for deletion, and only while every lower pod is available. ``Parallel`` does not wait. A rolling update
+replaces pods from the highest ordinal down to ``partition`` and waits until each new pod is available. A pod that is
+lost during an update is created again with the revision of its ordinal. Source:
 ``k8s.io/kubernetes/pkg/controller/statefulset/stateful_set_control.go``.
 """
 
@@ -21,7 +21,7 @@ from podwire.model.workload import StatefulSet, StatefulSetStatus
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The hashes of the revision that was last rolled out and of the one wanted."""
+    """The hash of the revision that was rolled out last, and the hash of the revision of the template."""
 
     current: str
     update: str
@@ -29,7 +29,7 @@ class Revision:
 
 @dataclass(slots=True)
 class StatefulSetPlan:
-    """Ordinals to create with their revisions, pods to delete, the status, when to look again."""
+    """Ordinals to create with their revisions, pods to delete, the status, seconds until the next plan."""
 
     create: list[tuple[int, str]] = field(default_factory=list)
     delete: list[Pod] = field(default_factory=list)
@@ -38,7 +38,7 @@ class StatefulSetPlan:
 
 
 def ordinal_of(name: str, pod: str) -> int | None:
-    """The ordinal in a pod's name, None when the name is not one of the StatefulSet's."""
+    """The ordinal in a pod's name; None when the name is not ``<StatefulSet>-<number>``."""
     prefix, _, number = pod.rpartition("-")
     return int(number) if prefix == name and number.isdigit() else None
 
@@ -77,7 +77,7 @@ class _State:
         )
 
     def fill(self, chosen: StatefulSetPlan) -> bool:
-        """Creates what is missing and replaces what ended; whether something must come first."""
+        """Creates missing pods and replaces ended pods; returns whether the next stage must wait for them."""
         for ordinal, pod in self._kept:
             if pod is None:
                 chosen.create.append((ordinal, self._revision_for(ordinal)))
@@ -90,7 +90,7 @@ class _State:
         return bool(chosen.create or chosen.delete)
 
     def condemn(self, chosen: StatefulSetPlan) -> bool:
-        """Deletes pods beyond the wanted number, highest first; whether something must come first."""
+        """Deletes pods beyond ``replicas``, highest first; returns whether the next stage must wait for them."""
         for _, pod in self._condemned:
             if not _going(pod):
                 chosen.delete.append(pod)
@@ -99,7 +99,7 @@ class _State:
         return bool(self._condemned) and self._ordered
 
     def roll(self, chosen: StatefulSetPlan) -> None:
-        """Replaces the highest pod of another revision, once every higher one is available."""
+        """Replaces the highest pod of another revision when all higher pods are available."""
         lowest = self._start + self._item.spec.update_strategy.rolling_update.partition
         for ordinal, pod in reversed(self._kept):
             if ordinal < lowest or pod is None:
@@ -107,7 +107,7 @@ class _State:
             if pod.metadata.labels.get(HASH) != self._revision.update:
                 if not _going(pod):
                     chosen.delete.append(pod)
-                    # The ordinal belongs to the new revision from here on, also for its replacement.
+                    # From now on the ordinal belongs to the new revision, also when its next pod is created.
                     left = max(0, chosen.status.current_replicas - 1)
                     chosen.status = msgspec.structs.replace(chosen.status, current_replicas=left)
                 return
@@ -115,7 +115,7 @@ class _State:
                 return
 
     def status(self) -> StatefulSetStatus:
-        """The numbers, and the current revision once everything is of the new one."""
+        """The status; the current revision becomes the new revision when all pods have it and are available."""
         alive = [pod for pod in self.every if not _going(pod)]
         current = _count(alive, self._revision.current)
         updated = _count(alive, self._revision.update)

@@ -13,7 +13,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:
-    """The instant of an API time, None for none or an unreadable one."""
+    """The instant of an API time; None when the text is empty or not a time."""
     if not text:
         return None
     try:
@@ -23,7 +23,7 @@ def parse_time(text: str | None) -> datetime.datetime | None:
 
 
 def seconds_since(text: str | None, now: datetime.datetime) -> float:
-    """Seconds from an API time until ``now``; 0 for none."""
+    """Seconds from an API time until ``now``; 0 when the text is empty or not a time."""
     at = parse_time(text)
     return (now - at).total_seconds() if at is not None else 0.0
 
@@ -34,7 +34,7 @@ def active(pod: Pod) -> bool:
 
 
 def ready_time(pod: Pod) -> str | None:
-    """Since when the pod is ready; None when it is not."""
+    """The time since which the pod is ready; None when the pod is not ready."""
     for condition in pod.status.conditions:
         if condition.type == "Ready" and condition.status == "True":
             return condition.last_transition_time or ""
@@ -42,7 +42,7 @@ def ready_time(pod: Pod) -> str | None:
 
 
 def available_in_s(pod: Pod, min_ready_s: int, now: datetime.datetime) -> float | None:
-    """Seconds until the pod counts as available: 0 when it is, None when it is not even ready."""
+    """Seconds until the pod is available: 0 when it is available, None when it is not ready."""
     since = ready_time(pod)
     if since is None:
         return None
@@ -52,15 +52,15 @@ def available_in_s(pod: Pod, min_ready_s: int, now: datetime.datetime) -> float 
 
 
 def restarts(pod: Pod) -> int:
-    """The restarts of all its containers."""
+    """The number of restarts of all containers of a pod."""
     return sum(status.restart_count for status in pod.status.container_statuses)
 
 
 def victims(pods: Sequence[Pod], count: int, related: Iterable[Pod] = ()) -> tuple[Pod, ...]:
     """The ``count`` pods to delete first.
 
-    Unassigned, then pending, then not ready, then of lower deletion cost, then on the node with more
-    ``related`` pods, then ready for less time, then restarted more, then younger.
+    The order is: pods without a node; pending pods; pods that are not ready; lower deletion cost; node with more
+    ``related`` pods; shorter time since ready; more restarts; younger pods.
     """
     crowd = Counter(pod.spec.node_name for pod in related or pods if active(pod))
 

@@ -1,7 +1,7 @@
-"""Creates and deletes pods for their owners, with Events, and remembers what it did.
+"""Creates and deletes pods for their owners, records Events, and remembers its writes until the informer shows them.
 
-Creation starts slowly: one pod, then two, four, eight at a time, so that a template the API refuses costs one
-request and not hundreds (Kubernetes: ``slowStartBatch``).
+Creation starts with one pod, then two, four, eight pods at a time. So a template that the API refuses costs one request
+and not hundreds (Kubernetes: ``slowStartBatch``).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +21,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class OwnerPods:
-    """Pods owned by an object, and pods of its namespace that nobody owns."""
+    """The pods that an object owns, and the pods of its namespace without an owner."""
 
     owned: tuple[Pod, ...]
     orphans: tuple[Pod, ...] = ()
 
 
 class PodWriter:
-    """Writes of one controller to the pods of its objects."""
+    """Writes the pods of one controller's objects."""
 
     def __init__(self, environment: Environment, component: str) -> None:
         self._client = environment.client
@@ -36,9 +36,9 @@ class PodWriter:
         self.own = OwnWrites(environment.of(PODS))
 
     async def create(self, owner: PodOwner, pod: Json) -> Json:
-        """The pod as stored.
+        """Creates a pod and returns the stored object.
 
-        Raises: ApiError after a FailedCreate event (none where the namespace is being deleted).
+        Raises: ApiError, after a FailedCreate Event unless the namespace is being deleted.
         """
         try:
             stored = await self._client.create(PODS, pod, owner.meta.namespace)
@@ -53,7 +53,7 @@ class PodWriter:
         return stored
 
     async def create_many(self, owner: PodOwner, pods: Sequence[Json]) -> BaseException | None:
-        """Creates in growing batches; the first failure, after which no further batch was begun."""
+        """Creates pods in growing batches; returns the first failure, after which no more batches were started."""
         at, size = 0, 1
         while at < len(pods):
             failures = await in_parallel(self.create(owner, pod) for pod in pods[at : at + size])
@@ -63,9 +63,9 @@ class PodWriter:
         return None
 
     async def delete(self, owner: PodOwner, pod: Pod, reason: str = "SuccessfulDelete") -> None:
-        """Tells a pod to go; one that is gone already is fine.
+        """Deletes a pod; does nothing when the pod is gone already.
 
-        Raises: the API's errors; the pod counts as staying then, so that it is told again.
+        Raises: errors of the API; the pod then counts as not deleted, so the next plan deletes it again.
         """
         meta = pod.metadata
         self.own.deleted(meta.uid)
@@ -79,26 +79,26 @@ class PodWriter:
         self._recorder.event(owner.subject, "Normal", reason, f"Deleted pod: {meta.name}")
 
     async def delete_many(self, owner: PodOwner, pods: Iterable[Pod]) -> BaseException | None:
-        """Tells pods to go, all at once; the first failure."""
+        """Deletes pods in parallel; returns the first failure."""
         return expected(await in_parallel(self.delete(owner, pod) for pod in pods))
 
     async def claim(self, owner: PodOwner, matches: Callable[[Pod], bool], pods: OwnerPods) -> tuple[Pod, ...]:
-        """The owner's pods: those it owns and that match, and orphans, which it adopts; others are released.
+        """The owner's pods: owned pods that match, and matching pods without an owner, which are adopted.
 
-        Raises: the API's errors.
+        Owned pods that do not match are released. Raises: errors of the API.
         """
-        mine = []
+        claimed = []
         for pod in pods.owned:
             if matches(pod):
-                mine.append(pod)
+                claimed.append(pod)
             elif pod.metadata.deletion_timestamp is None:
                 await self._patch_owners(owner, pod, [])
         for pod in pods.orphans:
             adoptable = pod.metadata.deletion_timestamp is None and owner.meta.deletion_timestamp is None
             if adoptable and matches(pod):
                 await self._patch_owners(owner, pod, [owner.reference])
-                mine.append(pod)
-        return tuple(mine)
+                claimed.append(pod)
+        return tuple(claimed)
 
     async def _patch_owners(self, owner: PodOwner, pod: Pod, references: list[Json]) -> None:
         meta = pod.metadata
@@ -107,9 +107,9 @@ class PodWriter:
 
 
 def expected(failures: Sequence[BaseException]) -> BaseException | None:
-    """The first failure of the API.
+    """The first failure of the API; None without failures.
 
-    Raises: the first failure that is something else.
+    Raises: the first failure that is not a failure of the API.
     """
     for failure in failures:
         if not isinstance(failure, API_FAILURES):

@@ -1,9 +1,12 @@
 """ReplicaSet and ReplicationController: a number of equal pods.
 
-``plan`` counts active pods and says how many to create or which to delete; the rest is writing. Guarantees: 1.
-no plan is made before the informer shows the last one's writes; 2. at least 20 ms lie between two runs for
-one object, so 100 pods getting ready cost a handful of status writes; 3. a status is written only when it
-differs. Source: ``k8s.io/kubernetes/pkg/controller/replicaset``.
+``plan`` counts active pods and decides how many to create or which to delete. Guarantees:
+
+1. No plan is made before the informer shows the writes of the previous plan.
+2. At least 20 ms pass between two runs for one object, so 100 pods that become ready cost only a few status writes.
+3. A status is written only when it has changed.
+
+Source: ``k8s.io/kubernetes/pkg/controller/replicaset``.
 """
 
 import datetime
@@ -51,7 +54,7 @@ class Replicated:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetPlan:
-    """What to do: pods to create, pods to delete, the status, and when to look again (None: on change)."""
+    """The number of pods to create, pods to delete, the status, seconds until the next plan (None: on change)."""
 
     create: int
     delete: tuple[Pod, ...]
@@ -59,32 +62,32 @@ class ReplicaSetPlan:
     again_s: float | None
 
 
-def plan(wanted: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> ReplicaSetPlan:
+def plan(view: Replicated, pods: tuple[Pod, ...], now: datetime.datetime) -> ReplicaSetPlan:
     """The plan for an object and all pods that it owns; while the object is being deleted, the plan changes no pods."""
     alive = tuple(pod for pod in pods if active(pod))
-    surplus = len(alive) - wanted.replicas
-    going = wanted.owner.meta.deletion_timestamp is not None
-    waits = [available_in_s(pod, wanted.min_ready_s, now) for pod in alive]
-    labels = (wanted.template.get("metadata") or {}).get("labels") or {}
+    surplus = len(alive) - view.replicas
+    deleting = view.owner.meta.deletion_timestamp is not None
+    waits = [available_in_s(pod, view.min_ready_s, now) for pod in alive]
+    labels = (view.template.get("metadata") or {}).get("labels") or {}
     status = ReplicaSetStatus(
         replicas=len(alive),
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in alive),
         ready_replicas=sum(pod.ready for pod in alive),
         available_replicas=sum(wait == 0.0 for wait in waits),
         terminating_replicas=sum(pod.metadata.deletion_timestamp is not None for pod in pods),
-        observed_generation=wanted.owner.meta.generation,
-        conditions=wanted.status.conditions,
+        observed_generation=view.owner.meta.generation,
+        conditions=view.status.conditions,
     )
     return ReplicaSetPlan(
-        create=0 if going else max(0, -surplus),
-        delete=victims(alive, surplus) if surplus > 0 and not going else (),
+        create=0 if deleting else max(0, -surplus),
+        delete=victims(alive, surplus) if surplus > 0 and not deleting else (),
         status=status,
         again_s=min((wait for wait in waits if wait), default=None),
     )
 
 
 def replicaset_view(item: ReplicaSet) -> Replicated:
-    """A ReplicaSet as what both have in common."""
+    """The common fields of a ReplicaSet."""
     return Replicated(
         PodOwner("apps/v1", "ReplicaSet", item.metadata),
         item.spec.replicas,
@@ -96,7 +99,7 @@ def replicaset_view(item: ReplicaSet) -> Replicated:
 
 
 def controller_view(item: ReplicationController) -> Replicated:
-    """A ReplicationController as what both have in common."""
+    """The common fields of a ReplicationController."""
     return Replicated(
         PodOwner("v1", "ReplicationController", item.metadata),
         item.spec.replicas,
@@ -108,7 +111,7 @@ def controller_view(item: ReplicationController) -> Replicated:
 
 
 class ReplicaController:
-    """Keeps the objects of one resource at their number of pods."""
+    """Creates and deletes pods so that each object of one resource has its number of pods."""
 
     def __init__(self, environment: Environment, resource: Resource[Any], view: Callable[[Any], Replicated]) -> None:
         self._environment = environment
@@ -140,21 +143,21 @@ class ReplicaController:
         item = self._objects.get(key)
         if item is None:
             return
-        wanted = self._view(item)
-        uid = wanted.owner.meta.uid
+        view = self._view(item)
+        uid = view.owner.meta.uid
         if not self._writer.own.seen(uid):
             self._loop.queue.add_after(key, 1.0)
             return
         pods = OwnerPods(
             tuple(pod for pod in self._pods.of(uid).values() if not self._writer.own.is_deleted(pod.metadata.uid)),
-            tuple(self._orphans.of(wanted.owner.meta.namespace).values()),
+            tuple(self._orphans.of(view.owner.meta.namespace).values()),
         )
-        mine = await self._writer.claim(wanted.owner, self._matches(item), pods)
-        chosen = plan(wanted, mine, self._environment.clock.now())
-        new = [pod_of(wanted.template, wanted.owner) for _ in range(min(chosen.create, _BURST))]
-        failure = await self._writer.create_many(wanted.owner, new)
-        failure = await self._writer.delete_many(wanted.owner, chosen.delete[:_BURST]) or failure
-        await self._write_status(wanted, self._with_failure(chosen.status, failure))
+        claimed = await self._writer.claim(view.owner, self._matches(item), pods)
+        chosen = plan(view, claimed, self._environment.clock.now())
+        new = [pod_of(view.template, view.owner) for _ in range(min(chosen.create, _BURST))]
+        failure = await self._writer.create_many(view.owner, new)
+        failure = await self._writer.delete_many(view.owner, chosen.delete[:_BURST]) or failure
+        await self._write_status(view, self._with_failure(chosen.status, failure))
         if failure is not None:
             raise failure
         if chosen.again_s is not None:
@@ -175,11 +178,11 @@ class ReplicaController:
         )
         return msgspec.structs.replace(status, conditions=(*other_conditions, condition))
 
-    async def _write_status(self, wanted: Replicated, status: ReplicaSetStatus) -> None:
-        patch = changed_status(wanted.status, status)
+    async def _write_status(self, view: Replicated, status: ReplicaSetStatus) -> None:
+        patch = changed_status(view.status, status)
         if not patch:
             return
-        meta = wanted.owner.meta
+        meta = view.owner.meta
         body = {"metadata": {"uid": meta.uid}, "status": patch}
         try:
             await self._environment.client.patch(self._resource, meta.name, body, meta.namespace, subresource="status")
@@ -188,21 +191,21 @@ class ReplicaController:
 
 
 class ReplicaSetController(ReplicaController):
-    """ReplicaSets."""
+    """The controller of ReplicaSets."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment, REPLICASETS, replicaset_view)
 
 
 class ReplicationControllerController(ReplicaController):
-    """ReplicationControllers."""
+    """The controller of ReplicationControllers."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment, REPLICATIONCONTROLLERS, controller_view)
 
 
 def orphans_of(environment: Environment) -> Index[Pod]:
-    """Pods without a controller by namespace."""
+    """The pods without a controller, by namespace."""
 
     def namespaces(pod: Pod) -> tuple[str, ...]:
         return () if controller_of(pod.metadata) else (pod.metadata.namespace,)
@@ -211,7 +214,7 @@ def orphans_of(environment: Environment) -> Index[Pod]:
 
 
 def owner_keys(kind: str, old: Pod | None, new: Pod | None) -> set[str]:
-    """The keys of the controllers of ``kind`` that a pod's change matters to: the one it has and the one it had."""
+    """The keys of a pod's controllers of ``kind``, before and after a change of the pod."""
     owners = [(pod.metadata.namespace, controller_of(pod.metadata)) for pod in (old, new) if pod is not None]
     return {f"{namespace}/{owner.name}" for namespace, owner in owners if owner is not None and owner.kind == kind}
 
@@ -223,7 +226,7 @@ def claimants(
     old: Pod | None,
     new: Pod | None,
 ) -> set[str]:
-    """As :func:`owner_keys`, and those out of ``objects`` that would adopt a pod which has no controller."""
+    """The result of :func:`owner_keys`, and the keys of ``objects`` that would adopt a pod without a controller."""
     keys = owner_keys(kind, old, new)
     if new is not None and controller_of(new.metadata) is None:
         prefix = f"{new.metadata.namespace}/"

@@ -1,7 +1,7 @@
 """ControllerRevisions: the history of a DaemonSet's or StatefulSet's template.
 
-One object per template that was ever current, numbered upwards; going back to an old template gives its
-revision the next number. ``kubectl rollout undo`` reads ``data`` as a patch of the owner. Source:
+Each template that was current has one object with a growing number. When an old template becomes current again, its
+revision gets the next number. ``kubectl rollout undo`` applies ``data`` as a patch to the owner. Source:
 ``k8s.io/kubernetes/pkg/controller/history``.
 """
 
@@ -19,12 +19,12 @@ from podwire.model.workload import ControllerRevision, Template
 
 HASH = "controller-revision-hash"
 _NAMES = 10
-"""How many names are tried for a revision, when others have them."""
+"""The number of names that are tried for a revision when the names belong to other objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionHistory:
-    """The revisions of one owner, oldest first, and which of them is the template's."""
+    """The revisions of one owner, oldest first, and the revision of its template (None: not created yet)."""
 
     revisions: tuple[ControllerRevision, ...]
     current: ControllerRevision | None
@@ -38,8 +38,8 @@ class RevisionHistory:
 def history(revisions: Iterable[ControllerRevision], template: Template) -> RevisionHistory:
     """The history of an owner whose template is ``template``."""
     ordered = tuple(sorted(revisions, key=lambda item: (item.revision, item.metadata.name)))
-    wanted = data_of(template)
-    return RevisionHistory(ordered, next((item for item in reversed(ordered) if item.data == wanted), None))
+    data = data_of(template)
+    return RevisionHistory(ordered, next((item for item in reversed(ordered) if item.data == data), None))
 
 
 def data_of(template: Template) -> Json:
@@ -55,7 +55,7 @@ def template_of(revision: ControllerRevision) -> Template:
 
 
 def surplus(revisions: Sequence[ControllerRevision], used: Iterable[str], limit: int) -> list[ControllerRevision]:
-    """Revisions beyond the limit, oldest first; ``used`` are the hashes of pods and of current templates."""
+    """Unused revisions beyond the limit, oldest first; ``used`` holds the hashes of pods and of current templates."""
     kept = set(used)
     unused = [item for item in revisions if item.metadata.labels.get(HASH, "") not in kept]
     return unused[: max(0, len(unused) - limit)]
@@ -75,7 +75,10 @@ class Revisions:
         return tuple(sorted(self._owned.of(uid).values(), key=lambda item: item.revision))
 
     async def ensure(self, owner: PodOwner, template: Template) -> ControllerRevision | None:
-        """The revision of the template, made or renumbered when needed; None: not seen yet, look again."""
+        """The revision of the template, which is created or gets a new number when needed.
+
+        None when the informer does not show the revision yet; the caller must call again.
+        """
         uid = owner.meta.uid
         if not self._own.seen(uid):
             return None
@@ -123,17 +126,17 @@ class Revisions:
         return None
 
     async def _adopted(self, owner: PodOwner, body: Json) -> bool:
-        """Takes over a revision of the name and content of ``body`` that nobody owns; whether it is the owner's now.
+        """Adopts a revision with the name and content of ``body`` that has no owner; returns whether it was adopted.
 
-        An owner that was deleted without its pods leaves its revisions to the next one of its name.
+        When an owner is deleted without its pods, its revisions stay for the next owner of the same name.
         """
         meta = body["metadata"]
         name, namespace = meta["name"], meta["namespace"]
-        found = await self._client.get(CONTROLLERREVISIONS, name, namespace, decode_as=ControllerRevision)
-        controller = controller_of(found.metadata)
-        if found.data != body["data"] or (controller is not None and controller.uid != owner.meta.uid):
+        revision = await self._client.get(CONTROLLERREVISIONS, name, namespace, decode_as=ControllerRevision)
+        controller = controller_of(revision.metadata)
+        if revision.data != body["data"] or (controller is not None and controller.uid != owner.meta.uid):
             return False
-        references = {"uid": found.metadata.uid, "ownerReferences": meta["ownerReferences"]}
+        references = {"uid": revision.metadata.uid, "ownerReferences": meta["ownerReferences"]}
         patch = {"metadata": references, "revision": body["revision"]}
         self._own.wrote(owner.meta.uid, await self._client.patch(CONTROLLERREVISIONS, name, patch, namespace))
         return True

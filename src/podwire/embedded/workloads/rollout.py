@@ -1,12 +1,12 @@
-"""How a Deployment turns one ReplicaSet into another: pure decisions.
+"""Decides how a Deployment replaces its old ReplicaSets by a new ReplicaSet. Pure.
 
-The invariant: at any moment at most ``replicas + surge`` pods exist and at least ``replicas - unavailable`` are
-available. Each plan changes the wanted numbers of ReplicaSets so that it holds whatever order the changes take
-effect in; the next plan follows when their observed numbers change. Old replicas that are not available are
-deleted first, because this does not reduce the number of available pods.
+At any moment at most ``replicas + surge`` pods exist and at least ``replicas - unavailable`` pods are available. Each
+plan changes the ``spec.replicas`` of ReplicaSets so that this is true in whatever order the changes take effect. The
+next plan follows when the observed numbers change. Old pods that are not available are deleted first, because this does
+not reduce the number of available pods.
 
-Scaling in the middle of a rollout is spread over all ReplicaSets in proportion to their size, the largest
-taking the remainder. Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (rolling.go, sync.go, recreate.go).
+A change of ``replicas`` during a rollout is spread over all ReplicaSets in proportion to their size; the largest takes
+the remainder. Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (rolling.go, sync.go, recreate.go).
 """
 
 import math
@@ -25,43 +25,43 @@ _OWN = {REVISION, DESIRED, MAXIMUM, HISTORY, "kubectl.kubernetes.io/last-applied
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """A Deployment's ReplicaSets: the one of the current template, if any, and the others, oldest first."""
+    """A Deployment's ReplicaSets: the ReplicaSet of the current template, if any, and the old ones, oldest first."""
 
     new: ReplicaSet | None
     old: tuple[ReplicaSet, ...]
 
     @property
     def all(self) -> tuple[ReplicaSet, ...]:
-        """Old and new."""
+        """The old ReplicaSets, then the new ReplicaSet."""
         return self.old if self.new is None else (*self.old, self.new)
 
     @property
     def active(self) -> tuple[ReplicaSet, ...]:
-        """The ReplicaSets with a wanted number above zero."""
+        """The ReplicaSets with ``spec.replicas`` above zero."""
         return tuple(item for item in self.all if item.spec.replicas > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLimits:
-    """How far a rollout may go from the wanted number, as numbers of pods."""
+    """The number of pods that may exist beyond ``replicas``, and the number of pods that may be unavailable."""
 
     surge: int
     unavailable: int
 
 
 Scaling = dict[str, int]
-"""Name of a ReplicaSet to its new wanted number."""
+"""The new ``spec.replicas`` by name of ReplicaSet."""
 
 
 def partition(deployment: Deployment, sets: Sequence[ReplicaSet]) -> Sets:
-    """The ReplicaSet of the current template (the oldest, should there be several) and the others."""
+    """The ReplicaSet of the current template (the oldest when there are several), and the other ReplicaSets."""
     ordered = sorted(sets, key=lambda s: (s.metadata.creation_timestamp or "", s.metadata.name))
     new = next((s for s in ordered if equal_templates(s.spec.template, deployment.spec.template)), None)
     return Sets(new, tuple(s for s in ordered if s is not new))
 
 
 def resolve(value: int | str | None, default: str, replicas: int, *, up: bool) -> int:
-    """A number or a percentage as a number of pods."""
+    """The number of pods of a number or a percentage of ``replicas``; ``default`` for None and for invalid text."""
     limit = default if value is None else value
     if isinstance(limit, int):
         return max(0, limit)
@@ -73,7 +73,7 @@ def resolve(value: int | str | None, default: str, replicas: int, *, up: bool) -
 
 
 def limits(spec: DeploymentSpec) -> RolloutLimits:
-    """The limits of a Deployment; never both zero, or a rollout could not move."""
+    """The limits of a Deployment; both are zero only for Recreate, since a rolling update could not proceed."""
     if spec.strategy.type == "Recreate":
         return RolloutLimits(0, 0)
     update = spec.strategy.rolling_update
@@ -83,19 +83,19 @@ def limits(spec: DeploymentSpec) -> RolloutLimits:
 
 
 def maximum(spec: DeploymentSpec) -> int:
-    """The most pods that may exist."""
+    """The maximum number of pods."""
     return spec.replicas + (limits(spec).surge if spec.strategy.type == "RollingUpdate" else 0)
 
 
 def first_size(spec: DeploymentSpec, old: Sequence[ReplicaSet]) -> int:
-    """The number of pods that a new ReplicaSet begins with, beside the ``old`` ones."""
+    """The first ``spec.replicas`` of a new ReplicaSet while the ``old`` ReplicaSets have pods."""
     if spec.strategy.type == "Recreate":
         return spec.replicas
     return max(0, min(maximum(spec) - wanted(old), spec.replicas))
 
 
 def rolling(spec: DeploymentSpec, sets: Sets) -> Scaling:
-    """The next step of a rolling update; empty when there is nothing to do before something changes."""
+    """The next step of a rolling update; empty when the rollout waits for a change or is complete."""
     new = sets.new
     if new is None:
         return {}
@@ -116,7 +116,7 @@ def _shrink_old(spec: DeploymentSpec, sets: Sets, new: ReplicaSet) -> Scaling:
     spare = wanted(sets.all) - least - missing
     if spare <= 0:
         return {}
-    scaling, left = _give_up_unhealthy(sets.old, spare)
+    scaling, left = _remove_unavailable(sets.old, spare)
     removable = sum(item.status.available_replicas for item in sets.all) - least
     for item in sets.old:
         size = scaling.get(item.metadata.name, item.spec.replicas)
@@ -128,18 +128,18 @@ def _shrink_old(spec: DeploymentSpec, sets: Sets, new: ReplicaSet) -> Scaling:
     return scaling
 
 
-def _give_up_unhealthy(old: Sequence[ReplicaSet], spare: int) -> tuple[Scaling, int]:
+def _remove_unavailable(old: Sequence[ReplicaSet], spare: int) -> tuple[Scaling, int]:
     scaling: Scaling = {}
     for item in old:
-        sick = min(spare, item.spec.replicas - item.status.available_replicas)
-        if sick > 0:
-            scaling[item.metadata.name] = item.spec.replicas - sick
-            spare -= sick
+        unavailable = min(spare, item.spec.replicas - item.status.available_replicas)
+        if unavailable > 0:
+            scaling[item.metadata.name] = item.spec.replicas - unavailable
+            spare -= unavailable
     return scaling, spare
 
 
 def recreate(spec: DeploymentSpec, sets: Sets, *, old_pods: int) -> Scaling:
-    """Old ones to zero; the new one to its number once no old pod is left."""
+    """Scales old ReplicaSets to zero, and the new ReplicaSet to ``replicas`` when no old pod is left."""
     closing = {item.metadata.name: 0 for item in sets.old if item.spec.replicas}
     if closing:
         return closing
@@ -149,7 +149,7 @@ def recreate(spec: DeploymentSpec, sets: Sets, *, old_pods: int) -> Scaling:
 
 
 def resized(spec: DeploymentSpec, sets: Sets) -> bool:
-    """Whether the Deployment was scaled since its ReplicaSets were last given a size."""
+    """Whether ``replicas`` of the Deployment has changed since its ReplicaSets were scaled last."""
     for item in sets.active:
         annotation = item.metadata.annotations.get(DESIRED)
         if annotation is not None and annotation != str(spec.replicas):
@@ -158,7 +158,7 @@ def resized(spec: DeploymentSpec, sets: Sets) -> bool:
 
 
 def scale(spec: DeploymentSpec, sets: Sets) -> Scaling:
-    """Sizes after a change of ``replicas`` that is no rollout step."""
+    """The new sizes of ReplicaSets after a change of ``replicas``; no step of a rollout."""
     active = sets.active
     if len(active) <= 1:
         target = active[0] if active else (sets.new or (sets.old[-1] if sets.old else None))
@@ -180,7 +180,7 @@ def _proportional(spec: DeploymentSpec, active: Sequence[ReplicaSet]) -> Scaling
     total = wanted(active)
     change = (maximum(spec) if spec.replicas > 0 else 0) - total
     growing = change > 0
-    # The largest first; of equal ones the newest first when growing, the oldest first when shrinking.
+    # The largest first; among equal sizes the newest first when growing, the oldest first when shrinking.
     ordered = sorted(active, key=lambda s: s.metadata.creation_timestamp or "", reverse=growing)
     ordered.sort(key=lambda s: -s.spec.replicas)
     sizes: Scaling = {}
@@ -206,27 +206,27 @@ def _share(spec: DeploymentSpec, item: ReplicaSet, total: int) -> int:
 
 
 def revision_of(item: ReplicaSet | Deployment) -> int:
-    """The revision annotation; 0 when there is none."""
+    """The number in the revision annotation; 0 without the annotation."""
     annotation = item.metadata.annotations.get(REVISION, "")
     return int(annotation) if annotation.isdigit() else 0
 
 
 def set_annotations(deployment: Deployment, sets: Sets) -> dict[str, str]:
-    """The annotations that the new ReplicaSet should have."""
+    """The annotations that the new ReplicaSet must have."""
     copied = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN}
-    have = dict(sets.new.metadata.annotations) if sets.new is not None else {}
+    present = dict(sets.new.metadata.annotations) if sets.new is not None else {}
     latest = max((revision_of(item) for item in sets.old), default=0) + 1
     current = revision_of(sets.new) if sets.new is not None else 0
     numbers = {DESIRED: str(deployment.spec.replicas), MAXIMUM: str(maximum(deployment.spec))}
     if latest > current:
         if current:
-            numbers[HISTORY] = ",".join(filter(None, (have.get(HISTORY, ""), str(current))))
+            numbers[HISTORY] = ",".join(filter(None, (present.get(HISTORY, ""), str(current))))
         numbers[REVISION] = str(latest)
-    return have | copied | numbers
+    return present | copied | numbers
 
 
 def obsolete(spec: DeploymentSpec, sets: Sets) -> tuple[ReplicaSet, ...]:
-    """Old ReplicaSets beyond the history limit that have nothing left, lowest revision first."""
+    """Old ReplicaSets without pods beyond the history limit, lowest revision first."""
     empty = [
         item
         for item in sets.old
@@ -240,5 +240,5 @@ def obsolete(spec: DeploymentSpec, sets: Sets) -> tuple[ReplicaSet, ...]:
 
 
 def wanted(sets: Sequence[ReplicaSet]) -> int:
-    """The pods that ReplicaSets want together."""
+    """The sum of ``spec.replicas`` of ReplicaSets."""
     return sum(item.spec.replicas for item in sets)

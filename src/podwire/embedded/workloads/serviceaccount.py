@@ -1,4 +1,4 @@
-"""What every namespace has: the ServiceAccount ``default`` and the ConfigMap ``kube-root-ca.crt``.
+"""Creates the ServiceAccount ``default`` and the ConfigMap ``kube-root-ca.crt`` in every namespace.
 
 Cost: two writes per namespace. Source: ``k8s.io/kubernetes/pkg/controller/serviceaccount``,
 ``pkg/controller/certificates/rootcacertpublisher``.
@@ -22,7 +22,7 @@ _NOTE = (
 
 
 class ServiceAccountController:
-    """Keeps both objects in every namespace that does not go; without ``ca_file`` only the account."""
+    """Keeps both objects in every namespace that is not being deleted; without ``ca_file`` only the ServiceAccount."""
 
     def __init__(self, environment: Environment, ca_file: str) -> None:
         self._client = environment.client

@@ -1,7 +1,7 @@
-"""StatefulSets: the loop around ``ordinals``, stable names, and claims.
+"""StatefulSets: the loop that carries out ``ordinals``, with stable names and claims.
 
-A claim of a volume claim template is created once per pod and kept when the pod goes; in a local cluster it is
-a directory of the node, so it is marked Bound at once. Cost: per pod one write, plus two per claim.
+A claim of a volume claim template is created once per pod and kept when the pod is deleted. In a local cluster a claim
+is a directory of the node, so the claim is marked Bound at once. Cost: one write per pod and two writes per claim.
 """
 
 import copy
@@ -40,9 +40,9 @@ def pod_body(item: StatefulSet, template: Template, ordinal: int, digest: str) -
         spec["subdomain"] = item.spec.service_name
     claims = {claim: f"{claim}-{name}" for claim in claim_names(item)}
     if claims:
-        kept = [volume for volume in spec.get("volumes") or [] if volume.get("name") not in claims]
+        volumes = [volume for volume in spec.get("volumes") or [] if volume.get("name") not in claims]
         mounted = [{"name": c, "persistentVolumeClaim": {"claimName": full}} for c, full in claims.items()]
-        spec["volumes"] = kept + mounted
+        spec["volumes"] = volumes + mounted
     return body | {"spec": spec}
 
 
@@ -73,7 +73,7 @@ def claim_body(item: StatefulSet, claim: Json, pod: str) -> Json:
 
 
 class StatefulSetController:
-    """Keeps StatefulSets at their pods."""
+    """Creates, replaces and deletes the pods of StatefulSets."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -116,18 +116,18 @@ class StatefulSetController:
         }
         owned = tuple(self._pods.of(uid).values())
         pods = OwnerPods(owned, tuple(self._orphans.of(item.metadata.namespace).values()))
-        mine = await self._writer.claim(owner, _matches(item), pods)
-        if any(self._writer.own.is_deleted(p.metadata.uid) and not p.metadata.deletion_timestamp for p in mine):
-            # The informer does not show the last deletion yet; its event brings the key back.
+        claimed = await self._writer.claim(owner, _matches(item), pods)
+        if any(self._writer.own.is_deleted(p.metadata.uid) and not p.metadata.deletion_timestamp for p in claimed):
+            # The informer does not show the last deletion yet; when it does, its event touches the key again.
             self._loop.queue.add_after(key, 1.0)
             return
-        chosen = plan(item, mine, hashes, self._environment.clock.now())
+        chosen = plan(item, claimed, hashes, self._environment.clock.now())
         failure = await self._act(item, owner, chosen, templates)
         names = {hashes.current: current.metadata.name, hashes.update: update.metadata.name}
         await self._write_status(item, chosen.status, names)
         if failure is not None:
             raise failure
-        used = {pod.metadata.labels.get(HASH, "") for pod in mine} | {hashes.current, hashes.update}
+        used = {pod.metadata.labels.get(HASH, "") for pod in claimed} | {hashes.current, hashes.update}
         await self._revisions.prune(owner, used, item.spec.revision_history_limit)
         if chosen.again_s is not None:
             self._loop.queue.add_after(key, chosen.again_s)
@@ -170,11 +170,11 @@ class StatefulSetController:
         for field in ("currentRevision", "updateRevision"):
             if field in patch:
                 patch[field] = names.get(patch[field], patch[field])
-        have = {
+        stored_names = {
             "currentRevision": item.status.current_revision,
             "updateRevision": item.status.update_revision,
         }
-        patch = {key: value for key, value in patch.items() if have.get(key) != value}
+        patch = {key: value for key, value in patch.items() if stored_names.get(key) != value}
         if patch:
             meta = item.metadata
             body = {"metadata": {"uid": meta.uid}, "status": patch}
@@ -183,7 +183,7 @@ class StatefulSetController:
 
 
 def _matches(item: StatefulSet) -> Callable[[Pod], bool]:
-    """Whether a pod is of the set: its labels match, and its name is the set's with a number."""
+    """Whether a pod belongs to the StatefulSet: its labels match, and its name is the StatefulSet's with a number."""
     selector, name = item.spec.selector, item.metadata.name
     return lambda pod: (
         selector is not None

@@ -1,8 +1,8 @@
-"""Pods out of templates, and the hash that tells templates apart.
+"""Pods from templates, and the hash that distinguishes templates.
 
-The template is handed on verbatim. The hash is FNV-1a (32 bit) over the template's canonical JSON, written in
-Kubernetes' alphabet without vowels; it need not equal the one of kube-controller-manager, since owners are
-found by comparing templates and the hash is only a name.
+The content of the template is not changed. The hash is FNV-1a (32 bit) over the template's canonical JSON, written in
+Kubernetes' alphabet without vowels. The hash differs from that of kube-controller-manager, which does no harm: owners
+are found by comparing templates, and the hash is only part of a name.
 """
 
 import copy
@@ -29,7 +29,7 @@ class PodOwner:
 
     @property
     def reference(self) -> Json:
-        """The ownerReferences entry of what it owns."""
+        """The entry in ``ownerReferences`` of the objects that the controller owns."""
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -41,7 +41,7 @@ class PodOwner:
 
     @property
     def subject(self) -> ObjectReference:
-        """The reference that Events carry."""
+        """The reference to the owner in Events."""
         return ObjectReference(
             api_version=self.api_version,
             kind=self.kind,
@@ -53,7 +53,7 @@ class PodOwner:
 
 
 def template_hash(template: Template, collisions: int | None = None) -> str:
-    """The name part of a template; ``collisions`` is bumped when two templates share it."""
+    """The hash of a template for names; a caller increments ``collisions`` when two templates have one hash."""
     value = fnv32a(msgspec.json.encode(template, order="deterministic"))
     if collisions:
         value = fnv32a(str(collisions).encode(), value)
@@ -61,7 +61,7 @@ def template_hash(template: Template, collisions: int | None = None) -> str:
 
 
 def fnv32a(data: bytes, start: int = 0x811C9DC5) -> int:
-    """FNV-1a, 32 bit."""
+    """The 32 bit FNV-1a hash of bytes."""
     value = start
     for byte in data:
         value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
@@ -76,7 +76,7 @@ def with_label(template: Template, key: str, value: str) -> Template:
 
 
 def without_label(template: Template, key: str) -> Template:
-    """The template without one label, for comparing."""
+    """The template without one label, for comparison."""
     metadata = {k: v for k, v in (template.get("metadata") or {}).items() if v is not None}
     labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k != key}
     if labels:
@@ -86,15 +86,15 @@ def without_label(template: Template, key: str) -> Template:
     return template | {"metadata": metadata}
 
 
-def equal_templates(one: Template, other: Template) -> bool:
-    """Whether two templates make the same pods, the hash label aside."""
-    return without_label(one, HASH_LABEL) == without_label(other, HASH_LABEL)
+def equal_templates(first: Template, second: Template) -> bool:
+    """Whether two templates are equal apart from the hash label."""
+    return without_label(first, HASH_LABEL) == without_label(second, HASH_LABEL)
 
 
 def pod_of(template: Template, owner: PodOwner, name: str = "") -> Json:
-    """A pod of the template, owned by ``owner``; without a name the API appends one to the owner's."""
-    given = template.get("metadata") or {}
-    kept = {key: copy.copy(given[key]) for key in ("labels", "annotations", "finalizers") if given.get(key)}
+    """A pod of the template, owned by ``owner``; without a name the API server generates one from the owner's name."""
+    source = template.get("metadata") or {}
+    copied = {key: copy.copy(source[key]) for key in ("labels", "annotations", "finalizers") if source.get(key)}
     naming = {"name": name} if name else {"generateName": f"{owner.meta.name}-"}
-    metadata = naming | {"namespace": owner.meta.namespace} | kept | {"ownerReferences": [owner.reference]}
+    metadata = naming | {"namespace": owner.meta.namespace} | copied | {"ownerReferences": [owner.reference]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": dict(template.get("spec") or {})}
