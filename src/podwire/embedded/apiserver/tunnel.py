@@ -21,6 +21,7 @@ from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
 from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
 from podwire.http.client import ClientConnection, connect, encode_request
+from podwire.http.frames import FrameCutter
 from podwire.http.message import Response
 from podwire.runtime.tasks import TaskSet
 
@@ -41,13 +42,16 @@ _HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "te",
 class _Pipe(asyncio.Protocol):
     """One end of an upgraded connection: passes what it receives to the other end, at the pace of the other end."""
 
-    def __init__(self, own: asyncio.Transport, other: asyncio.Transport) -> None:
+    def __init__(self, own: asyncio.Transport, other: asyncio.Transport, *, frames: bool = False) -> None:
+        """With ``frames`` the bytes are WebSocket frames, which are written one by one."""
         self._other = other
+        self._cutter = FrameCutter() if frames else None
         own.set_write_buffer_limits(high=_BUFFER)
 
     def data_received(self, data: bytes) -> None:
         """Passes bytes on."""
-        self._other.write(data)
+        for piece in (data,) if self._cutter is None else self._cutter.cut(data):
+            self._other.write(piece)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Closes the other end when it has taken what was passed on."""
@@ -193,9 +197,11 @@ async def _copy(connection: ClientConnection, stream: Stream) -> None:
 def _join(connection: ClientConnection, client: asyncio.Transport, leftover: bytes) -> _Pipe:
     """Joins the client and the node after the node has switched protocols; returns the client's protocol."""
     node, early = connection.detach()
-    client.write(encode_switching(tuple(connection.headers.items())) + early)
+    client.write(encode_switching(tuple(connection.headers.items())))
     node.write(leftover)
-    node.set_protocol(_Pipe(node, client))
+    from_node = _Pipe(node, client, frames=connection.headers.get("upgrade", "").lower() == "websocket")
+    from_node.data_received(early)
+    node.set_protocol(from_node)
     node.resume_reading()
     return _Pipe(client, node)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ class Shout(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data.upper())
+
+
+class Frames(asyncio.Protocol):
+    """Sends two WebSocket frames at once with its head, and two more."""
+
+    def __init__(self, transport: asyncio.Transport, _: bytes) -> None:
+        head = encode_switching((("Upgrade", "WebSocket"), ("Connection", "Upgrade")))
+        transport.write(head + b"\x82\x01a\x82\x01b")
+        asyncio.get_running_loop().call_later(0.05, transport.write, b"\x82\x01c\x88\x00")
 
 
 class Swallow(asyncio.Protocol):
@@ -59,6 +69,8 @@ class Kubelet:
     def handle(self, request: Request) -> Result:
         self.asked.append(request.target)
         self.users.add(subject_of(request.peer_certificate)[0])
+        if request.path.startswith("/portForward/"):
+            return Upgrade(Frames)
         if request.path.startswith("/attach/"):
             return Upgrade(Swallow)
         if request.path.startswith("/exec/"):
@@ -230,6 +242,24 @@ def test_exec_becomes_two_pipes(tunnelled: Any) -> None:
         assert received == payload.upper() + b"END"
         writer.close()
         assert kubelet.asked[-1].startswith("/exec/default/p/c?command=sh&command=-c&input=1&output=1")
+
+    tunnelled(scenario)
+
+
+def test_each_frame_is_a_tls_record(tunnelled: Any) -> None:
+    async def scenario(client: Client, _: Kubelet) -> None:
+        def records() -> list[bytes]:
+            with client.context.wrap_socket(socket.create_connection(client.address), server_hostname="x") as stream:
+                stream.sendall(
+                    f"GET {LOG.replace('/log', '/portforward')} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"
+                    "Upgrade: websocket\r\n\r\n".encode()
+                )
+                return [stream.recv(65536) for _ in range(5)]
+
+        client.context.check_hostname = False
+        head, *frames = await asyncio.to_thread(records)
+        assert head.startswith(b"HTTP/1.1 101 ") and head.endswith(b"\r\n\r\n")
+        assert frames == [b"\x82\x01a", b"\x82\x01b", b"\x82\x01c", b"\x88\x00"]
 
     tunnelled(scenario)
 
