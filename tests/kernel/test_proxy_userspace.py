@@ -81,7 +81,7 @@ def test_the_proxy_follows_its_sources_and_heals(world: World, plane: ServiceOwn
 def test_an_answer_of_the_relay_is_no_change_of_rules(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     plane.disturbed()
-    peer = plane._link._peer
+    peer = plane._client._peer
     assert peer is not None
     peer.sendall(frame(Ask()))
     assert select.select([peer], [], [], 10)[0]

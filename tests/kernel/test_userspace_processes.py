@@ -255,7 +255,7 @@ def test_terminating_relay_finishes_its_connections(plane: UserspaceDataPlane) -
             assert connection.recv(10) == b"still"
             after = state(plane)
             assert (after.pid, after.ports) == (asked.pid, {})
-        plane._link.close()
+        plane._client.close()
         link = RelayClient(path("node"))
         deadline = time.monotonic() + 20
         while (left := link.state()) is not None and not left.sessions:

@@ -1,1 +1,1 @@
-"""Services in nftables: constant chains, one map element per frontend and endpoint."""
+"""Services in nftables: constant chains, and one map element for each frontend and endpoint."""

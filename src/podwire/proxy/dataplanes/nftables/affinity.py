@@ -1,19 +1,19 @@
 """The numbers by which session affinity identifies endpoints (pure).
 
-An affinity of a client is one entry of the map ``affinity-clients``: client and *list* to endpoint. A list is what one
-port of one Service spreads its connections over, so every frontend that uses the list shares the affinity: cluster
-address, node port, load balancer and external addresses. (A port with policy Local has two lists: all endpoints and
-those of this node.)
+The affinity of a client is one entry of the map ``affinity-clients``, from client and *list* to endpoint. A list is an
+endpoint list of one port of one Service. All frontends that use the list share the affinity: cluster address, node
+port, load balancer and external addresses. A port with traffic policy Local has two lists: all endpoints, and the
+endpoints of this node.
 
-List and endpoint travel in one packet mark, since nft 1.0.6 can list a masked mark in the key of an update, but not a
-map's answer::
+One packet mark holds the numbers of list and endpoint, because nft 1.0.6 can print a masked mark in the key of an
+update statement, but not a map lookup::
 
     bit 30     set in every number, and in no other mark of ours
-    16 bits    the list, in what is left of the mark above ...
-    14 bits    the endpoint within its list, from 1; the bit that asks for masquerade is left out
+    16 bits    the list, in the free bits above ...
+    14 bits    the endpoint within its list, from 1; the bit that asks for masquerade is not used
 
-So the candidate that a slot yields carries its list with it, and ``meta mark & mask`` is the list alone, which is no
-endpoint's number. Numbers are assigned in turn and reused only after all others, so that an affinity entry of a removed
+So the value of a slot contains the list, and ``meta mark & mask`` is the list alone, which is never the number of an
+endpoint. Numbers are assigned in turn and reused only after all others, so that an affinity entry of a removed
 endpoint does not match a new endpoint. After a restart they are read from the kernel.
 """
 
@@ -26,34 +26,34 @@ from podwire.proxy.servicemap import ResolvedEndpoint
 AFFINITY_BIT = 0x40000000
 """Set in every number, and in no other mark of ours."""
 LISTS = 1 << 16
-"""Lists that can be told apart."""
+"""The number of possible lists."""
 ENDPOINTS = (1 << 14) - 1
-"""Endpoints of one list that can be told apart."""
+"""The maximum number of endpoints in one list."""
 
-_ROOM = ENDPOINTS + 1
+_ENDPOINT_NUMBERS = ENDPOINTS + 1
 
 
 class AffinityMarks:
-    """Numbers as packet marks that leave the bit ``masquerade_mark`` alone."""
+    """Numbers as packet marks that do not use the bit ``masquerade_mark``."""
 
     def __init__(self, masquerade_mark: int) -> None:
         self._low = masquerade_mark - 1
-        self.mask = self._spread((LISTS - 1) * _ROOM) | AFFINITY_BIT
+        self.mask = self._to_mark_bits((LISTS - 1) * _ENDPOINT_NUMBERS) | AFFINITY_BIT
         """The bits of the list."""
 
-    def _spread(self, number: int) -> int:
-        """30 bits over a mark without the two that are not free."""
+    def _to_mark_bits(self, number: int) -> int:
+        """Distributes 30 bits over the bits of a mark that are free."""
         free = (number & ~self._low) << 1 | number & self._low
         return (free & AFFINITY_BIT) << 1 | free & (AFFINITY_BIT - 1)
 
     def mark(self, number: int, endpoint: int) -> int:
         """The mark of an endpoint of a list."""
-        return self._spread(number * _ROOM + endpoint) | AFFINITY_BIT
+        return self._to_mark_bits(number * _ENDPOINT_NUMBERS + endpoint) | AFFINITY_BIT
 
     def split(self, mark: int) -> tuple[int, int]:
-        """List and endpoint of a mark."""
+        """The numbers of list and endpoint in a mark."""
         free = (mark & AFFINITY_BIT << 1) >> 1 | mark & (AFFINITY_BIT - 1)
-        return divmod((free >> 1) & ~self._low | free & self._low, _ROOM)
+        return divmod((free >> 1) & ~self._low | free & self._low, _ENDPOINT_NUMBERS)
 
 
 class AffinityList(msgspec.Struct, frozen=True):
@@ -61,54 +61,54 @@ class AffinityList(msgspec.Struct, frozen=True):
 
     number: int
     endpoints: dict[ResolvedEndpoint, int] = {}
-    following: int = 1
-    """Where the search for a free number goes on."""
+    next_number: int = 1
+    """Where the search for a free number continues."""
 
-    def follow(self, wanted: Collection[ResolvedEndpoint]) -> "AffinityList":
-        """The list with these endpoints; those that stay keep their numbers. At most ``ENDPOINTS`` are wanted."""
+    def with_endpoints(self, wanted: Collection[ResolvedEndpoint]) -> "AffinityList":
+        """The list with these endpoints, at most ``ENDPOINTS``; endpoints that stay keep their numbers."""
         if self.endpoints.keys() == set(wanted):
             return self
         kept = {endpoint: number for endpoint in wanted if (number := self.endpoints.get(endpoint)) is not None}
         taken = set(kept.values())
-        following = self.following
+        next_number = self.next_number
         for endpoint in wanted:
             if endpoint not in kept:
-                while following in taken:
-                    following = following % ENDPOINTS + 1
-                kept[endpoint] = following
-                taken.add(following)
-                following = following % ENDPOINTS + 1
-        return AffinityList(self.number, kept, following)
+                while next_number in taken:
+                    next_number = next_number % ENDPOINTS + 1
+                kept[endpoint] = next_number
+                taken.add(next_number)
+                next_number = next_number % ENDPOINTS + 1
+        return AffinityList(self.number, kept, next_number)
 
 
 class AffinityNumbers:
-    """Which numbers of lists are in use."""
+    """The list numbers that are in use."""
 
     def __init__(self, reserved: Iterable[int] = ()) -> None:
-        """``reserved`` numbers are given only on request, until :meth:`open`."""
+        """``reserved`` numbers are assigned only on request, until :meth:`end_reservations`."""
         self._reserved = frozenset(reserved)
         self._taken: set[int] = set()
-        self._following = 0
+        self._next_number = 0
 
-    def open(self) -> None:
+    def end_reservations(self) -> None:
         """Ends all reservations."""
         self._reserved = frozenset()
 
-    def take(self, wished: int | None = None) -> int | None:
-        """Takes a number, the wished one if it is free; None when all are in use."""
-        number = self._next() if wished is None or wished in self._taken else wished
+    def take(self, preferred: int | None = None) -> int | None:
+        """Takes a number, the preferred number if it is free; None when all are in use."""
+        number = self._next() if preferred is None or preferred in self._taken else preferred
         if number is not None:
             self._taken.add(number)
         return number
 
     def _next(self) -> int | None:
         for step in range(LISTS):
-            number = (self._following + step) % LISTS
+            number = (self._next_number + step) % LISTS
             if number not in self._taken and number not in self._reserved:
-                self._following = (number + 1) % LISTS
+                self._next_number = (number + 1) % LISTS
                 return number
         return None
 
     def release(self, number: int) -> None:
-        """Gives a number back."""
+        """Releases a number."""
         self._taken.discard(number)

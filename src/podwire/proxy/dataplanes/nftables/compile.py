@@ -1,8 +1,8 @@
-"""What one port of one Service puts into which set and map (pure).
+"""Compiles one port of one Service to elements of sets and maps (pure).
 
-Verdicts, addresses and source ranges are few and are made whole (``frame``). Endpoints may be thousands, so where they
-go is described (``runs``: which list stands in which map under which frontend), and elements are made of the slots
-that differ.
+Verdicts, addresses and source ranges are few, so their elements are made (``Compiled.elements``). A port may have
+thousands of endpoints, so only the position of their slots is compiled (``Compiled.slot_ranges``), and elements are
+made only for slots that differ.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import msgspec
 from podwire.proxy.dataplanes.nftables.affinity import AffinityList, AffinityMarks
 from podwire.proxy.dataplanes.nftables.layout import LOCAL_SLOT, NftablesLayout, Shape
 from podwire.proxy.dataplanes.nftables.slots import EndpointSlots
-from podwire.proxy.nft_frame import FrontendKey
+from podwire.proxy.nft_layout import FrontendKey
 from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element
 from podwire.state.nft_rules import Verdict
@@ -25,7 +25,7 @@ Elements = dict[str, dict[bytes, Element]]
 _REFUSE = Verdict("goto", "refuse")
 _DROP = Verdict("drop")
 PRESENT = Element()
-"""An element that is just there."""
+"""An element without data."""
 
 
 def slot_map(frontend: FrontendKey, *, affinity: bool) -> str:
@@ -41,7 +41,7 @@ def slot_key(frontend: FrontendKey, number: int) -> bytes:
 
 
 class PortSlots(msgspec.Struct, frozen=True, gc=False):
-    """A port with its two lists."""
+    """A port with the slots of its two endpoint lists."""
 
     port: ResolvedPort
     cluster: EndpointSlots = EndpointSlots()
@@ -49,12 +49,12 @@ class PortSlots(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def internal(self) -> EndpointSlots:
-        """Who serves the cluster address."""
+        """The slots behind the cluster address."""
         return self.local if self.port.internal_local else self.cluster
 
 
 class SlotRange(msgspec.Struct, frozen=True, gc=False):
-    """A list of endpoints in a map: its slots under a frontend, counted from ``first``."""
+    """The position of the slots of an endpoint list: a map, a frontend, and the number of the first slot."""
 
     map: str
     frontend: FrontendKey
@@ -62,13 +62,14 @@ class SlotRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """What a port puts into the table."""
+    """The elements, slots and shapes of a port."""
 
-    frame: Elements
-    runs: dict[SlotRange, EndpointSlots]
+    elements: Elements
+    """All elements except those of slots and affinity lists."""
+    slot_ranges: dict[SlotRange, EndpointSlots]
     shapes: set[Shape]
-    lists: dict[int, AffinityList]
-    """Lists that clients are remembered for, by their numbers."""
+    affinity_lists: dict[int, AffinityList]
+    """The endpoint lists with session affinity, by their numbers."""
 
 
 class PortCompiler:
@@ -82,20 +83,20 @@ class PortCompiler:
         self.marks = AffinityMarks(self._masquerade)
         self._verdicts: dict[Shape, Verdict] = {}
         self._node_ports: dict[tuple[str, int], bytes] = {}
-        """Keys made once: protocol and port."""
+        """Cached keys by protocol and port."""
 
-    def compile(self, placed: PortSlots, owned: frozenset[FrontendKey]) -> Compiled:
-        """What the ``owned`` frontends of a port need."""
+    def compile(self, port_slots: PortSlots, owned: frozenset[FrontendKey]) -> Compiled:
+        """The elements, slots and shapes for the frontends of a port that its Service owns (``owned``)."""
         out = Compiled({}, {}, set(), {})
-        port = placed.port
+        port = port_slots.port
         internal, *external = self.frontends(port)
         for name, key in self.shared(port):
             self._put(out, name, key, PRESENT)
         if internal in owned:
-            self._internal(out, placed, internal)
+            self._internal(out, port_slots, internal)
         for frontend in external:
             if frontend in owned:
-                self._external(out, placed, frontend)
+                self._external(out, port_slots, frontend)
         if port.source_ranges:
             for frontend in (self._address_frontend(address, port) for address in port.load_balancer_ips):
                 if frontend in owned:
@@ -104,50 +105,50 @@ class PortCompiler:
         return out
 
     def shared(self, port: ResolvedPort) -> Iterator[tuple[str, bytes]]:
-        """Set and key of the elements that other Services may put in too."""
+        """Set and key of the elements that several Services may need."""
         yield "cluster-ips", self._parse(port.cluster_ip)
         for endpoint in chain(port.cluster_endpoints, port.local_endpoints):
             if endpoint.local:
                 address = self._parse(endpoint.address)
                 yield "hairpin", address + address
 
-    def elements(self, compiled: Compiled, into: Elements) -> None:
-        """Puts every element of a compiled port there."""
-        for name, entries in compiled.frame.items():
+    def add_elements(self, compiled: Compiled, into: Elements) -> None:
+        """Adds all elements of a compiled port to ``into``."""
+        for name, entries in compiled.elements.items():
             into[name].update(entries)
-        for run, spread in compiled.runs.items():
-            entries = into[run.map]
-            for slot in range(len(spread.endpoints)):
-                entries[slot_key(run.frontend, run.first + slot)] = self.in_slot(spread, slot)
-        for listed in compiled.lists.values():
-            for endpoint in listed.endpoints:
-                into["affinity-endpoints"].update(self.answers(listed, endpoint))
+        for slot_range, endpoint_slots in compiled.slot_ranges.items():
+            entries = into[slot_range.map]
+            for slot in range(len(endpoint_slots.endpoints)):
+                entries[slot_key(slot_range.frontend, slot_range.first + slot)] = self.in_slot(endpoint_slots, slot)
+        for affinity_list in compiled.affinity_lists.values():
+            for endpoint in affinity_list.endpoints:
+                into["affinity-endpoints"].update(self.mark_elements(affinity_list, endpoint))
 
-    def in_slot(self, spread: EndpointSlots, slot: int) -> Element:
-        """What a slot yields: the endpoint, or the mark that stands for it."""
-        endpoint = spread.endpoints[slot]
-        if spread.numbered is None:
+    def in_slot(self, endpoint_slots: EndpointSlots, slot: int) -> Element:
+        """The element of a slot: the endpoint, or with session affinity the mark of the endpoint."""
+        endpoint = endpoint_slots.endpoints[slot]
+        if endpoint_slots.affinity_list is None:
             return Element(self.target(endpoint))
-        mark = self.marks.mark(spread.numbered.number, spread.numbered.endpoints[endpoint])
+        mark = self.marks.mark(endpoint_slots.affinity_list.number, endpoint_slots.affinity_list.endpoints[endpoint])
         return Element(mark.to_bytes(4, HOST_ORDER))
 
-    def answers(self, listed: AffinityList, endpoint: ResolvedEndpoint) -> Iterator[tuple[bytes, Element]]:
-        """The elements that lead from the mark of an endpoint to it, with and without the bit for masquerade."""
-        mark = self.marks.mark(listed.number, listed.endpoints[endpoint])
+    def mark_elements(self, affinity_list: AffinityList, endpoint: ResolvedEndpoint) -> Iterator[tuple[bytes, Element]]:
+        """The elements from the mark of an endpoint to the endpoint, with and without the masquerade bit."""
+        mark = self.marks.mark(affinity_list.number, affinity_list.endpoints[endpoint])
         target = Element(self.target(endpoint))
         for marked in (mark, mark | self._masquerade):
             yield marked.to_bytes(4, HOST_ORDER), target
 
     def frontends(self, port: ResolvedPort) -> tuple[FrontendKey, ...]:
-        """The cluster address, then everything that is reached from outside."""
+        """The cluster address, then the frontends for clients outside the cluster."""
         addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
-        found = [
+        keys = [
             self._address_frontend(port.cluster_ip, port),
             *(self._address_frontend(address, port) for address in addresses),
         ]
         if port.node_port:
-            found.append(FrontendKey(self._node_port(port.protocol, port.node_port), True))
-        return tuple(found)
+            keys.append(FrontendKey(self._node_port(port.protocol, port.node_port), True))
+        return tuple(keys)
 
     def _address_frontend(self, address: str, port: ResolvedPort) -> FrontendKey:
         return FrontendKey(self._parse(address) + self._node_port(port.protocol, port.port), False)
@@ -159,34 +160,34 @@ class PortCompiler:
         return key
 
     def _put(self, out: Compiled, name: str, key: bytes, element: Element) -> None:
-        out.frame.setdefault(name, {})[key] = element
+        out.elements.setdefault(name, {})[key] = element
 
     def target(self, endpoint: ResolvedEndpoint) -> bytes:
-        """An endpoint as the data of a map."""
+        """An endpoint as data of a map element."""
         return self._parse(endpoint.address) + endpoint.port.to_bytes(2, "big") + b"\0\0"
 
-    def _internal(self, out: Compiled, placed: PortSlots, frontend: FrontendKey) -> None:
-        port = placed.port
-        if not placed.internal.endpoints:
+    def _internal(self, out: Compiled, port_slots: PortSlots, frontend: FrontendKey) -> None:
+        port = port_slots.port
+        if not port_slots.internal.endpoints:
             self._unreachable(out, port, frontend, drop=port.has_endpoints)
             return
-        shape = Shape("cluster", placed.internal.capacity, False, port.affinity_s)
-        self._serve(out, (frontend, port, shape), placed.internal)
+        shape = Shape("cluster", port_slots.internal.capacity, False, port.affinity_s)
+        self._serve(out, (frontend, port, shape), port_slots.internal)
 
-    def _external(self, out: Compiled, placed: PortSlots, frontend: FrontendKey) -> None:
-        port = placed.port
+    def _external(self, out: Compiled, port_slots: PortSlots, frontend: FrontendKey) -> None:
+        port = port_slots.port
         if not port.has_endpoints:
             self._unreachable(out, port, frontend, drop=False)
             return
         kind = self._shortcut if port.external_local else "external"
-        if placed.cluster.endpoints:
-            shape = Shape(kind, placed.cluster.capacity, frontend.node_port, port.affinity_s)
-            self._serve(out, (frontend, port, shape), placed.cluster)
+        if port_slots.cluster.endpoints:
+            shape = Shape(kind, port_slots.cluster.capacity, frontend.node_port, port.affinity_s)
+            self._serve(out, (frontend, port, shape), port_slots.cluster)
         if not port.external_local:
             return
-        if placed.local.endpoints:
-            shape = Shape("local", placed.local.capacity, frontend.node_port, port.affinity_s)
-            self._serve(out, (frontend, port, shape), placed.local)
+        if port_slots.local.endpoints:
+            shape = Shape("local", port_slots.local.capacity, frontend.node_port, port.affinity_s)
+            self._serve(out, (frontend, port, shape), port_slots.local)
         else:
             drop = Element(verdict=_DROP, comment=port.name)
             self._put(out, f"local-{frontend.suffix}", frontend.key, drop)
@@ -195,7 +196,9 @@ class PortCompiler:
         element = Element(verdict=_DROP if drop else _REFUSE, comment=port.name)
         self._put(out, f"refused-{frontend.suffix}", frontend.key, element)
 
-    def _serve(self, out: Compiled, dispatch: tuple[FrontendKey, ResolvedPort, Shape], spread: EndpointSlots) -> None:
+    def _serve(
+        self, out: Compiled, dispatch: tuple[FrontendKey, ResolvedPort, Shape], endpoint_slots: EndpointSlots
+    ) -> None:
         frontend, port, shape = dispatch
         out.shapes.add(shape)
         prefix = "local-" if shape.kind == "local" else ""
@@ -205,6 +208,8 @@ class PortCompiler:
         element = Element(verdict=verdict, comment=port.name)
         self._put(out, prefix + frontend.suffix, frontend.key, element)
         first = LOCAL_SLOT if shape.kind == "local" else 0
-        out.runs[SlotRange(slot_map(frontend, affinity=bool(shape.affinity_s)), frontend, first)] = spread
-        if spread.numbered is not None:
-            out.lists[spread.numbered.number] = spread.numbered
+        out.slot_ranges[SlotRange(slot_map(frontend, affinity=bool(shape.affinity_s)), frontend, first)] = (
+            endpoint_slots
+        )
+        if endpoint_slots.affinity_list is not None:
+            out.affinity_lists[endpoint_slots.affinity_list.number] = endpoint_slots.affinity_list

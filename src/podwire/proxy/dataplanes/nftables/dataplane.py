@@ -1,11 +1,13 @@
 """The ``nftables`` data plane: keeps both families' tables equal to the resolved Services.
 
-1. ``load`` reads the kernel, takes over the slots it finds, and commits only what differs: a restart with nothing
-   changed writes nothing. 2. ``update`` commits the elements of the changed Services alone, without reading. 3. A
-   refused transaction is answered by a full load; when that fails too, the error is raised and the next call loads
-   again. 4. ``heal`` is for the day when somebody else changed the table: it reads and writes what differs.
-5. ``close`` leaves everything in force; ``remove`` takes it all away. 6. On a kernel without NAT for IPv6, IPv4
-Services are programmed all the same; ``missing`` names the family.
+1. ``load`` reads the kernel, keeps the slots in the table, and commits only what differs: a restart with nothing
+   changed writes nothing.
+2. ``update`` commits only the elements of the changed Services, without reading.
+3. A refused transaction is followed by a full load. When that fails too, the error is raised and the next call loads
+   again.
+4. ``heal`` reads the table and writes what another program changed.
+5. ``close`` leaves everything in force; ``remove`` removes the tables.
+6. On a kernel without NAT for IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
 
 from collections.abc import Iterator
@@ -35,14 +37,14 @@ class NftablesDataPlane:
         self._facts = facts
         self._contents: dict[str, Contents] = {}
         self._lost = True
-        self._refused = self._unremoved = 0
+        self._refused = self._refused_removals = 0
 
     def close(self) -> None:
         """Closes the sockets to the kernel; the rules stay in force."""
         self._tables.close()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when somebody changed rules; :meth:`disturbed` then tells whether ours."""
+        """A descriptor that is readable after a change of rules; call :meth:`disturbed` then."""
         return self._tables.fileno()
 
     def disturbed(self) -> bool:
@@ -50,7 +52,7 @@ class NftablesDataPlane:
         return self._tables.disturbed()
 
     def remove(self) -> None:
-        """Takes the tables away.
+        """Removes the tables.
 
         Raises: KernelError.
         """
@@ -70,14 +72,14 @@ class NftablesDataPlane:
         return committed
 
     def _load_families(self, services: ServiceMap) -> Iterator[Transaction]:
-        made: dict[str, Contents] = {}
+        loaded: dict[str, Contents] = {}
 
         def want(family: str, have: Table | None) -> Table:
-            made[family] = Contents(NftablesLayout(family, self._facts), have)
-            return made[family].load(ports_of_family(services, family))
+            loaded[family] = Contents(NftablesLayout(family, self._facts), have)
+            return loaded[family].load(ports_of_family(services, family))
 
         for family, transaction in self._tables.load(want, self._commit):
-            self._contents[family] = made[family]
+            self._contents[family] = loaded[family]
             yield transaction
 
     def update(self, services: ServiceMap, changed: ServiceMap) -> tuple[Transaction, ...]:
@@ -103,7 +105,7 @@ class NftablesDataPlane:
             try:
                 self._tables.commit(step)
             except KernelError:
-                self._unremoved += number > 0
+                self._refused_removals += number > 0
                 raise
 
     def heal(self, services: ServiceMap) -> tuple[Transaction, ...]:
@@ -113,17 +115,25 @@ class NftablesDataPlane:
         """
         if self._lost:
             return self.load(services)
-        return self._tables.heal(((family, each.table()) for family, each in self._contents.items()), self._commit)
+        return self._tables.heal(
+            ((family, contents.table()) for family, contents in self._contents.items()), self._commit
+        )
 
     def counts(self) -> Counts:
-        """What the rules counted, and refusals.
+        """Packet counts of rules, and the numbers of refused changes.
 
         Raises: KernelError.
         """
         held = (self._tables.nft.rules(f, TABLE, INVALID, contents.declared) for f, contents in self._contents.items())
-        counters = (part for rules in held for rule in rules for part in rule.statements if isinstance(part, Counter))
+        counters = (
+            statement
+            for rules in held
+            for rule in rules
+            for statement in rule.statements
+            if isinstance(statement, Counter)
+        )
         packets = {INVALID_DROPPED: sum(counter.packets for counter in counters)}
-        return Counts(packets, refused_updates=self._refused, refused_removals=self._unremoved)
+        return Counts(packets, refused_updates=self._refused, refused_removals=self._refused_removals)
 
     @property
     def missing(self) -> frozenset[str]:
@@ -135,7 +145,7 @@ class NftablesDataPlane:
         return tuple(sorted({key for contents in self._contents.values() for key in contents.conflicts()}))
 
     def desired(self) -> tuple[Table, ...]:
-        """The tables that the kernel should hold; later changes do not show in them (2 us for an element)."""
+        """The tables that the kernel should hold; later changes do not change this value (2 us for each element)."""
         return tuple(contents.table().canonical() for contents in tuple(self._contents.values()))
 
     def held(self) -> tuple[Table, ...]:
@@ -147,7 +157,7 @@ class NftablesDataPlane:
 
 
 def clear(netns: NetnsPath = None) -> bool:
-    """Removes what an earlier data plane of this mode left; returns whether there was anything.
+    """Removes what an earlier data plane of this mode left; returns whether anything was removed.
 
     Raises: KernelError.
     """

@@ -1,11 +1,12 @@
-"""How a change is cut into transactions (pure).
+"""Splits a change into transactions (pure).
 
-One transaction is atomic for rules, and for elements; but a packet keeps to the generation of rules that it met first,
-and finds the elements of the moment. So chains come one step earlier than the elements that lead to them: for a packet
-in flight they would have no rules yet, and it would pass untranslated. Slots and chains leave one step later than the
-verdicts that led to them. And the kernel makes one message of 4 KB for each element of a transaction while anybody on
-the machine listens to rule changes: 400 MB at 10,000 Services with 10 endpoints, and 25 us each instead of 2.
-So a table that is not there yet is filled in parts, and gets its hooks last: until then no packet sees it.
+A transaction is atomic, but a packet uses the rules that were in force when it entered the table, and the elements of
+the moment. So chains are added one step before the elements that lead to them: otherwise a packet in flight would find
+chains without rules and pass untranslated. Slots and chains are deleted one step after the verdicts that led to them.
+
+While any program on the machine listens for rule changes, the kernel makes a message of 4 KB for each element of a
+transaction: 400 MB for 10,000 Services with 10 endpoints, and 25 us for each element instead of 2 us. So a table that
+does not exist yet is filled in several transactions and gets its hooks last; no packet passes it before that.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,8 +27,8 @@ from podwire.state.nft_diff import (
     Transaction,
 )
 
-PART = 8192
-"""Elements in one transaction of a table that is not in use yet."""
+ELEMENTS_PER_STEP = 8192
+"""Elements in one transaction of a table that has no hooks yet."""
 
 _SLOT_SETS = frozenset(
     ("endpoints", "node-port-endpoints", "affinity-slots", "affinity-node-port-slots", "affinity-endpoints")
@@ -35,58 +36,58 @@ _SLOT_SETS = frozenset(
 
 
 def steps(transaction: Transaction) -> Iterator[Transaction]:
-    """The transactions to commit one after the other; a small change of a table in use is one or two."""
+    """The transactions to commit one after the other; a small change of a table in use is one or two transactions."""
     operations = transaction.operations
     fresh = any(isinstance(o, AddTable) for o in operations) and not any(isinstance(o, DeleteTable) for o in operations)
-    parts = _from_nothing(operations) if fresh else in_steps(operations)
+    parts = _fill_new_table(operations) if fresh else in_steps(operations)
     return (Transaction(transaction.family, transaction.table, tuple(part)) for part in parts if part)
 
 
 def in_steps(operations: Iterable[Operation]) -> tuple[list[Operation], list[Operation], list[Operation]]:
-    """What nothing leads to yet, what packets meet, and what nothing leads to any more; to be committed in turn.
+    """Three steps: additions that no packet reaches yet, the change, and deletions that no packet reaches any more.
 
-    A packet that was sent to ``cluster-8`` before the second commit may look its slot up after it: the slots of the
-    lower half have to be there still. A table that is replaced as a whole is one step.
+    A packet that entered chain ``cluster-8`` before the second commit may look up its slot after it, so the old slots
+    must still exist then. When the whole table is replaced, there is one step.
     """
     everything = tuple(operations)
     if any(isinstance(operation, DeleteTable) for operation in everything):
         return [], list(everything), []
-    kept = {o.set.name: o.elements for o in everything if isinstance(o, AddElements)}
+    added = {o.set.name: o.elements for o in everything if isinstance(o, AddElements)}
     new = {o.chain.name for o in everything if isinstance(o, AddChain)}
-    gone = {o.name for o in everything if isinstance(o, DeleteChain)}
+    deleted = {o.name for o in everything if isinstance(o, DeleteChain)}
     before: list[Operation] = []
     now: list[Operation] = []
     later: list[Operation] = []
     for operation in everything:
         if isinstance(operation, DeleteElements) and operation.set.name in _SLOT_SETS:
-            again = kept.get(operation.set.name, {})
-            replaced = {key: element for key, element in operation.elements.items() if key in again}
-            left = {key: element for key, element in operation.elements.items() if key not in again}
+            same_set = added.get(operation.set.name, {})
+            replaced = {key: element for key, element in operation.elements.items() if key in same_set}
+            removed = {key: element for key, element in operation.elements.items() if key not in same_set}
             now += [DeleteElements(operation.set, replaced)] if replaced else []
-            later += [DeleteElements(operation.set, left)] if left else []
-        elif _comes(operation, new):
+            later += [DeleteElements(operation.set, removed)] if removed else []
+        elif _is_unreachable_addition(operation, new):
             before.append(operation)
-        elif _goes(operation, gone):
+        elif _is_unreachable_deletion(operation, deleted):
             later.append(operation)
         else:
             now.append(operation)
     return before, now, later
 
 
-def _comes(operation: Operation, new: set[str]) -> bool:
+def _is_unreachable_addition(operation: Operation, new: set[str]) -> bool:
     return isinstance(operation, AddSet | AddChain) or (isinstance(operation, AddRule) and operation.chain in new)
 
 
-def _goes(operation: Operation, gone: set[str]) -> bool:
+def _is_unreachable_deletion(operation: Operation, deleted: set[str]) -> bool:
     return isinstance(operation, DeleteChain | DeleteSet) or (
-        isinstance(operation, FlushChain) and operation.name in gone
+        isinstance(operation, FlushChain) and operation.name in deleted
     )
 
 
-def _from_nothing(operations: tuple[Operation, ...]) -> Iterator[list[Operation]]:
-    """Frame without hooks, elements in parts, hooks."""
+def _fill_new_table(operations: tuple[Operation, ...]) -> Iterator[list[Operation]]:
+    """Sets and chains without hooks, then elements, then chains with hooks."""
     hooked = {o.chain.name for o in operations if isinstance(o, AddChain) and o.chain.hook}
-    frame: list[Operation] = []
+    unhooked: list[Operation] = []
     hooks: list[Operation] = []
     elements: list[AddElements] = []
     for operation in operations:
@@ -95,13 +96,13 @@ def _from_nothing(operations: tuple[Operation, ...]) -> Iterator[list[Operation]
         if isinstance(operation, AddElements):
             elements.append(operation)
         else:
-            (hooks if name in hooked else frame).append(operation)
-    if sum(len(operation.elements) for operation in elements) <= PART:
-        yield [*frame, *hooks, *elements]
+            (hooks if name in hooked else unhooked).append(operation)
+    if sum(len(operation.elements) for operation in elements) <= ELEMENTS_PER_STEP:
+        yield [*unhooked, *hooks, *elements]
         return
-    yield frame
+    yield unhooked
     for operation in elements:
         entries = iter(operation.elements.items())
-        while part := dict(islice(entries, PART)):
-            yield [AddElements(operation.set, part)]
+        while batch := dict(islice(entries, ELEMENTS_PER_STEP)):
+            yield [AddElements(operation.set, batch)]
     yield hooks

@@ -1,11 +1,11 @@
-"""The elements of one family and the relay's pools: what each Service puts in, and the change when it changes (pure).
+"""The elements of all Services of one family, the pools of the relay, and the change when Services change (pure).
 
-A Service port has one pool for each of its endpoint lists that some frontend uses: ``cluster`` for all endpoints,
-``local`` for those of this node. Pools come first, because an element names the port that the relay listens on
-(:func:`pools`), then the elements (:meth:`Contents.change`). A frontend whose pool has no port is refused.
+A Service port has one pool for each endpoint list that a frontend uses: ``cluster`` for all endpoints, ``local`` for
+the endpoints of this node. Pools are made first (:func:`pools`), because an element names the port on which the relay
+listens; then the elements (:meth:`Contents.change`). A frontend whose pool has no port is refused.
 
-A cluster address that several ports share is counted. A frontend can belong to one Service only, the first that
-claims it. SCTP is not relayed: what comes for such a port is refused.
+A cluster address that several ports share is counted. A frontend can belong to one Service only, the first Service that
+claims it. SCTP is not relayed; packets to such a port are refused.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from podwire.proxy.claims import FrontendClaims
 from podwire.proxy.dataplanes.userspace.layout import TABLE, UserspaceLayout
 from podwire.proxy.dataplanes.userspace.messages import RelayPool
-from podwire.proxy.nft_frame import FrontendKey
+from podwire.proxy.nft_layout import FrontendKey
 from podwire.proxy.servicemap import ResolvedEndpoint, ResolvedPort
 from podwire.state.nft import Element, Set, Table
 from podwire.state.nft_diff import AddElements, DeleteElements, Operation, Transaction
@@ -78,19 +78,19 @@ class _Compiler:
         return FrontendKey(pack(self._types, (address, port.protocol, str(port.port))), False)
 
     def external(self, port: ResolvedPort) -> tuple[FrontendKey, ...]:
-        """Everything that is reached from outside."""
+        """The frontends for clients outside the cluster."""
         addresses = dict.fromkeys((*port.external_ips, *port.load_balancer_ips))
-        found = [self.frontend(address, port) for address in addresses]
+        keys = [self.frontend(address, port) for address in addresses]
         if port.node_port:
             key = pack(("inet_proto", "inet_service"), (port.protocol, str(port.node_port)))
-            found.append(FrontendKey(key, True))
-        return tuple(found)
+            keys.append(FrontendKey(key, True))
+        return tuple(keys)
 
     def frontends(self, port: ResolvedPort) -> tuple[FrontendKey, ...]:
         return (self.frontend(port.cluster_ip, port), *self.external(port))
 
     def compile(self, port: ResolvedPort, owned: frozenset[FrontendKey]) -> Elements:
-        """The elements of a port that its ``owned`` frontends need."""
+        """The elements of a port, for the frontends that its Service owns (``owned``)."""
         out: Elements = {("cluster-ips", data_type(self._layout.address).parse(port.cluster_ip)): Element()}
         for frontend in owned.intersection(self.frontends(port)):
             if port.protocol not in RELAYED:
@@ -103,13 +103,13 @@ class _Compiler:
         for endpoints in _lists(port):
             number = self._ports.get(pool_key(port, endpoints))
             if number:
-                place = (self._layout.relay_address, port.protocol, str(number))
-                out["relay", pack(self._types, place)] = Element(comment=port.name)
+                listener = (self._layout.relay_address, port.protocol, str(number))
+                out["relay", pack(self._types, listener)] = Element(comment=port.name)
         return out
 
     def _internal(self, out: Elements, port: ResolvedPort, frontend: FrontendKey) -> None:
         if port.internal_endpoints:
-            self._lead(out, port, frontend, "local" if port.internal_local else "cluster")
+            self._redirect(out, port, frontend, "local" if port.internal_local else "cluster")
         else:
             self._refuse(out, port, frontend, drop=port.has_endpoints)
 
@@ -118,9 +118,9 @@ class _Compiler:
             self._refuse(out, port, frontend, drop=False)
             return
         if port.cluster_endpoints:
-            self._lead(out, port, frontend, "cluster")
+            self._redirect(out, port, frontend, "cluster")
         if port.external_local and port.local_endpoints:
-            self._lead(out, port, frontend, "local", "local-")
+            self._redirect(out, port, frontend, "local", "local-")
         elif port.external_local:
             out[f"not-local-{frontend.suffix}", frontend.key] = Element(comment=port.name)
 
@@ -128,7 +128,9 @@ class _Compiler:
         element = Element(verdict=_DROP if drop else _REFUSE, comment=port.name)
         out[f"refused-{frontend.suffix}", frontend.key] = element
 
-    def _lead(self, out: Elements, port: ResolvedPort, frontend: FrontendKey, endpoints: str, prefix: str = "") -> None:
+    def _redirect(
+        self, out: Elements, port: ResolvedPort, frontend: FrontendKey, endpoints: str, prefix: str = ""
+    ) -> None:
         number = self._ports.get(pool_key(port, endpoints))
         if not number:
             self._refuse(out, port, frontend, drop=False)
@@ -143,12 +145,12 @@ class _Compiler:
 
 
 class Contents:
-    """All elements of one family; ``ports`` has the relay's port of each pool and is the caller's to keep current."""
+    """All elements of one family; ``ports`` has the relay's port of each pool, and the caller keeps it current."""
 
     def __init__(self, layout: UserspaceLayout, ports: Mapping[str, int]) -> None:
         self.layout = layout
         self._compiler = _Compiler(layout, ports)
-        self._declared: dict[str, Set] = {each.name: each for each in layout.sets()}
+        self._declared: dict[str, Set] = {declared.name: declared for declared in layout.sets()}
         self._held: dict[str, dict[bytes, Element]] = {}
         self._counts: dict[tuple[str, bytes], int] = {}
         self._claims: FrontendClaims[FrontendKey] = FrontendClaims()
@@ -161,18 +163,18 @@ class Contents:
         return self.layout.table(self._held)
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services that wait for a frontend which another one holds."""
+        """Services that wait for a frontend that another Service owns."""
         return self._claims.waiting()
 
     def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> Transaction:
-        """Applies new ports of Services (of this family); returns what to commit."""
+        """Applies new ports of Services (of this family); returns the transaction to commit."""
         before: Elements = {}
         touched: Elements = {}
         todo = dict(changed)
         while todo:
             for service, ports in todo.items():
                 self._replace(service, ports, before, touched)
-            todo = {loser: self._waiting[loser] for loser in self._claims.released() if loser in self._waiting}
+            todo = {key: self._waiting[key] for key in self._claims.released() if key in self._waiting}
         return self._transaction(before, touched)
 
     def _replace(self, service: str, ports: tuple[ResolvedPort, ...], before: Elements, touched: Elements) -> None:
@@ -187,27 +189,27 @@ class Contents:
             self._services[service] = new
         if owned != wanted:
             self._waiting[service] = ports
-        for place in old.keys() | new.keys():
-            name, key = place
+        for entry in old.keys() | new.keys():
+            name, key = entry
             held = self._held.setdefault(name, {})
-            if place not in touched and key in held:
-                before[place] = held[key]
-            touched[place] = Element()
-            self._counts[place] = self._counts.get(place, 0) + (place in new) - (place in old)
-            if place in new:
-                held[key] = new[place]
-            elif not self._counts[place]:
+            if entry not in touched and key in held:
+                before[entry] = held[key]
+            touched[entry] = Element()
+            self._counts[entry] = self._counts.get(entry, 0) + (entry in new) - (entry in old)
+            if entry in new:
+                held[key] = new[entry]
+            elif not self._counts[entry]:
                 del held[key]
-            if not self._counts[place]:
-                del self._counts[place]
+            if not self._counts[entry]:
+                del self._counts[entry]
 
     def _transaction(self, before: Elements, touched: Elements) -> Transaction:
-        """From what the touched places held to what they hold."""
+        """The transaction from the old to the new elements of the changed set entries."""
         removed: dict[str, dict[bytes, Element]] = {}
         added: dict[str, dict[bytes, Element]] = {}
-        for place in touched:
-            name, key = place
-            old, new = before.get(place), self._held[name].get(key)
+        for entry in touched:
+            name, key = entry
+            old, new = before.get(entry), self._held[name].get(key)
             if old == new:
                 continue
             if old is not None:

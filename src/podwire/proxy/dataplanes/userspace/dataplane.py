@@ -1,10 +1,12 @@
 """The ``userspace`` data plane: keeps the relay's pools and both families' tables equal to the resolved Services.
 
-1. The relay listens before a rule leads to it, and is told to leave off after the last rule is gone, so no connection
-meets a closed port. 2. ``load`` compares with what relay and kernel hold: a restart with nothing changed writes
-nothing, to neither. 3. An update that only changes endpoints is one message to the relay, no transaction. 4. The relay
-is a process of its own (:mod:`.process`), which outlives the agent; when it is gone, ``heal`` starts another and leads
-the rules there. 5. ``remove`` takes the rules away; the relay serves its connections to their end and ends then.
+1. The relay listens before a rule leads to it, and pools are retired after the last rule is removed, so no connection
+   reaches a closed port.
+2. ``load`` compares with the state of relay and kernel: a restart with nothing changed writes nothing to either.
+3. An update that only changes endpoints is one message to the relay and no transaction.
+4. The relay is a process of its own (:mod:`.process`), which outlives the agent. When the relay has ended, ``heal``
+   starts another relay and writes rules that lead to it.
+5. ``remove`` removes the rules; the relay ends when its last connection has ended.
 6. On a kernel without NAT for IPv6, IPv4 Services are served all the same.
 """
 
@@ -35,7 +37,7 @@ class UserspaceDataPlane:
 
     def __init__(self, facts: NodeFacts, netns: NetnsPath = None) -> None:
         self._tables = FamilyTables(TABLE, netns)
-        self._link = RelayClient(netns)
+        self._client = RelayClient(netns)
         self._poll = select.epoll()
         self._poll.register(self._tables.fileno(), select.EPOLLIN)
         self._followed = -1
@@ -49,64 +51,64 @@ class UserspaceDataPlane:
         self._lost = True
 
     def close(self) -> None:
-        """Lets go of the kernel and of the relay; traffic goes on."""
+        """Closes the sockets to the kernel and to the relay; traffic continues."""
         self._poll.close()
         self._tables.close()
-        self._link.close()
+        self._client.close()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when somebody changed rules, or the relay is gone."""
+        """A descriptor that is readable after a change of rules, or when the relay has ended."""
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed a table of ours since the last call, or the relay is gone."""
+        """Whether another program may have changed a table of ours since the last call, or the relay has ended."""
         changed = self._tables.disturbed()
         with self._lock:
-            if self._followed >= 0 and self._link.lost():
+            if self._followed >= 0 and self._client.lost():
                 self._unfollow()
                 self._lost = True
                 return True
         return changed
 
     def remove(self) -> None:
-        """Takes the tables away, then has the relay end with its last connection.
+        """Removes the tables, then asks the relay to end with its last connection.
 
         Raises: KernelError.
         """
         self._tables.remove()
         self._follow(False)
-        self._link.drain()
+        self._client.drain()
         self._lost = True
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
         """Makes relay and kernel hold exactly these Services; returns what had to change.
 
-        Raises: KernelError; the tables are as they were, or complete but for pools that cannot listen.
+        Raises: KernelError; the tables are unchanged, or complete except for pools that cannot listen.
         """
         self._facts = facts or self._facts
         self._lost = True
         self._follow(False)
-        self._link.open()
+        self._client.open()
         wanted = self._wanted(services)
         self._pool_keys = {service: tuple(found) for service, found in wanted.items() if found}
         arranged = self._arrange(_flat(wanted), everything=True)
         committed = tuple(self._load_families(services))
-        retired = self._link.retire(Retire(tuple(self._pools), others=True))
+        retired = self._client.retire(Retire(tuple(self._pools), others=True))
         self._follow(True)
         self._lost = False
         _check(arranged)
         return (*committed, *arranged.changed, *retired.keys)
 
     def _follow(self, wanted: bool) -> None:
-        """Listens to the end of the relay, or does not."""
+        """Watches (``wanted``) or stops watching the connection to the relay for its end."""
         with self._lock:
             self._unfollow()
-            self._followed = self._link.fileno() if wanted else -1
+            self._followed = self._client.fileno() if wanted else -1
             if self._followed >= 0:
                 self._poll.register(self._followed, select.EPOLLRDHUP)
 
     def _unfollow(self) -> None:
-        """A link that was opened anew has left epoll by itself."""
+        """Stops watching; the kernel has removed a closed connection from epoll already."""
         if self._followed >= 0:
             with contextlib.suppress(OSError):
                 self._poll.unregister(self._followed)
@@ -125,11 +127,11 @@ class UserspaceDataPlane:
         }
 
     def _arrange(self, wanted: Mapping[str, RelayPool], *, everything: bool) -> Arranged:
-        """Has the relay make the pools that differ, or all of them; their ports are known then."""
+        """Sends the pools that changed, or all pools, to the relay, and stores their ports."""
         changed = tuple(pool for key, pool in wanted.items() if everything or self._pools.get(key) != pool)
         if not changed and not everything:
             return Arranged({}, ())
-        arranged = self._link.arrange(changed)
+        arranged = self._client.arrange(changed)
         if everything:
             self._pools.clear()
             self._ports.clear()
@@ -175,7 +177,7 @@ class UserspaceDataPlane:
             self._tables.commit(transaction)
             committed.append(transaction)
         if gone:
-            self._link.retire(Retire(gone))
+            self._client.retire(Retire(gone))
         self._follow(True)
         _check(arranged)
         return (*committed, *arranged.changed, *gone)
@@ -214,20 +216,20 @@ class UserspaceDataPlane:
         return self._tables.held()
 
     def relay(self) -> State | None:
-        """How the relay is, None when there is none.
+        """The state of the relay, None when no relay runs.
 
         Raises: KernelError.
         """
-        return self._link.state()
+        return self._client.state()
 
 
 def clear(netns: NetnsPath = None) -> bool:
-    """Removes what an earlier data plane of this mode left; returns whether there was anything.
+    """Removes what an earlier data plane of this mode left; returns whether anything was removed.
 
     Raises: KernelError.
     """
-    left = nft_families.clear(TABLE, netns)
-    return RelayClient(netns).drain() or left
+    removed = nft_families.clear(TABLE, netns)
+    return RelayClient(netns).drain() or removed
 
 
 def _flat(by_service: Mapping[str, Mapping[str, RelayPool]]) -> dict[str, RelayPool]:
@@ -236,7 +238,10 @@ def _flat(by_service: Mapping[str, Mapping[str, RelayPool]]) -> dict[str, RelayP
 
 
 def _check(arranged: Arranged) -> None:
-    """Raises: KernelError for pools that have no port."""
+    """Checks that all pools listen.
+
+    Raises: KernelError.
+    """
     if arranged.problems:
         key, problem = next(iter(arranged.problems.items()))
         raise KernelError("relay", key, 0, f"{problem}; {len(arranged.problems)} in all")

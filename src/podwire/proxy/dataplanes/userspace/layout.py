@@ -16,7 +16,7 @@ endpoint has the address of a Service. Priorities are those of kube-proxy's docu
 
 from collections.abc import Mapping
 
-from podwire.proxy.nft_frame import NODE_PORT, Frame, filled
+from podwire.proxy.nft_layout import NODE_PORT, NftLayout, with_contents
 from podwire.proxy.servicemap import of_family
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_rules import Rule
@@ -24,7 +24,7 @@ from podwire.state.nft_rules import Rule
 TABLE = "podwire-userspace"
 
 
-class UserspaceLayout(Frame):
+class UserspaceLayout(NftLayout):
     """The constant part for one family on one node."""
 
     @property
@@ -86,7 +86,7 @@ class UserspaceLayout(Frame):
 
     def table(self, contents: Mapping[str, Mapping[bytes, Element]]) -> Table:
         """The whole table: the constant part, and ``contents``, elements by the name of their set."""
-        sets = filled(self.sets(), contents)
+        sets = with_contents(self.sets(), contents)
         return Table(
             family=self.family, name=TABLE, comment="podwire: Services through a relay", chains=self.chains(), sets=sets
         )

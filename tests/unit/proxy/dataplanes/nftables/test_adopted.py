@@ -36,11 +36,11 @@ def test_both_lists_are_found_again(affinity_s: int, external_local: bool, inter
     contents.change({"default/web": (port,)})
     fewer = msgspec.structs.replace(port, cluster_endpoints=ENDPOINTS[3:], local_endpoints=ENDPOINTS[3::2])
     contents.change({"default/web": (fewer,)})
-    cluster, local = AdoptedTable(contents.table(), PortCompiler(LAYOUT)).spreads(fewer)
+    cluster, local = AdoptedTable(contents.table(), PortCompiler(LAYOUT)).endpoint_slots_of(fewer)
     assert cluster.endpoints == (ENDPOINTS[4], ENDPOINTS[5], ENDPOINTS[6], ENDPOINTS[3])
     assert cluster.capacity == 8
-    assert bool(cluster.numbered) == bool(affinity_s)
-    assert cluster.numbered is None or cluster.numbered.endpoints[ENDPOINTS[3]] == 4
+    assert bool(cluster.affinity_list) == bool(affinity_s)
+    assert cluster.affinity_list is None or cluster.affinity_list.endpoints[ENDPOINTS[3]] == 4
     if internal_local or external_local:
         assert sorted(local.endpoints) == sorted(fewer.local_endpoints)
         assert local.capacity == 4

@@ -40,18 +40,18 @@ def endpoints(*numbers: int) -> tuple[ResolvedEndpoint, ...]:
 
 
 def test_who_stays_keeps_its_number_and_numbers_come_back_late() -> None:
-    first = AffinityList(7).follow(endpoints(1, 2))
+    first = AffinityList(7).with_endpoints(endpoints(1, 2))
     assert list(first.endpoints.values()) == [1, 2]
-    assert first.follow(endpoints(2, 1)) is first
-    second = first.follow(endpoints(2, 3))
+    assert first.with_endpoints(endpoints(2, 1)) is first
+    second = first.with_endpoints(endpoints(2, 3))
     assert second.endpoints == dict(zip(endpoints(2, 3), (2, 3), strict=True))
-    again = second.follow(endpoints(2, 1)).endpoints
+    again = second.with_endpoints(endpoints(2, 1)).endpoints
     assert again == dict(zip(endpoints(2, 1), (2, 4), strict=True))
 
 
 def test_numbers_of_endpoints_begin_again() -> None:
     last = AffinityList(7, dict(zip(endpoints(1, 2), (1, ENDPOINTS), strict=True)), ENDPOINTS)
-    assert last.follow(endpoints(1, 2, 3)).endpoints[endpoints(3)[0]] == 2
+    assert last.with_endpoints(endpoints(1, 2, 3)).endpoints[endpoints(3)[0]] == 2
 
 
 def test_lists_are_told_apart() -> None:
@@ -65,7 +65,7 @@ def test_lists_are_told_apart() -> None:
 def test_what_the_kernel_has_is_kept_for_who_had_it() -> None:
     lists = AffinityNumbers([0, 1])
     assert [lists.take(), lists.take(1)] == [2, 1]
-    lists.open()
+    lists.end_reservations()
     assert lists.take(0) == 0
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.proxy.dataplanes.nftables.slots import LEAST, EndpointSlots, keep_capacity, keep_slots
+from podwire.proxy.dataplanes.nftables.slots import MIN_CAPACITY, EndpointSlots, keep_capacity, keep_slots
 from podwire.proxy.servicemap import ResolvedEndpoint
 
 ENDPOINTS = st.lists(st.integers(1, 40), max_size=30, unique=True).map(
@@ -22,13 +22,13 @@ def test_slots_keep_who_stays(before: tuple[ResolvedEndpoint, ...], wanted: tupl
 
 @given(st.lists(ENDPOINTS, min_size=1))
 def test_half_of_the_slots_are_in_use(changes: list[tuple[ResolvedEndpoint, ...]]) -> None:
-    spread = EndpointSlots()
+    endpoint_slots = EndpointSlots()
     for wanted in changes:
-        spread = spread.follow(wanted)
-        capacity, count = spread.capacity, len(spread.endpoints)
+        endpoint_slots = endpoint_slots.with_endpoints(wanted)
+        capacity, count = endpoint_slots.capacity, len(endpoint_slots.endpoints)
         assert capacity.bit_count() == 1
         assert count <= capacity
-        assert capacity == LEAST or 2 * count >= capacity
+        assert capacity == MIN_CAPACITY or 2 * count >= capacity
 
 
 def test_one_more_and_one_less_keep_the_capacity() -> None:
@@ -38,4 +38,4 @@ def test_one_more_and_one_less_keep_the_capacity() -> None:
     assert keep_capacity(8, 3) == 4
     assert keep_capacity(16, 4) == 4
     assert keep_capacity(3, 3) == 4
-    assert keep_capacity(1024, 0) == LEAST
+    assert keep_capacity(1024, 0) == MIN_CAPACITY

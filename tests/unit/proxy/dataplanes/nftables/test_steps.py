@@ -1,6 +1,6 @@
 """How changes are cut into transactions."""
 
-from podwire.proxy.dataplanes.nftables.steps import PART, steps
+from podwire.proxy.dataplanes.nftables.steps import ELEMENTS_PER_STEP, steps
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import AddElements, Transaction, diff
 from podwire.state.nft_text import parse_rule
@@ -55,7 +55,7 @@ def test_a_small_new_table_is_one_step() -> None:
 
 
 def test_a_large_new_table_gets_its_hooks_last() -> None:
-    found = list(steps(diff(None, table(2 * PART + 5, "drop"))))
+    found = list(steps(diff(None, table(2 * ELEMENTS_PER_STEP + 5, "drop"))))
     assert words(found[0]) == [
         "add table",
         "add map endpoints",
@@ -64,7 +64,7 @@ def test_a_large_new_table_gets_its_hooks_last() -> None:
         "add rule side th dport vmap @services",
     ]
     sizes = [len(o.elements) for step in found[1:-1] for o in step.operations if isinstance(o, AddElements)]
-    assert sizes == [PART, PART, 5, 1]
+    assert sizes == [ELEMENTS_PER_STEP, ELEMENTS_PER_STEP, 5, 1]
     assert words(found[-1]) == ["add chain base", "add rule base jump side"]
 
 

@@ -1,10 +1,10 @@
-"""What the modes that write a table of nftables say alike, whichever Services there are (pure).
+"""The constant sets and chains that the modes ``nftables`` and ``userspace`` have in common (pure).
 
-A frontend (``address . protocol . port``, or ``protocol . port`` for a node port) is looked up in sets and maps. In
-front of all stands who may come in (``guard``); behind what the mode itself has, what nobody serves is refused: TCP by
-reset (not held back by the kernel's limit on ICMP errors), anything else by ICMP. A flow to a cluster address that is
-tracked already began while the rules were away, and nothing translates it: what is sent again is dropped until the flow
-is forgotten, and then served.
+A frontend (``address . protocol . port``, or ``protocol . port`` for a node port) is looked up in sets and maps. Chain
+``guard`` checks source ranges before all other chains. After the chains of the mode itself, packets to addresses of
+Services without endpoints are refused: TCP with a reset, because the kernel limits the rate of ICMP errors, but not of
+resets; other protocols with an ICMP error. A packet of a tracked flow to a cluster address is dropped: the flow began
+while rules were missing and is not translated. When the flow is deleted, the next packet is translated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,19 +37,19 @@ class FrontendKey(msgspec.Struct, frozen=True, gc=False):
 _ADDRESS = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
 
-class Frame:
-    """One family on one node."""
+class NftLayout:
+    """The common sets and chains for one family on one node."""
 
     def __init__(self, family: str, facts: NodeFacts) -> None:
         self.family = family
         self.facts = facts
         self.address = _ADDRESS[family]
-        """The type of addresses."""
+        """The nftables type of addresses."""
         self.pods = of_family(facts.pod_cidrs, family)
         self.frontend = f"{family} daddr . {NODE_PORT}"
         self.mark = f"0x{facts.masquerade_mark:08x}"
         self.pod, self.no_pod = "", ""
-        """Matches of sources; empty where pods are not told from others."""
+        """Matches of sources that are pods, and of other sources; empty when pods are not distinguished."""
         if facts.pod_interface:
             self.pod, self.no_pod = (f'iifname {op}"{facts.pod_interface}"' for op in ("", "!= "))
         elif self.pods:
@@ -60,29 +60,29 @@ class Frame:
             self.to_node = f"fib daddr type local {family} daddr @node-port-ranges"
 
     def rules(self, *texts: str) -> tuple[Rule, ...]:
-        """Rules from text; empty ones are left out."""
+        """Rules from texts; empty texts are left out."""
         return tuple(parse_rule(text) for text in texts if text)
 
     def hooked(self, name: str, kind: str, hook: str, priority: int, *texts: str) -> Chain:
-        """A base chain."""
+        """A base chain with its rules."""
         return Chain(name=name, type=kind, hook=hook, priority=priority, rules=self.rules(*texts))
 
     def node_sets(self) -> tuple[Set, ...]:
-        """The sets about the node and the cluster, with their elements."""
+        """The sets of addresses of the node and the cluster, with their elements."""
         ranges = without_loopback(self.facts.node_port_ranges, self.family)
         return (
-            self._filled("node-addresses", of_family(self.facts.addresses, self.family)),
-            *((self._filled("node-port-ranges", ranges, "interval"),) if self.facts.node_port_ranges else ()),
-            self._filled("pod-cidrs", self.pods, "interval"),
-            self._filled("service-cidrs", of_family(self.facts.service_cidrs, self.family), "interval"),
+            self._declare("node-addresses", of_family(self.facts.addresses, self.family)),
+            *((self._declare("node-port-ranges", ranges, "interval"),) if self.facts.node_port_ranges else ()),
+            self._declare("pod-cidrs", self.pods, "interval"),
+            self._declare("service-cidrs", of_family(self.facts.service_cidrs, self.family), "interval"),
         )
 
-    def _filled(self, name: str, values: tuple[str, ...], *flags: str) -> Set:
+    def _declare(self, name: str, values: tuple[str, ...], *flags: str) -> Set:
         declared = Set(name=name, key=(self.address,), flags=flags)
         return declared.with_elements(declared.element(value) for value in values)
 
     def refusing_sets(self) -> tuple[Set, ...]:
-        """The sets of what is not served, or not to everybody."""
+        """The sets of frontends that are refused or restricted to source ranges."""
         frontend = (self.address, "inet_proto", "inet_service")
         return (
             Set(name="refused-services", key=frontend, data=("verdict",)),
@@ -93,7 +93,7 @@ class Frame:
         )
 
     def guards(self) -> tuple[Chain, ...]:
-        """The chains of who may come in."""
+        """The chains that check source ranges."""
         text = f"{self.frontend} @guarded-services {self.frontend} . {self.family} saddr != @guarded-sources drop"
         return (
             self.hooked("guard-prerouting", "filter", "prerouting", -110, "ct state new jump guard"),
@@ -102,7 +102,7 @@ class Frame:
         )
 
     def refusals(self) -> tuple[Chain, ...]:
-        """The chains of what is not served."""
+        """The chains that refuse connections."""
         return (
             Chain(
                 name="refused",
@@ -121,13 +121,13 @@ class Frame:
         )
 
     def guarded(self, port: ResolvedPort, frontend: bytes) -> Iterator[tuple[str, bytes, Element]]:
-        """Set, key and element of what says who may come in by the frontend of a load balancer's address."""
+        """Set, key and element of the source ranges for a frontend with an address of a load balancer."""
         yield "guarded-services", frontend, Element()
         for network in admitted(port, self.facts):
             first, last = network.network_address.packed, network.broadcast_address.packed
             yield "guarded-sources", frontend + first, Element(end=frontend + last)
 
 
-def filled(sets: tuple[Set, ...], contents: Mapping[str, Mapping[bytes, Element]]) -> tuple[Set, ...]:
-    """The sets with elements by their names; those without any there keep their own."""
-    return tuple(replace(each, elements=contents[each.name]) if contents.get(each.name) else each for each in sets)
+def with_contents(sets: tuple[Set, ...], contents: Mapping[str, Mapping[bytes, Element]]) -> tuple[Set, ...]:
+    """The sets with ``contents``, elements by the name of their set; other sets keep their own elements."""
+    return tuple(replace(s, elements=contents[s.name]) if contents.get(s.name) else s for s in sets)

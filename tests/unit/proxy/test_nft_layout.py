@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwire.proxy.nft_frame import Frame, filled
+from podwire.proxy.nft_layout import NftLayout, with_contents
 from podwire.proxy.servicemap import NodeFacts
 from podwire.state.nft import Element, Table
 
@@ -15,7 +15,7 @@ FACTS = NodeFacts(
 
 
 def text(facts: NodeFacts, family: str) -> str:
-    frame = Frame(family, facts)
+    frame = NftLayout(family, facts)
     return str(
         Table(
             family=family,
@@ -52,14 +52,14 @@ def test_what_nobody_serves_is_refused_behind_what_is_flushed() -> None:
     ],
 )
 def test_how_pods_and_the_node_are_told_from_others(facts: NodeFacts, pod: str, outside: str, to_node: str) -> None:
-    frame = Frame("ip", facts)
+    frame = NftLayout("ip", facts)
     assert (frame.pod, frame.outside, frame.to_node) == (pod, outside, to_node)
 
 
 def test_sets_take_what_is_theirs_and_keep_what_they_have() -> None:
-    frame = Frame("ip", FACTS)
+    frame = NftLayout("ip", FACTS)
     some = {"cluster-ips": {b"\x0a\x60\x00\x01": Element()}}
-    found = {each.name: each for each in filled((*frame.refusing_sets(), *frame.node_sets()), some)}
+    found = {each.name: each for each in with_contents((*frame.refusing_sets(), *frame.node_sets()), some)}
     assert found["cluster-ips"].elements == some["cluster-ips"]
     assert found["node-addresses"] == next(each for each in frame.node_sets() if each.name == "node-addresses")
     assert not found["guarded-services"].elements
