@@ -39,7 +39,7 @@ def box(cluster: Cluster, namespace: str) -> str:
     return namespace
 
 
-def test_exec_takes_and_gives(cluster: Cluster, box: str) -> None:
+def test_exec_carries_input_and_output(cluster: Cluster, box: str) -> None:
     data = os.urandom(SIZE)
     into = ["kubectl", "exec", "-i", "box", "-n", box, "--"]
 

@@ -52,7 +52,7 @@ def node_address(cluster: Cluster, node: str) -> str:
     return str(cluster.get("node", node)["status"]["addresses"][0]["address"])
 
 
-def test_a_pod_on_the_nodes_network_is_the_node(cluster: Cluster, namespace: str) -> None:
+def test_host_network_pod_has_the_nodes_address(cluster: Cluster, namespace: str) -> None:
     web = {"name": "web", "image": "nginx", "ports": [{"containerPort": 18080}]}
     text = pod("on-node", web, shell("tools", "sleep 600"), hostNetwork=True, nodeName="node-2")
     cluster.apply(text, "-n", namespace)
@@ -70,7 +70,7 @@ def test_a_pod_on_the_nodes_network_is_the_node(cluster: Cluster, namespace: str
         socket.create_connection((address, 18080), timeout=2).close()
 
 
-def test_a_port_of_the_host_leads_to_its_pod(cluster: Cluster, namespace: str) -> None:
+def test_host_port_leads_to_its_pod(cluster: Cluster, namespace: str) -> None:
     web = {"name": "web", "image": "nginx", "ports": [{"containerPort": 80, "hostPort": 18081}]}
     cluster.apply(pod("here", web, nodeName="node-1"), "-n", namespace)
     ready(cluster, namespace, "here")
@@ -103,7 +103,7 @@ def _field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def test_the_downward_api_services_and_volumes_are_seen_inside(cluster: Cluster, namespace: str) -> None:
+def test_container_sees_downward_api_services_and_volumes(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("create", "secret", "generic", "s", "--from-literal=k=hidden", "-n", namespace)
     cluster.kubectl("create", "configmap", "c", "--from-literal=a=one", "-n", namespace)
     cluster.kubectl("create", "service", "clusterip", "web", "--tcp=8080:80", "-n", namespace)
@@ -147,7 +147,7 @@ def test_the_downward_api_services_and_volumes_are_seen_inside(cluster: Cluster,
     eventually(lambda: 'tier="y"' in cluster.kubectl(*words))
 
 
-def test_a_startup_probe_holds_the_others_back(cluster: Cluster, namespace: str) -> None:
+def test_other_probes_wait_for_the_startup_probe(cluster: Cluster, namespace: str) -> None:
     there = {"exec": {"command": ["test", "-e", "/d/up"]}, "periodSeconds": 1, "failureThreshold": 1}
     slow = shell(
         "slow", "sleep 3; touch /d/up; sleep 600",
@@ -200,7 +200,7 @@ def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None
         eventually(lambda text=text: text in cluster.kubectl(*told))
 
 
-def test_on_failure_restarts_until_it_is_well(cluster: Cluster, namespace: str) -> None:
+def test_on_failure_restarts_until_success(cluster: Cluster, namespace: str) -> None:
     script = "if test -e /d/once; then exit 0; fi; touch /d/once; exit 9"
     work = shell("work", script, volumeMounts=[{"name": "d", "mountPath": "/d"}])
     text = pod("tries", work, restartPolicy="OnFailure", volumes=[{"name": "d", "emptyDir": {}}])

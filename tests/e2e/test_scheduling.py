@@ -37,7 +37,7 @@ def tainted(cluster: Cluster) -> Iterator[str]:
         cluster.kubectl("taint", "node", "node-1", "only-")
 
 
-def test_taints_keep_away_whom_does_not_tolerate_them(cluster: Cluster, namespace: str, tainted: str) -> None:
+def test_taints_keep_away_pods_without_toleration(cluster: Cluster, namespace: str, tainted: str) -> None:
     toleration = {"key": "only", "value": "some", "effect": "NoSchedule"}
     hostname = {"nodeSelector": {"kubernetes.io/hostname": tainted}}
     cluster.apply(deployment("others", 4), "-n", namespace)

@@ -43,7 +43,7 @@ def test_logs_follow(cluster: Cluster, namespace: str) -> None:
         follow.process.wait(60)
 
 
-def test_logs_of_the_container_before(cluster: Cluster, namespace: str) -> None:
+def test_logs_of_the_previous_container(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("again", "echo started; sleep 1; exit 1", restart="Always"), "-n", namespace)
     eventually(
         lambda: (

@@ -77,7 +77,7 @@ def test_wait_for_condition_and_for_deletion(cluster: Cluster, namespace: str) -
     assert "not found" in cluster.refused("get", "pod", "sleeper", "-n", namespace)
 
 
-def test_a_pod_that_ends_tells_its_exit_code(cluster: Cluster, namespace: str) -> None:
+def test_ended_pod_shows_its_exit_code(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("good", "exit 0"), "-n", namespace)
     cluster.apply(shell_pod("bad", "echo no >&2; exit 7"), "-n", namespace)
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/good", "-n", namespace, "--timeout=90s")
@@ -120,7 +120,7 @@ spec:
     assert cluster.kubectl("logs", "-n", namespace, "-l", "job-name=count").split() == ["counted"] * 3
 
 
-def test_a_stateful_set_counts_and_keeps_names(cluster: Cluster, namespace: str) -> None:
+def test_stateful_set_pods_keep_their_names(cluster: Cluster, namespace: str) -> None:
     text = """
 apiVersion: apps/v1
 kind: StatefulSet
@@ -163,7 +163,7 @@ def test_a_daemon_set_has_a_pod_on_each_node(cluster: Cluster, namespace: str) -
     assert sorted(nodes) == cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
 
 
-def test_a_pod_that_fits_nowhere_says_why(cluster: Cluster, namespace: str) -> None:
+def test_unschedulable_pod_shows_the_reason(cluster: Cluster, namespace: str) -> None:
     text = shell_pod("lost", "sleep 1").replace("spec:\n", "spec:\n  nodeSelector: {disk: fast}\n", 1)
     cluster.apply(text, "-n", namespace)
 

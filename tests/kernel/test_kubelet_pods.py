@@ -261,7 +261,7 @@ WEB: Json = {
 }  # fmt: skip
 
 
-def test_a_pod_comes_up_answers_and_leaves_nothing(node: Node) -> None:
+def test_pod_starts_answers_and_leaves_nothing_behind(node: Node) -> None:
     async def body(client: Client) -> None:
         await create(client, "web", WEB)
         pod = await ready(client, "web")
@@ -330,7 +330,7 @@ def test_a_container_sees_its_environment_files_and_volumes(node: Node) -> None:
     run(node, body)
 
 
-def test_init_containers_run_in_order_and_sidecars_go_on(node: Node) -> None:
+def test_init_containers_run_in_order_and_sidecars_stay(node: Node) -> None:
     async def body(client: Client) -> None:
         def write(name: str, **more: Any) -> Json:
             command = ["sh", "-c", f"echo {name} >> /d/order" + ("; sleep 1000" if more else "")]
@@ -419,7 +419,7 @@ def test_kill_of_kubelet_container_and_shim(node: Node) -> None:
     run(node, body)
 
 
-def test_pods_deleted_while_the_kubelet_was_away_are_taken_away(node: Node) -> None:
+def test_pods_deleted_while_the_kubelet_is_stopped_are_removed(node: Node) -> None:
     async def body(client: Client) -> None:
         await create(client, "orphan", WEB)
         pod = await ready(client, "orphan")
@@ -436,7 +436,7 @@ def test_pods_deleted_while_the_kubelet_was_away_are_taken_away(node: Node) -> N
     run(node, body)
 
 
-def test_pre_stop_runs_before_sigterm_and_grace_is_kept(node: Node) -> None:
+def test_pre_stop_runs_before_sigterm_within_the_grace_period(node: Node) -> None:
     async def body(client: Client) -> None:
         trap = "trap 'echo term >> /out/log' TERM; while true; do sleep 0.05; done"
         container = {
@@ -465,7 +465,7 @@ def test_pre_stop_runs_before_sigterm_and_grace_is_kept(node: Node) -> None:
     run(node, body)
 
 
-def test_a_missing_config_map_is_told_and_waited_for(node: Node) -> None:
+def test_missing_config_map_is_reported_until_it_exists(node: Node) -> None:
     async def body(client: Client) -> None:
         env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "later", "key": "k"}}}]
         await create(client, "waits", WEB | {"env": env})

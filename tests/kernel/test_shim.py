@@ -61,7 +61,7 @@ def with_container(folder: Path, body: Callable[[ShimClient, ExitCodes], Awaitab
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_programs_that_end_while_others_begin(shim: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+def test_programs_may_end_before_their_start_is_read(shim: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     """A program that has ended before its start is read does not end the shim."""
 
     async def body(client: ShimClient, ends: ExitCodes) -> None:

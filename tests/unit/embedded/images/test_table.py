@@ -1,4 +1,4 @@
-"""The image table: which program a container becomes."""
+"""The image table: the program that runs for a container."""
 
 import pytest
 

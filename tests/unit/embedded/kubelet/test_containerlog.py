@@ -1,4 +1,4 @@
-"""The form of container logs, and choosing from them."""
+"""The format of container logs, and the selection of lines."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_lines_round_trip() -> None:
     assert parse(b"torn") is None
 
 
-def test_writer_keeps_lines_together_and_cuts_long_ones(tmp_path: Path) -> None:
+def test_writer_joins_partial_lines_and_splits_long_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     writer = LogWriter(str(path))
     writer.write("stdout", b"one\ntw", T0)
@@ -53,10 +53,10 @@ LINES = [Line(f"2026-01-02T03:04:0{n}.000000000Z", "stderr" if n == 2 else "stdo
     ],
     ids=str,
 )
-def test_choice(query: dict[str, str], expected: bytes) -> None:
+def test_selection_of_lines(query: dict[str, str], expected: bytes) -> None:
     assert logs.choose(LINES, logs.parse_query(query, T0)) == expected
 
 
-def test_wrong_options() -> None:
+def test_wrong_log_options_are_errors() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         logs.parse_query({"tailLines": "x"}, T0)

@@ -90,7 +90,7 @@ def test_order_of_sources() -> None:
     ],
     ids=str,
 )
-def test_what_is_missing_is_named(reference: dict[str, object], problem: str) -> None:
+def test_missing_objects_and_keys_are_named(reference: dict[str, object], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         compiled(env=[{"name": "X", "valueFrom": reference}])
 
@@ -123,7 +123,7 @@ def test_service_variables() -> None:
     assert not any(key.startswith(("OTHER", "HEADLESS")) for key in found)
 
 
-def test_without_links_only_the_api() -> None:
+def test_without_links_only_the_api_has_variables() -> None:
     assert {key.split("_")[0] for key in service_variables(SERVICES, "shop", links=False)} == {"KUBERNETES"}
 
 
@@ -134,6 +134,6 @@ def test_quantity(text: str | float, value: float) -> None:
     assert float(quantity(text)) == value
 
 
-def test_what_is_no_quantity() -> None:
+def test_invalid_quantity_is_an_error() -> None:
     with pytest.raises(ConfigError):
         quantity("ten")

@@ -1,4 +1,4 @@
-"""What a pod needs next, as tables: init containers, sidecars, restart policies, back-off."""
+"""The next actions of a pod, as tables: init containers, sidecars, restart policies, back-off."""
 
 from typing import Any
 
@@ -67,17 +67,17 @@ SIDE = pod("Never", sidecars=("s",))
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_plan(given: Pod, words: dict[str, str], expected: Actions) -> None:
+def test_next_actions(given: Pod, words: dict[str, str], expected: Actions) -> None:
     assert plan(given, states(given, **words), now=10.0) == expected
 
 
-def test_a_container_that_is_being_started_is_not_started_twice() -> None:
+def test_starting_container_is_not_started_again() -> None:
     held = states(PLAIN)
     held["a"].starting = True
     assert plan(PLAIN, held, now=0.0) == Actions(("b",))
 
 
-def test_back_off_doubles_to_five_minutes_and_forgets_after_ten() -> None:
+def test_back_off_doubles_and_resets_after_long_runs() -> None:
     waits, last = [], 0.0
     for _ in range(8):
         wait, last = back_off(last, 1.0)

@@ -1,4 +1,4 @@
-"""Verdicts of probes as transcripts: + success, - failure."""
+"""The states of probes as transcripts: + success, - failure."""
 
 import pytest
 
@@ -20,7 +20,7 @@ TWICE = Probe(period_seconds=10, failure_threshold=2, success_threshold=2)
         (ProbeKind.STARTUP, PROBE, "+", "+"),
     ],
 )
-def test_verdicts(kind: ProbeKind, probe: Probe, results: str, verdicts: str) -> None:
+def test_probe_states(kind: ProbeKind, probe: Probe, results: str, verdicts: str) -> None:
     state = ProbeState.begin(kind, probe)
     found = ""
     for result in results:
@@ -35,7 +35,7 @@ def test_early_readiness_failures_are_retried_soon_and_not_counted() -> None:
     assert state.failures == 1
 
 
-def test_liveness_that_fails_condemns_and_startup_too() -> None:
+def test_failed_liveness_and_startup_probes_stop_the_container() -> None:
     for kind in (ProbeKind.LIVENESS, ProbeKind.STARTUP):
         state = ProbeState.begin(kind, Probe(period_seconds=1, failure_threshold=2))
         while not state.failed:

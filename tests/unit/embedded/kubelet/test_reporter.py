@@ -1,4 +1,4 @@
-"""Reports of a pod's status: one at a time, few, and again when they failed."""
+"""Reports of a pod's status: one patch at a time, few reports, repeated after a failure."""
 
 import asyncio
 from typing import Any
@@ -74,7 +74,7 @@ def test_second_report_waits_for_the_first_and_is_current() -> None:
     asyncio.run(body())
 
 
-def test_what_others_wrote_meanwhile_stays() -> None:
+def test_conditions_of_other_writers_stay() -> None:
     async def body() -> None:
         state = FakeState()
         async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ def test_what_others_wrote_meanwhile_stays() -> None:
     asyncio.run(body())
 
 
-def test_what_nobody_waits_for_is_told_later() -> None:
+def test_minor_changes_are_reported_later() -> None:
     async def body() -> None:
         state = FakeState()
         state.client.gate.set()
@@ -108,7 +108,7 @@ def test_what_nobody_waits_for_is_told_later() -> None:
     asyncio.run(body())
 
 
-def test_a_report_that_failed_is_made_again() -> None:
+def test_failed_report_is_repeated() -> None:
     async def body() -> None:
         state = FakeState()
         state.client.gate.set()

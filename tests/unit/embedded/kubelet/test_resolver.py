@@ -38,7 +38,7 @@ IN_CLUSTER = text(SEARCH, "nameserver 10.96.0.10", "options ndots:5")
     ],
     ids=str,
 )  # fmt: skip
-def test_policies(spec: dict[str, object], expected: str) -> None:
+def test_dns_policies(spec: dict[str, object], expected: str) -> None:
     assert str(pod_resolver(pod(**spec), NODE, ("10.96.0.10",), "cluster.local")) == expected
 
 
@@ -50,7 +50,7 @@ def test_limits() -> None:
     assert len(" ".join(found.searches)) <= 2048
 
 
-def test_without_cluster_dns_it_is_the_node() -> None:
+def test_without_cluster_dns_the_nodes_settings_apply() -> None:
     assert pod_resolver(pod(), NODE, (), "cluster.local") == NODE
 
 
@@ -80,5 +80,5 @@ def test_hosts_name_the_pod_and_its_aliases() -> None:
     assert "127.0.0.1\tlocalhost" in lines
 
 
-def test_hosts_on_the_nodes_network_are_the_nodes() -> None:
+def test_host_network_pod_has_the_nodes_hosts() -> None:
     assert "9.9.9.9 here" in pod_hosts(pod(hostNetwork=True), (), "node-1", "cluster.local", "9.9.9.9 here\n")

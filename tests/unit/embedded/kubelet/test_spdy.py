@@ -24,7 +24,7 @@ class Client:
         return struct.pack("!HHI", 0x8003, 1, len(body)) + body
 
 
-def test_the_dictionary_is_that_of_the_protocol() -> None:
+def test_dictionary_has_the_protocols_checksum() -> None:
     assert (len(DICTIONARY), zlib.adler32(DICTIONARY)) == (1423, 0xE3C6A7C2)
 
 

@@ -1,4 +1,4 @@
-"""Statuses as the API shows them, as a table over container states."""
+"""The status of a pod in the API, as a table over container states."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def test_a_crash_loop_shows_reason_count_and_last_state() -> None:
     assert container["lastState"]["terminated"]["exitCode"] == 2
 
 
-def test_conditions_keep_their_time_until_they_turn() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     held = [{"type": "Initialized", "status": "True", "lastTransitionTime": "then"},
             {"type": "Ready", "status": "True", "lastTransitionTime": "then"}]  # fmt: skip
     status = render(pod(conditions=held), c_record=RUN)
@@ -90,7 +90,7 @@ def test_readiness_gates() -> None:
     assert reasons["Ready"] == "ReadinessGatesNotReady"
 
 
-def test_addresses_that_are_gone_are_removed() -> None:
+def test_old_addresses_are_removed() -> None:
     status = render(pod(podIPs=[{"ip": "10.0.0.4"}]), c_record=RUN)
     assert status["podIPs"] == [{"ip": "10.0.0.5"}, {"$patch": "delete", "ip": "10.0.0.4"}]
     assert status["hostIPs"] == [{"ip": "192.0.2.1"}]
@@ -111,7 +111,7 @@ def test_qos(resources: dict[str, Any], expected: str) -> None:
     assert qos_class(msgspec.convert(given, Pod)) == expected
 
 
-def test_news() -> None:
+def test_phase_and_condition_changes_are_urgent() -> None:
     pending, running = render(pod()), render(pod(), c_record=RUN)
     assert not is_news(pending, {})
     assert is_news(running, {})

@@ -1,4 +1,4 @@
-"""Volumes: their content, and keeping it on disk."""
+"""Volumes: their content, and the files on disk."""
 
 import base64
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ def test_content(volume: dict[str, Any], expected: dict[str, File]) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(volume: dict[str, Any], problem: str) -> None:
+def test_errors_name_the_object_or_path(volume: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         compile_files(volume, CONTENT)
 
@@ -98,7 +98,7 @@ def test_data_of_objects() -> None:
     assert secret_data({}) == {}
 
 
-def test_an_update_replaces_everything_at_once(tmp_path: Path) -> None:
+def test_update_replaces_all_files_at_once(tmp_path: Path) -> None:
     place = tmp_path / "v"
     assert write_files(place, {"a": File(b"1"), "d/e": File(b"2", 0o600)}, "s1")
     assert ((place / "a").read_bytes(), (place / "d/e").read_bytes()) == (b"1", b"2")
@@ -109,7 +109,7 @@ def test_an_update_replaces_everything_at_once(tmp_path: Path) -> None:
     assert (place / "a").read_bytes() == b"3"
 
 
-def test_places(tmp_path: Path) -> None:
+def test_directories_of_volumes(tmp_path: Path) -> None:
     places = VolumeRoots(tmp_path / "v", tmp_path / "m", tmp_path / "c")
     assert prepare({"name": "e", "emptyDir": {}}, "ns", places) == tmp_path / "v/e"
     assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, "ns", places) == tmp_path / "m/e"

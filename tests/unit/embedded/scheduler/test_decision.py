@@ -1,4 +1,4 @@
-"""Where pods go and what is said when they go nowhere."""
+"""The nodes that are chosen for pods, and the messages when no node can take a pod."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -100,7 +100,7 @@ def test_refusals(spec: JsonObject, reason: str) -> None:
     assert decision.message.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
 
 
-def test_taints_cordons_and_counts_are_named_as_in_kubernetes() -> None:
+def test_refusal_messages_equal_those_of_kubernetes() -> None:
     control = Taint(key="node-role.kubernetes.io/control-plane", effect="NoSchedule")
     state = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
     assert decide(pod("p"), state).message == (
@@ -164,7 +164,7 @@ def test_host_ports() -> None:
     assert "free ports" in decide(host, state).message
 
 
-def test_requests_fill_nodes_and_are_given_back() -> None:
+def test_requests_of_deleted_pods_become_free() -> None:
     state = cluster(node("n1"))
     big = container({"cpu": "1500m"})
     put(state, pod("a", big), "n1")
@@ -267,7 +267,7 @@ def test_pods_of_one_owner_spread_and_pods_balance() -> None:
         assert set(facts_of_node.owners.values()) == {2}
 
 
-def test_a_node_that_comes_back_still_has_its_pods() -> None:
+def test_node_that_is_added_again_keeps_its_pods() -> None:
     state = cluster(node("n1"))
     put(state, pod("early"), "n2")
     put(state, pod("a"), "n1")

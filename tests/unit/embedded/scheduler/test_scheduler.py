@@ -1,4 +1,4 @@
-"""What the scheduler makes of changes that it did not see one by one."""
+"""The scheduler when one watch event stands for several changes."""
 
 import asyncio
 from typing import Any, cast
@@ -64,7 +64,7 @@ def pod(name: str, uid: str, node: str = "") -> Pod:
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": node, "containers": [container]}}, Pod)
 
 
-def test_pod_replaced_during_a_watch_gap_takes_room_once() -> None:
+def test_pod_replaced_during_a_watch_gap_counts_once() -> None:
     async def run() -> None:
         cluster = Cluster()
         scheduler = Scheduler(cast("Environment", cluster))

@@ -1,4 +1,4 @@
-"""What the stand-in says."""
+"""The answers of the stand-in server."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Schedules and the Jobs they start."""
+"""Cron schedules, and the Jobs that CronJobs start."""
 
 import datetime
 from collections.abc import Sequence
@@ -38,11 +38,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("text", "now", "want"), TABLE)
-def test_next(text: str, now: str, want: str) -> None:
+def test_next_time_of_a_schedule(text: str, now: str, want: str) -> None:
     assert parse_schedule(text).next_after(when(now)) == when(want)
 
 
-def test_never() -> None:
+def test_impossible_date_has_no_next_time() -> None:
     assert parse_schedule("0 0 31 2 *").next_after(when("2026-01-01T00:00")) is None
 
 
@@ -57,7 +57,7 @@ def test_never() -> None:
         ("@never", "expected five fields"),
     ],
 )
-def test_errors(text: str, message: str) -> None:
+def test_wrong_schedules_name_the_field(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_schedule(text)
 
@@ -76,7 +76,7 @@ def test_daylight_saving() -> None:
     st.sampled_from(["*/7 * * * *", "3 4 * * 1", "0 */5 2 * *", "59 23 31 12 *", "1 1 1 * 3"]),
     st.integers(1_577_836_800, 1_893_456_000),
 )
-def test_times_only_grow_and_nothing_is_skipped(text: str, stamp: int) -> None:
+def test_next_times_grow_and_skip_no_match(text: str, stamp: int) -> None:
     now = datetime.datetime.fromtimestamp(stamp, datetime.UTC)
     schedule = parse_schedule(text)
     found = present(schedule.next_after(now))
@@ -116,17 +116,17 @@ def test_only_the_last_missed_time_starts() -> None:
     assert chosen(rare).start == when("2025-03-01T00:00")
 
 
-def test_a_deadline_forgets_what_is_too_old() -> None:
+def test_starting_deadline_drops_older_times() -> None:
     assert chosen(cron(startingDeadlineSeconds=10)).start is None
     assert chosen(cron(startingDeadlineSeconds=60)).start == when("2026-01-01T12:00")
 
 
-def test_suspended() -> None:
+def test_suspended_cron_job_starts_nothing() -> None:
     found = chosen(cron(suspend=True))
     assert (found.start, found.again_s) == (None, None)
 
 
-def test_concurrency() -> None:
+def test_concurrency_policies() -> None:
     running = [job("r")]
     assert chosen(cron(), running).start is not None
     assert chosen(cron(concurrencyPolicy="Forbid"), running).start is None
@@ -134,7 +134,7 @@ def test_concurrency() -> None:
     assert (replaced.start is not None, replaced.delete) == (True, tuple(running))
 
 
-def test_history() -> None:
+def test_jobs_beyond_the_history_limits_are_deleted() -> None:
     jobs = [job(f"s{n}", "Complete", f"2026-01-01T1{n}:00:00Z") for n in range(5)]
     jobs += [job("f0", "Failed", "2026-01-01T01:00:00Z"), job("f1", "Failed")]
     names = [item.metadata.name for item in chosen(cron(), jobs).delete]

@@ -1,4 +1,4 @@
-"""One pod on every node that fits."""
+"""DaemonSets: one pod on every node that matches."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -64,11 +64,11 @@ NODES = [node("n1"), node("n2"), node("n3")]
         ({"nodeName": "n2"}, NODES, ("n2",)),
     ],
 )
-def test_where_pods_go(spec: JsonObject | None, nodes: Iterable[Node], want: tuple[str, ...]) -> None:
+def test_nodes_that_get_a_pod(spec: JsonObject | None, nodes: Iterable[Node], want: tuple[str, ...]) -> None:
     assert run(daemon(spec), nodes).create == want
 
 
-def test_what_is_in_the_wrong_place_goes() -> None:
+def test_pods_on_unmatched_nodes_are_deleted() -> None:
     item = daemon({"nodeSelector": {"disk": "ssd"}})
     pods = [member("a", "n1"), member("b", "n2"), member("c", "gone")]
     chosen = run(item, [node("n1", {"disk": "ssd"}), node("n2")], pods)
@@ -82,14 +82,14 @@ def test_only_no_execute_taints_remove_running_pods() -> None:
     assert names(run(daemon(), [node("n1", {}, Taint(key="k", effect="NoExecute"))], pods).delete) == ["a"]
 
 
-def test_duplicates_and_failed_pods_go() -> None:
+def test_duplicate_and_failed_pods_are_deleted() -> None:
     pods = [member("a", "n1"), member("b", "n1"), member("f", "n2", phase="Failed")]
     chosen = run(daemon(), NODES[:2], pods)
     assert len(chosen.delete) == 2
     assert "f" in names(chosen.delete)
 
 
-def test_a_pod_still_on_its_way_counts_for_its_node() -> None:
+def test_unbound_pod_counts_for_the_node_of_its_affinity() -> None:
     body = pod_body(daemon(), "h2", "n1")
     pending = msgspec.convert(
         {"metadata": {"name": "a", "uid": "a", "labels": body["metadata"]["labels"]},
@@ -99,11 +99,11 @@ def test_a_pod_still_on_its_way_counts_for_its_node() -> None:
     assert run(daemon(), NODES[:2], [pending]).create == ("n2",)
 
 
-def test_a_node_whose_pod_is_going_waits() -> None:
+def test_node_with_terminating_pod_gets_no_new_pod() -> None:
     assert run(daemon(), NODES[:1], [member("a", "n1", going=True)]).create == ()
 
 
-def test_rolling_update_replaces_one_pod_at_a_time_unready_first() -> None:
+def test_rolling_update_replaces_unavailable_pods_first_then_one() -> None:
     old = [member(f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
     chosen = run(daemon(), NODES, old)
     assert names(chosen.delete) == ["p1"]
@@ -118,7 +118,7 @@ def test_rolling_update_replaces_one_pod_at_a_time_unready_first() -> None:
     assert run(on_delete, NODES, old).delete == ()
 
 
-def test_surge_brings_the_new_pod_first() -> None:
+def test_surge_creates_the_new_pod_first() -> None:
     item = daemon(strategy={"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}})
     old = [member(f"p{n}", f"n{n}", "h1") for n in (1, 2, 3)]
     chosen = run(item, NODES, old)

@@ -1,4 +1,4 @@
-"""Jobs from start to end."""
+"""Jobs: pods to start, back-off, and the end of a Job."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ STARTS = [
 
 
 @pytest.mark.parametrize(("spec", "text", "want"), [row[1:] for row in STARTS], ids=[row[0] for row in STARTS])
-def test_starts(spec: dict[str, Any], text: str, want: int) -> None:
+def test_number_of_pods_to_start(spec: dict[str, Any], text: str, want: int) -> None:
     chosen = plan(job(**spec), pods(text), NOW)
     assert len(chosen.start) == want
     assert set(chosen.start) <= {NO_INDEX}
@@ -140,11 +140,11 @@ def test_suspend_and_resume() -> None:
     assert (resumed.status.conditions[0].reason, resumed.status.start_time) == ("JobResumed", api_time(0))
 
 
-def test_surplus_pods_go() -> None:
+def test_surplus_pods_are_deleted() -> None:
     assert len(plan(job(completions=5, parallelism=1), pods("a0 a1 a2"), NOW).delete) == 2
 
 
-def test_pods_know_their_index() -> None:
+def test_indexed_pods_carry_their_index() -> None:
     body = pod_body(job(completions=2, completionMode="Indexed"), 1)
     assert body["metadata"]["annotations"] == {INDEX: "1"}
     assert body["metadata"]["generateName"] == "j-1-"

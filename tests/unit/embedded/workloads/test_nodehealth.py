@@ -1,4 +1,4 @@
-"""Nodes that fall silent, budgets, histories."""
+"""Nodes whose heartbeats stop, PodDisruptionBudgets, and revision histories."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -48,11 +48,11 @@ def test_taints(given: Node, want: list[str]) -> None:
     assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(given, NOW)] == want
 
 
-def test_taints_that_are_there_keep_their_time() -> None:
+def test_existing_taints_keep_their_time() -> None:
     assert {t.time_added for t in taints(node("Unknown", marks=GONE), NOW)} == {"t"}
 
 
-def test_a_lost_node() -> None:
+def test_conditions_of_a_node_without_heartbeats() -> None:
     conditions = {c.type: c for c in present(lost_conditions(node(), NOW))}
     assert conditions["Ready"].status == "Unknown"
     assert conditions["Ready"].message == "Kubelet stopped posting node status."

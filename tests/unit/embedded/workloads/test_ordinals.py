@@ -106,14 +106,14 @@ def test_a_replaced_pod_gets_the_revision_of_its_ordinal() -> None:
     assert plan(parted, pods("0'"), ROLLING, NOW).create == [(1, NEW)]
 
 
-def test_the_current_revision_moves_when_all_is_done() -> None:
+def test_current_revision_changes_when_the_update_is_complete() -> None:
     status = plan(stateful(), pods("0 1 2"), ROLLING, NOW).status
     assert (status.current_revision, status.update_revision, status.current_replicas) == (NEW, NEW, 3)
     status = plan(stateful(), pods("0' 1 2"), ROLLING, NOW).status
     assert (status.current_revision, status.updated_replicas) == (OLD, 2)
 
 
-def test_one_that_goes_is_left_alone() -> None:
+def test_stateful_set_being_deleted_changes_no_pods() -> None:
     item = stateful()
     item = msgspec.structs.replace(item, metadata=msgspec.structs.replace(item.metadata, deletion_timestamp="t"))
     assert did(plan(item, [], STABLE, NOW)) == ([], [])
@@ -128,7 +128,7 @@ def test_ordinals_of_names(name: str, want: int | None) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 6), st.booleans(), st.integers(0, 3), st.integers(0, 2**32))
-def test_whatever_happens_it_settles_with_one_disturbed_at_a_time(
+def test_random_losses_disturb_one_pod_at_a_time(
     before: int, after: int, ordered: bool, losses: int, seed: int
 ) -> None:
     """Scale and update at once while pods are lost: at the end all are there and new."""

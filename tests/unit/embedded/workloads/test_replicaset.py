@@ -1,4 +1,4 @@
-"""A number of equal pods."""
+"""ReplicaSets: a number of equal pods."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def wanted(replicas: int, min_ready_s: int = 0, **meta: Any) -> Replicated:
     return Replicated(owner, replicas, LabelSelector(), TEMPLATE, min_ready_s, ReplicaSetStatus())
 
 
-def test_missing_pods_are_created_and_ended_ones_do_not_count() -> None:
+def test_missing_and_ended_pods_are_replaced() -> None:
     pods = (make_pod("a"), make_pod("b", phase="Failed"), make_pod("c", going=True))
     chosen = plan(wanted(3), pods, NOW)
     assert (chosen.create, chosen.delete) == (2, ())
@@ -33,7 +33,7 @@ def test_missing_pods_are_created_and_ended_ones_do_not_count() -> None:
     ) == (1, 1, 3)
 
 
-def test_an_object_that_goes_creates_nothing() -> None:
+def test_object_being_deleted_creates_no_pods() -> None:
     assert plan(wanted(3, deletion_timestamp="t"), (), NOW).create == 0
 
 
@@ -44,7 +44,7 @@ def test_min_ready_seconds_delay_availability() -> None:
     assert available_in_s(pods[2], 0, NOW) is None
 
 
-def test_victims_in_order() -> None:
+def test_order_of_deletion() -> None:
     cost = {"controller.kubernetes.io/pod-deletion-cost": "-5"}
     pods = [
         make_pod("old-ready", since=-500),
@@ -75,7 +75,7 @@ def test_pods_carry_the_template_verbatim() -> None:
     }  # fmt: skip
 
 
-def test_hashes_tell_templates_apart_and_are_stable() -> None:
+def test_template_hashes_are_stable_and_distinct() -> None:
     first = template_hash(TEMPLATE)
     assert first == template_hash({"spec": TEMPLATE["spec"], "metadata": TEMPLATE["metadata"]})
     assert len({first, template_hash(TEMPLATE, 1), template_hash({"spec": {}})}) == 3
@@ -91,7 +91,7 @@ def test_a_status_patch_has_only_what_changed() -> None:
     assert changed_status(old, ReplicaSetStatus(replicas=3)) == {"readyReplicas": 0}
 
 
-def test_view() -> None:
+def test_common_fields_of_both_kinds() -> None:
     item = ReplicaSet(metadata=ObjectMeta(name="x"))
     assert replicaset_view(item).replicas == 1
     assert replicaset_view(item).owner.kind == "ReplicaSet"

@@ -1,4 +1,4 @@
-"""Rolling updates: tables, and a simulated cluster in which the limits must hold at every moment."""
+"""Rolling updates: tables, and a simulated cluster that must keep the limits at every moment."""
 
 import datetime
 import random
@@ -302,7 +302,7 @@ def reasons(shown: Deployment) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status, c.reason) for c in shown.status.conditions}
 
 
-def test_conditions_through_a_rollout_that_gets_stuck() -> None:
+def test_conditions_of_a_rollout_past_its_deadline() -> None:
     shown = deployment(4, 2, progress_deadline_seconds=60)
     event = deploymentstatus.progressing("NewReplicaSetCreated", "x")
     shown = status_of(shown, replicaset(2, 4, 0), event=event)
