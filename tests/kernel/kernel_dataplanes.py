@@ -7,7 +7,7 @@ import pytest
 from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import path
 
-from podwire.kernel.features import Answer, Features
+from podwire.kernel.features import FeatureAnswer, Features
 from podwire.proxy.modes import open_dataplane
 from podwire.proxy.registry import DATAPLANES, FEATURES
 
@@ -21,7 +21,7 @@ def every_plane() -> list[Any]:
 
 
 @cache
-def answer(feature: str) -> Answer:
+def answer(feature: str) -> FeatureAnswer:
     return Features().probe(feature)
 
 

@@ -15,7 +15,7 @@ from tests.kernel.sockets import socket_in
 from podwire.errors import KernelError, KernelExists, KernelNotFound
 from podwire.kernel import netns, network, sysctl, tun
 from podwire.kernel.conntrack import Conntrack
-from podwire.kernel.features import FEATURES, Answer, Features
+from podwire.kernel.features import FEATURES, FeatureAnswer, Features
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.state.link import Link
@@ -229,7 +229,7 @@ def test_probes_answer_with_a_reason() -> None:
 
 
 def test_a_missing_feature_says_why_and_since_when() -> None:
-    answer = Answer("ip_vs", "no", "the kernel has no such netlink family", "2.6.28")
+    answer = FeatureAnswer("ip_vs", "no", "the kernel has no such netlink family", "2.6.28")
     assert not answer
     assert str(answer) == "ip_vs: no (the kernel has no such netlink family), in Linux since 2.6.28"
 

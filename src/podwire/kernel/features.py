@@ -45,7 +45,7 @@ from podwire.state.nft_rules import Log, Rule
 Verdict = Literal["yes", "no", "unknown"]
 
 
-class Answer(NamedTuple):
+class FeatureAnswer(NamedTuple):
     """The result of a probe."""
 
     name: str
@@ -211,9 +211,9 @@ class Features:
     """The answers of this kernel, each probed on first use."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, FeatureAnswer] = {}
 
-    def probe(self, name: str) -> Answer:
+    def probe(self, name: str) -> FeatureAnswer:
         """The answer for a name in ``FEATURES``.
 
         Raises: KeyError for another name.
@@ -222,16 +222,16 @@ class Features:
             self._answers[name] = _answer(name, FEATURES[name])
         return self._answers[name]
 
-    def all(self) -> tuple[Answer, ...]:
+    def all(self) -> tuple[FeatureAnswer, ...]:
         """The answers of all probes."""
         return tuple(self.probe(name) for name in FEATURES)
 
 
-def _answer(name: str, feature: Feature) -> Answer:
+def _answer(name: str, feature: Feature) -> FeatureAnswer:
     try:
         feature.probe()
     except Unsupported as failure:
-        return Answer(name, "no", failure.detail, feature.minimum)
+        return FeatureAnswer(name, "no", failure.detail, feature.minimum)
     except KernelError as failure:
-        return Answer(name, "unknown", str(failure), feature.minimum)
-    return Answer(name, "yes", "", feature.minimum)
+        return FeatureAnswer(name, "unknown", str(failure), feature.minimum)
+    return FeatureAnswer(name, "yes", "", feature.minimum)

@@ -15,7 +15,7 @@ from podwire.kernel.nft_socket import NftMonitor
 POLL_S = 30.0  # as kube-proxy's syncPeriod
 
 
-class Watch(Protocol):
+class ChainWatch(Protocol):
     """Notices when another program may have changed rules."""
 
     def fileno(self) -> int:
@@ -86,7 +86,7 @@ class _Poll:
         write()
 
 
-def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> Watch:
+def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> ChainWatch:
     """A watch on the rules of this kind of iptables in these tables.
 
     Raises: KernelError.

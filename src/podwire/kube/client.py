@@ -52,7 +52,7 @@ _TOKEN_LIFE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """A whole HTTP answer; header names are lower case."""
 
     status: int
@@ -61,7 +61,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """An HTTP request to the API server; ``path`` is absolute, ``query`` not yet encoded."""
 
     method: str
@@ -117,7 +117,7 @@ class Client:
 
         Raises: NotFound and the other API errors.
         """
-        answer = await self._checked(Request("GET", resource.path(namespace, name, subresource)))
+        answer = await self._checked(ApiRequest("GET", resource.path(namespace, name, subresource)))
         return decode_object(answer.body, decode_as)
 
     async def list(
@@ -138,7 +138,7 @@ class Client:
             "continue": continue_,
         }
         query = {key: value for key, value in given.items() if value}
-        answer = await self._checked(Request("GET", resource.path(namespace), query))
+        answer = await self._checked(ApiRequest("GET", resource.path(namespace), query))
         return decode_page(answer.body, resource)
 
     async def create(
@@ -195,7 +195,7 @@ class Client:
             options["preconditions"] = {"uid": uid}
         headers = {"content-type": "application/json"}
         path = resource.path(namespace, name)
-        answer = await self._checked(Request("DELETE", path, None, msgspec.json.encode(options), headers))
+        answer = await self._checked(ApiRequest("DELETE", path, None, msgspec.json.encode(options), headers))
         return decode_object(answer.body, dict)
 
     async def raw(
@@ -205,15 +205,15 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> ApiAnswer:
         """The answer, whatever its status.
 
         Raises: ApiUnreachable.
         """
-        return await self._exchange(Request(method, path, query, body, headers))
+        return await self._exchange(ApiRequest(method, path, query, body, headers))
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[ClientConnection]:
+    async def stream(self, request: ApiRequest) -> AsyncIterator[ClientConnection]:
         """A connection whose answer has its ``status`` and ``headers`` and whose body is read with ``chunks``.
 
         It is an idle one of the pool where there is one, so that a watch goes on where its list came from: to open one
@@ -262,16 +262,16 @@ class Client:
         query = {"fieldManager": self._manager}
         if content_type == APPLY_PATCH:
             query["force"] = "true"
-        request = Request(method, path, query, msgspec.json.encode(body), {"content-type": content_type})
+        request = ApiRequest(method, path, query, msgspec.json.encode(body), {"content-type": content_type})
         return decode_object((await self._checked(request)).body, dict)
 
-    async def _checked(self, request: Request) -> Answer:
+    async def _checked(self, request: ApiRequest) -> ApiAnswer:
         answer = await self._exchange(request)
         if answer.status >= 400:
             raise failure_of(answer.status, answer.body)
         return answer
 
-    async def _exchange(self, request: Request) -> Answer:
+    async def _exchange(self, request: ApiRequest) -> ApiAnswer:
         async with self._slots:
             try:
                 async with asyncio.timeout(self.config.timeout_s):
@@ -281,7 +281,7 @@ class Client:
             except TimeoutError as failure:
                 raise self._late(request, failure) from failure
 
-    async def _try(self, request: Request) -> Answer:
+    async def _try(self, request: ApiRequest) -> ApiAnswer:
         data = self._encode(request)
         reads = request.method in ("GET", "HEAD")
         while (connection := self._idle.pop() if self._idle else None if reads else await self._turn()) is not None:
@@ -321,7 +321,7 @@ class Client:
                 return
         self._idle.append(connection)
 
-    async def _once(self, connection: ClientConnection | None, data: bytes) -> Answer:
+    async def _once(self, connection: ClientConnection | None, data: bytes) -> ApiAnswer:
         """One exchange on a connection; None: on a new one."""
         self._busy += 1
         try:
@@ -329,11 +329,11 @@ class Client:
         finally:
             self._busy -= 1
 
-    async def _exchanged(self, connection: ClientConnection, data: bytes) -> Answer:
+    async def _exchanged(self, connection: ClientConnection, data: bytes) -> ApiAnswer:
         try:
             connection.send(data)
             await self._head(connection)
-            answer = Answer(connection.status, connection.headers, await connection.body())
+            answer = ApiAnswer(connection.status, connection.headers, await connection.body())
         except BaseException:
             connection.abort()
             raise
@@ -354,7 +354,7 @@ class Client:
         except TimeoutError as failure:
             raise _Silent from failure
 
-    def _late(self, request: Request, failure: TimeoutError) -> ApiUnreachable:
+    def _late(self, request: ApiRequest, failure: TimeoutError) -> ApiUnreachable:
         """What there is to say when a request took too long."""
         begins_s, ends_s = (
             math.inf if each is None else each for each in (self.config.answer_s, self.config.timeout_s)
@@ -377,7 +377,7 @@ class Client:
             raise ApiUnreachable(f"{self.config.server}: {failure}") from failure
         return connection
 
-    def _encode(self, request: Request) -> bytes:
+    def _encode(self, request: ApiRequest) -> bytes:
         url = self.config.url
         path = url.path.rstrip("/") + request.path
         target = f"{path}?{urlencode(request.query, quote_via=quote)}" if request.query else path

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast, overload
 
 from podwire.errors import ApiError, ApiUnreachable, Gone, ProtocolError
-from podwire.kube.client import Client, Request, failure_of
+from podwire.kube.client import ApiRequest, Client, failure_of
 from podwire.kube.decode import Identity, WatchEvent, decode_event, decode_object, identity, split_lines
 from podwire.kube.resources import Resource
 from podwire.observe.log import Log
@@ -176,7 +176,7 @@ class Informer(Generic[T]):
             "timeoutSeconds": str(timeout_s),
         }
         query |= {key: value for key, value in self._selectors.items() if value}
-        request = Request("GET", self.resource.path(self._namespace), query)
+        request = ApiRequest("GET", self.resource.path(self._namespace), query)
         came = False
         try:
             async with asyncio.timeout(timeout_s + _WATCH_GRACE_S), self._client.stream(request) as stream:

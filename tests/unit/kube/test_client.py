@@ -11,7 +11,7 @@ from tests.fakes import scripted_http as http
 
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, Gone, Invalid, NotFound, ProtocolError
 from podwire.http.client import ClientConnection
-from podwire.kube.client import APPLY_PATCH, Client, Request, failure_of
+from podwire.kube.client import APPLY_PATCH, ApiRequest, Client, failure_of
 from podwire.kube.config import ApiConfig
 from podwire.kube.resources import CONFIGMAPS, NODES, PODS, SERVICES
 from podwire.model.pod import Pod
@@ -262,7 +262,7 @@ def test_an_answer_that_does_not_begin_is_waited_for_once() -> None:
         with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes/b in 0\.05 s$"):
             await client.get(NODES, "b")
         with pytest.raises(ApiUnreachable, match=r": no answer to GET /api/v1/nodes in 0\.05 s$"):
-            async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})):
+            async with client.stream(ApiRequest("GET", "/api/v1/nodes", {"watch": "true"})):
                 pass
         assert len(server.received) == 3
 
@@ -282,7 +282,7 @@ def test_an_answer_that_has_begun_may_take_longer() -> None:
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
         assert (await client.get(NODES, "a"))["metadata"]["name"] == "late"
-        async with client.stream(Request("GET", "/api/v1/nodes", {"watch": "true"})) as connection:
+        async with client.stream(ApiRequest("GET", "/api/v1/nodes", {"watch": "true"})) as connection:
             assert b"late" in b"".join([piece async for piece in connection.chunks()])
 
     against(handler, body, answer_s=0.05)
@@ -345,7 +345,7 @@ def test_stream_gives_chunks_and_status() -> None:
         return True
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
-        async with client.stream(Request("GET", "/log")) as stream:
+        async with client.stream(ApiRequest("GET", "/log")) as stream:
             assert stream.status == 200
             assert b"".join([piece async for piece in stream.chunks()]) == b"onetwo"
 
@@ -368,11 +368,11 @@ def test_a_stream_reuses_a_connection_and_replaces_a_dead_one() -> None:
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
         await client.get(NODES, "a")
-        async with client.stream(Request("GET", "/log")):
+        async with client.stream(ApiRequest("GET", "/log")):
             assert server.connections == 1
         await client.get(NODES, "a")
         assert server.connections == 2
-        async with client.stream(Request("GET", "/log")) as stream:
+        async with client.stream(ApiRequest("GET", "/log")) as stream:
             assert (stream.status, server.connections) == (200, 3)
 
     against(handler, body)
@@ -384,7 +384,7 @@ def test_a_stream_that_is_refused_says_why() -> None:
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
         with pytest.raises(Gone, match="too old"):
-            async with client.stream(Request("GET", "/log")):
+            async with client.stream(ApiRequest("GET", "/log")):
                 pass
 
     against(handler, body)
