@@ -12,7 +12,7 @@ import pytest
 
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.ipset import IpSets
-from podwire.state.ipset import KINDS, Element, Family, IpSet, element_text, parse, plain
+from podwire.state.ipset import KINDS, Family, IpSet, IpSetElement, element_text, parse, plain
 from podwire.state.ipset_diff import Add, replacement
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -43,7 +43,7 @@ def saved(name: str) -> IpSet:
     return found
 
 
-def drawn(kind: str, family: Family, count: int, seed: int = 1) -> dict[str, Element]:
+def drawn(kind: str, family: Family, count: int, seed: int = 1) -> dict[str, IpSetElement]:
     """Random elements, some with the same addresses."""
     chance = random.Random(seed)
 
@@ -112,10 +112,10 @@ def test_options_of_elements(sets: IpSets) -> None:
         timeout_s=600,
         comment=True,
         elements={
-            "10.0.0.0/8": Element(comment="policy default/web, two words"),
-            "10.1.0.0/16": Element(nomatch=True),
-            "10.2.0.0/16": Element(timeout_s=0),
-            "10.3.0.0/16": Element(timeout_s=100000, comment="ü"),
+            "10.0.0.0/8": IpSetElement(comment="policy default/web, two words"),
+            "10.1.0.0/16": IpSetElement(nomatch=True),
+            "10.2.0.0/16": IpSetElement(timeout_s=0),
+            "10.3.0.0/16": IpSetElement(timeout_s=100000, comment="ü"),
         },
     )
     sets.apply(want)
@@ -140,12 +140,17 @@ def test_sizes_are_read_without_the_elements(sets: IpSets) -> None:
 
 def test_marks_of_elements(sets: IpSets) -> None:
     """The mark that ``-j SET --map-set`` gives to packets; a changed mark overwrites the old one."""
-    marked = {"0.0.0.0/0,eth0": Element(mark=(0x100000, 0xFFF00000)), "10.0.0.1,web": Element(mark=(0, 0xFFF00000))}
+    marked = {
+        "0.0.0.0/0,eth0": IpSetElement(mark=(0x100000, 0xFFF00000)),
+        "10.0.0.1,web": IpSetElement(mark=(0, 0xFFF00000)),
+    }
     want = IpSet(name="some", kind="hash:net,iface", marks=True, comment=True, elements=marked)
     sets.apply(want)
     assert saved("some") == sets.read("some") == want
     assert sets.apply(want) == ()
-    other = msgspec.structs.replace(want, elements=marked | {"10.0.0.1,web": Element(mark=(7, 15), comment="shop")})
+    other = msgspec.structs.replace(
+        want, elements=marked | {"10.0.0.1,web": IpSetElement(mark=(7, 15), comment="shop")}
+    )
     assert list(map(str, sets.apply(other))) == ['add some 10.0.0.1,web comment "shop" skbmark 0x7/0xf']
     assert saved("some") == sets.read("some") == other
 

@@ -13,7 +13,7 @@ from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.spec import INVALID_CONFIG, PortMapping
 from podwire.errors import CniError
 from podwire.state.nft import Chain, Set, Table
-from podwire.state.nft_rules import Concat, Field, Mapped, Masquerade, Match, Nat, Rule, SetRef, Value
+from podwire.state.nft_rules import Concat, Field, LiteralValue, Mapped, Masquerade, Match, Nat, Rule, SetRef
 
 TABLE = "podwire-hostport"
 _FAMILIES = {4: ("ip", "ipv4_addr", "127.0.0.0/8"), 6: ("ip6", "ipv6_addr", "::1")}
@@ -99,12 +99,12 @@ def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], lis
             elif ip_address(host).version == version:
                 bound_elements.append(bound.element(f"{host} . {protocol} . {port}", value, comment))
     destination, protocol_field, port_field = Field(f"{word} daddr"), Field("meta l4proto"), Field("th dport")
-    local = Match(Field("fib daddr type"), Value("local"))
+    local = Match(Field("fib daddr type"), LiteralValue("local"))
     translate = [
         Rule((Nat("dnat", word, Mapped(Concat((destination, protocol_field, port_field)), bound.name), ports=True),)),
         Rule(
             (
-                Match(destination, Value(loopback), "!="),
+                Match(destination, LiteralValue(loopback), "!="),
                 local,
                 Nat("dnat", word, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True),
             )

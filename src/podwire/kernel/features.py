@@ -40,7 +40,7 @@ from podwire.kernel.uapi import (
 )
 from podwire.state.nft import Chain
 from podwire.state.nft_diff import AddChain, AddRule, AddTable, Transaction
-from podwire.state.nft_rules import Log, Rule
+from podwire.state.nft_rules import LogStatement, Rule
 
 Verdict = Literal["yes", "no", "unknown"]
 
@@ -122,7 +122,7 @@ def _nftables() -> None:
 
 def _nflog() -> None:
     """A rule may log to a group where both nft_log and nfnetlink_log are there."""
-    rule = AddRule("probe", Rule((Log(prefix="probe", group=1),)))
+    rule = AddRule("probe", Rule((LogStatement(prefix="probe", group=1),)))
     descriptor = netns.create_anonymous()
     try:
         with Nft(descriptor) as scratch:

@@ -16,7 +16,7 @@ import msgspec
 from podwire.errors import ProtocolError, Unsupported
 from podwire.kernel.attributes import attribute, nested, number, parse, string, text, u8
 from podwire.state.address import pack_ip, unpack_ip
-from podwire.state.ipset import KINDS, PROTOCOLS, Element, Family, IpSet
+from podwire.state.ipset import KINDS, PROTOCOLS, Family, IpSet, IpSetElement
 
 NFNL_SUBSYS_IPSET = 6
 IPSET_PROTOCOL_MIN = 6
@@ -166,7 +166,7 @@ def _port(word: str) -> bytes:
     return _be16(IPSET_ATTR_PORT, value) + u8(IPSET_ATTR_PROTO, PROTOCOLS.get(protocol) or int(protocol))
 
 
-def change(want: IpSet, key: str, options: Element | None) -> bytes:
+def change(want: IpSet, key: str, options: IpSetElement | None) -> bytes:
     """The body that adds an element with its options, or (None) takes it away."""
     data = element(want.kind, key)
     if options is not None:
@@ -199,7 +199,7 @@ def read_set(payloads: list[bytes]) -> IpSet:
     Raises: Unsupported for a type that is not known here; ProtocolError.
     """
     found: IpSet | None = None
-    elements: dict[str, Element] = {}
+    elements: dict[str, IpSetElement] = {}
     for payload in payloads:
         top = parse(payload, 4)
         if IPSET_ATTR_TYPENAME in top:
@@ -266,8 +266,8 @@ def _read_part(part: str, found: Mapping[int, bytes], *, second: bool) -> str:
     return unpack_ip(packed) if length == whole else f"{unpack_ip(packed)}/{length}"
 
 
-def _read_options(found: Mapping[int, bytes]) -> Element:
-    return Element(
+def _read_options(found: Mapping[int, bytes]) -> IpSetElement:
+    return IpSetElement(
         timeout_s=_be(found, IPSET_ATTR_TIMEOUT) if IPSET_ATTR_TIMEOUT in found else None,
         comment=string(found, IPSET_ATTR_COMMENT),
         nomatch=bool(_be(found, IPSET_ATTR_CADT_FLAGS) & IPSET_FLAG_NOMATCH),

@@ -27,7 +27,8 @@ from podwire.state.nft_rules import (
     Counter,
     Field,
     Limit,
-    Log,
+    LiteralValue,
+    LogStatement,
     Mapped,
     Masked,
     Masquerade,
@@ -43,7 +44,6 @@ from podwire.state.nft_rules import (
     SetRef,
     Statement,
     Update,
-    Value,
     Values,
     Verdict,
     VerdictMap,
@@ -201,7 +201,7 @@ class _Reader:
         if field is None:
             raise _Unknown(f"{source} set")
         content = self.registers.get(slot)
-        value = Value(field.type.render(content)) if isinstance(content, bytes) else self.operand(slot)
+        value = LiteralValue(field.type.render(content)) if isinstance(content, bytes) else self.operand(slot)
         self.out.append(Assign(Field(field.name), value))
 
     def operand(self, slot: int) -> Operand:
@@ -241,7 +241,7 @@ class _Reader:
             size = content.field.type.size
             padded = int.from_bytes(data.ljust(size, b"\0"), "big").to_bytes(size, "big")
             text = f"{content.field.type.render(padded)}/{len(data) * 8}"
-            self.out.append(Match(Field(content.field.name), Value(text), op))
+            self.out.append(Match(Field(content.field.name), LiteralValue(text), op))
         elif isinstance(content, _Bits):
             self.out.append(_bits_match(content, op, data))
         else:
@@ -251,11 +251,11 @@ class _Reader:
         kind = operand_types(operand)[0]
         wildcard = kind.name == "ifname" and len(data) < 16
         text = '"' + data.decode() + '*"' if wildcard else kind.render(data)
-        match = Match(operand, Value(text), op)
+        match = Match(operand, LiteralValue(text), op)
         last = self.out[-1] if self.out else None
         if op == "<=" and isinstance(last, Match) and last.op == ">=" and last.left == operand:
             first = kind.parse(str(last.right))
-            self.out[-1] = Match(operand, Value(interval_text(kind.name, first, data)))
+            self.out[-1] = Match(operand, LiteralValue(interval_text(kind.name, first, data)))
             return
         self.out.append(match)
         if op == "==" and isinstance(operand, Field):
@@ -280,7 +280,7 @@ class _Reader:
             _data(found.get(uapi.NFTA_RANGE_FROM_DATA)),
             _data(found.get(uapi.NFTA_RANGE_TO_DATA)),
         )
-        self.out.append(Match(operand, Value(text), _OPS[number(found.get(uapi.NFTA_RANGE_OP))]))
+        self.out.append(Match(operand, LiteralValue(text), _OPS[number(found.get(uapi.NFTA_RANGE_OP))]))
 
     def key(self, slot: int, declared: Set, *, masked: bool = False) -> Field | Numgen | Concat:
         """The fields in the registers that a set's key covers; with ``masked``, a concatenation may have such."""
@@ -341,8 +341,8 @@ class _Reader:
         if not isinstance(address, bytes) or not isinstance(port, bytes | None):
             raise _Unknown("nat")
         text = data_type("ipv4_addr" if family == "ip" else "ipv6_addr").render(address)
-        shown = None if port is None else Value(str(int.from_bytes(port[:2], "big")))
-        self.out.append(Nat(kind, family, Value(text), shown, flags=flags))
+        shown = None if port is None else LiteralValue(str(int.from_bytes(port[:2], "big")))
+        self.out.append(Nat(kind, family, LiteralValue(text), shown, flags=flags))
 
     def masquerade(self, found: dict[int, bytes]) -> None:
         """Source address of the way out."""
@@ -359,7 +359,7 @@ class _Reader:
         )
         if not isinstance(port, bytes | None):
             raise _Unknown("redir")
-        self.out.append(Redirect(None if port is None else Value(str(int.from_bytes(port[:2], "big")))))
+        self.out.append(Redirect(None if port is None else LiteralValue(str(int.from_bytes(port[:2], "big")))))
 
     def reject(self, found: dict[int, bytes]) -> None:
         """An answer of refusal."""
@@ -388,7 +388,9 @@ class _Reader:
         level = _LEVELS.get(number(found.get(uapi.NFTA_LOG_LEVEL), 4), "")
         group = number(found[uapi.NFTA_LOG_GROUP]) if uapi.NFTA_LOG_GROUP in found else None
         self.out.append(
-            Log(string(found.get(uapi.NFTA_LOG_PREFIX)), "" if level == "warn" or group is not None else level, group)
+            LogStatement(
+                string(found.get(uapi.NFTA_LOG_PREFIX)), "" if level == "warn" or group is not None else level, group
+            )
         )
 
     def limit(self, found: dict[int, bytes]) -> None:
@@ -433,22 +435,22 @@ def _masked(content: _Bits) -> Masked:
     kind = field_type(content.field.name).type
     inverse = bytes(byte ^ 0xFF for byte in content.flip)
     if not any(content.flip):
-        return Masked(content.field, "&", Value(kind.render(content.mask)))
+        return Masked(content.field, "&", LiteralValue(kind.render(content.mask)))
     if content.mask == inverse:
-        return Masked(content.field, "|", Value(kind.render(content.flip)))
+        return Masked(content.field, "|", LiteralValue(kind.render(content.flip)))
     if all(byte == 0xFF for byte in content.mask):
-        return Masked(content.field, "^", Value(kind.render(content.flip)))
+        return Masked(content.field, "^", LiteralValue(kind.render(content.flip)))
     raise _Unknown("bitwise")
 
 
 def _bits_match(content: _Bits, op: str, data: bytes) -> Match:
     kind = field_type(content.field.name).type
     if kind.flags and op == "!=" and not any(data) and not any(content.flip):
-        return Match(content.field, Value(kind.render(content.mask)))
+        return Match(content.field, LiteralValue(kind.render(content.mask)))
     if kind.name in ("ipv4_addr", "ipv6_addr") and not any(content.flip):
         prefix = int.from_bytes(content.mask, "big").bit_count()
-        return Match(content.field, Value(f"{kind.render(data)}/{prefix}"), op)
-    return Match(_masked(content), Value(kind.render(data)), op)
+        return Match(content.field, LiteralValue(f"{kind.render(data)}/{prefix}"), op)
+    return Match(_masked(content), LiteralValue(kind.render(data)), op)
 
 
 _READERS = {

@@ -25,7 +25,8 @@ from podwire.state.nft_rules import (
     Counter,
     Field,
     Limit,
-    Log,
+    LiteralValue,
+    LogStatement,
     Mapped,
     Masked,
     Masquerade,
@@ -40,7 +41,6 @@ from podwire.state.nft_rules import (
     SetRef,
     Statement,
     Update,
-    Value,
     Values,
     Verdict,
     VerdictMap,
@@ -261,7 +261,7 @@ class _Writer:
 
     def match(self, match: Match) -> None:
         """A match of any kind."""
-        if isinstance(match.right, Value):
+        if isinstance(match.right, LiteralValue):
             self._match_value(match, match.right.text)
             return
         self.load(match.left)
@@ -307,7 +307,7 @@ class _Writer:
             elif match.left.name == "meta nfproto":
                 self.network = "ip" if data[0] == FAMILIES["ip"] else "ip6"
             elif match.left.name == "meta protocol":
-                self.network = match.right.text if isinstance(match.right, Value) else ""
+                self.network = match.right.text if isinstance(match.right, LiteralValue) else ""
 
     def _match_prefix(self, match: Match, value: str) -> None:
         assert isinstance(match.left, Field)
@@ -340,7 +340,7 @@ class _Writer:
     def assign(self, statement: Assign) -> None:
         """Sets a mark."""
         field = field_type(statement.field.name)
-        if isinstance(statement.value, Value):
+        if isinstance(statement.value, LiteralValue):
             self.immediate(0, field.type.parse(statement.value.text))
         else:
             self.load(statement.value)
@@ -400,7 +400,7 @@ class _Writer:
         """A counter, from zero."""
         self.add("counter", u64(uapi.NFTA_COUNTER_BYTES, 0) + u64(uapi.NFTA_COUNTER_PACKETS, 0))
 
-    def log(self, statement: Log) -> None:
+    def log(self, statement: LogStatement) -> None:
         """A log line or netlink message."""
         payload = text(uapi.NFTA_LOG_PREFIX, statement.prefix) if statement.prefix else b""
         if statement.group is not None:
@@ -463,7 +463,7 @@ _WRITERS: dict[type, Callable[[_Writer, Any], None]] = {
     Redirect: _Writer.redirect,
     Reject: _Writer.reject,
     Counter: _Writer.counter,
-    Log: _Writer.log,
+    LogStatement: _Writer.log,
     Limit: _Writer.limit,
     Update: _Writer.update,
     Notrack: _Writer.notrack,

@@ -17,7 +17,7 @@ from ipaddress import collapse_addresses, ip_network
 
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Network, Peer
 from podwire.state.nft import Chain, Set, Table
-from podwire.state.nft_rules import Field, Masquerade, Match, Notrack, Rule, SetRef, Value, Verdict
+from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notrack, Rule, SetRef, Verdict
 
 MASQUERADE = "podwire-masquerade"
 _FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
@@ -44,7 +44,7 @@ def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ())
         sets += [pod_set, kept]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
         for tunnel in tunnels:
-            leaving = Match(Field("oifname"), Value(f'"{tunnel}"'))
+            leaving = Match(Field("oifname"), LiteralValue(f'"{tunnel}"'))
             foreign = Match(source, SetRef(pod_set.name), "!=")
             rules.append(Rule((leaving, foreign, Masquerade(("fully-random",))), "the node into the tunnel"))
         rules.append(
@@ -72,8 +72,8 @@ def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) ->
     nodes = _networks("nodes", kind, members, "addresses of nodes")
     pod_set = _networks("pods", kind, ours, "pod networks of the cluster")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
-    outer = Match(Field("udp dport"), Value(str(port)))
-    local = Match(Field("fib daddr type"), Value("local"))
+    outer = Match(Field("udp dport"), LiteralValue(str(port)))
+    local = Match(Field("fib daddr type"), LiteralValue("local"))
     chains = (
         Chain(
             name="prerouting",

@@ -33,7 +33,7 @@ class Change(NamedTuple):
         return "\n".join(_commands(self))
 
 
-class Conflict(NamedTuple):
+class ForeignConflict(NamedTuple):
     """A wanted object that cannot be made, because an object of another owner has its key; that object is kept."""
 
     value: Object
@@ -47,7 +47,7 @@ class Changes(NamedTuple):
     """All steps in the order in which they are to be taken, and what cannot be done."""
 
     steps: tuple[Change, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[ForeignConflict, ...] = ()
 
     def __str__(self) -> str:
         return "".join(f"{line}\n" for line in (*self.conflicts, *self.steps))
@@ -112,11 +112,13 @@ def _diff_sysctls(have: NetworkState, want: NetworkState) -> list[Change]:
 # Devices
 
 
-def _diff_links(have: NetworkState, want: NetworkState, share: NetworkState) -> tuple[list[Change], list[Conflict]]:
+def _diff_links(
+    have: NetworkState, want: NetworkState, share: NetworkState
+) -> tuple[list[Change], list[ForeignConflict]]:
     present = {x.name: x for x in have.links}
     owned = {x.name for x in share.links}
     steps: list[Change] = []
-    conflicts: list[Conflict] = []
+    conflicts: list[ForeignConflict] = []
     made: set[str] = set()
     for link in creation_order(want.links):
         there = present.get(link.name)
@@ -127,7 +129,7 @@ def _diff_links(have: NetworkState, want: NetworkState, share: NetworkState) -> 
             made |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
         elif must_be_remade(there, link):
             if link.name not in owned:
-                conflicts.append(Conflict(link, f"another owner has a device of this name: {there}"))
+                conflicts.append(ForeignConflict(link, f"another owner has a device of this name: {there}"))
                 continue
             steps += [Change("delete", there), Change("add", link)]
             made |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()

@@ -40,7 +40,7 @@ PROTOCOLS: dict[str, int] = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp
 """Protocols with a name; every other protocol is a number. ``icmp:8/0`` is type and code."""
 
 
-class Element(msgspec.Struct, frozen=True, gc=False):
+class IpSetElement(msgspec.Struct, frozen=True, gc=False):
     """The options of an element."""
 
     timeout_s: int | None = None
@@ -60,7 +60,7 @@ class Element(msgspec.Struct, frozen=True, gc=False):
         return timeout + nomatch + comment + mark
 
 
-PLAIN = Element()
+PLAIN = IpSetElement()
 
 
 class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -83,7 +83,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether elements may have marks."""
     ports: tuple[int, int] = (0, 65535)
     """First and last of ``bitmap:port``."""
-    elements: Mapping[str, Element] = {}
+    elements: Mapping[str, IpSetElement] = {}
 
     @property
     def declaration(self) -> tuple[object, ...]:
@@ -124,7 +124,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         for key, element in self.elements.items():
             self._check_element(key, element)
 
-    def _check_element(self, key: str, element: Element) -> None:
+    def _check_element(self, key: str, element: IpSetElement) -> None:
         where = f"set {self.name}: element {key!r}"
         try:
             canonical = element_text(self.kind, key)
@@ -144,7 +144,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             raise ValueError(f"{where}: the set is declared without marks")
 
 
-def plain(keys: Iterable[str]) -> dict[str, Element]:
+def plain(keys: Iterable[str]) -> dict[str, IpSetElement]:
     """Elements without options."""
     return dict.fromkeys(keys, PLAIN)
 
@@ -218,7 +218,7 @@ def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
     Raises: ValueError naming the line that is wrong.
     """
     sets: dict[str, IpSet] = {}
-    elements: dict[str, dict[str, Element]] = {}
+    elements: dict[str, dict[str, IpSetElement]] = {}
     for line in lines:
         words = [plain or quoted for quoted, plain in _WORD.findall(line)]
         if not words:
@@ -288,7 +288,7 @@ def _mark(text: str) -> tuple[int, int]:
         raise ValueError(f"{text!r} is not a mark, such as 0x10/0xff") from failure
 
 
-def _parse_element(words: list[str]) -> Element:
+def _parse_element(words: list[str]) -> IpSetElement:
     fields: dict[str, Any] = {}
     for word, value in _options(words, ("nomatch",)):
         if word == "timeout":
@@ -301,4 +301,4 @@ def _parse_element(words: list[str]) -> Element:
             fields["mark"] = _mark(value)
         else:
             raise ValueError(f"unknown option {word!r}")
-    return Element(**fields) if fields else PLAIN
+    return IpSetElement(**fields) if fields else PLAIN

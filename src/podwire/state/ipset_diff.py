@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from podwire.state.ipset import NAME_MAX, Element, IpSet
+from podwire.state.ipset import NAME_MAX, IpSet, IpSetElement
 
 
 class Create(NamedTuple):
@@ -74,11 +74,11 @@ def diff(have: IpSet | None, want: IpSet) -> tuple[Operation, ...]:
     return (*gone, *(Add(want, key) for key in new))
 
 
-def _same(have: Element | None, want: Element) -> bool:
+def _same(have: IpSetElement | None, want: IpSetElement) -> bool:
     return have is not None and _options(have) == _options(want)
 
 
-def _options(element: Element) -> tuple[object, ...]:
+def _options(element: IpSetElement) -> tuple[object, ...]:
     return element.comment, element.nomatch, element.mark
 
 

@@ -16,7 +16,7 @@ from podwire.state.nft_fields import field_type
 from podwire.state.nft_types import DataType, data_type
 
 
-class Value(msgspec.Struct, frozen=True, gc=False):
+class LiteralValue(msgspec.Struct, frozen=True, gc=False):
     """A literal: an address, prefix, range, number, name, or several flags joined by commas."""
 
     text: str
@@ -51,7 +51,7 @@ class Masked(msgspec.Struct, frozen=True, gc=False):
 
     field: Field
     op: str
-    value: Value
+    value: LiteralValue
 
     def __str__(self) -> str:
         return f"{self.field} {self.op} {self.value}"
@@ -101,7 +101,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     """The rule goes on only when ``left op right``; op is ``==`` or ``!=``, or a comparison with a number."""
 
     left: Operand
-    right: Value | SetRef | Values
+    right: LiteralValue | SetRef | Values
     op: str = "=="
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Assign(msgspec.Struct, frozen=True, gc=False):
     """Sets ``meta mark`` or ``ct mark``."""
 
     field: Field
-    value: Operand | Value
+    value: Operand | LiteralValue
 
     def __str__(self) -> str:
         return f"{self.field} set {self.value}"
@@ -147,8 +147,8 @@ class Nat(msgspec.Struct, frozen=True, gc=False):
 
     kind: str
     family: str
-    address: Value | Mapped | None = None
-    port: Value | None = None
+    address: LiteralValue | Mapped | None = None
+    port: LiteralValue | None = None
     ports: bool = False
     flags: tuple[str, ...] = ()
 
@@ -173,7 +173,7 @@ class Masquerade(msgspec.Struct, frozen=True, gc=False):
 class Redirect(msgspec.Struct, frozen=True, gc=False):
     """To this machine itself, at ``port`` or at the port as it is."""
 
-    port: Value | None = None
+    port: LiteralValue | None = None
 
     def __str__(self) -> str:
         return "redirect" if self.port is None else f"redirect to :{self.port}"
@@ -198,7 +198,7 @@ class Counter(msgspec.Struct, frozen=True, gc=False):
         return f"counter packets {self.packets} bytes {self.bytes}"
 
 
-class Log(msgspec.Struct, frozen=True, gc=False):
+class LogStatement(msgspec.Struct, frozen=True, gc=False):
     """A kernel log line, or a message to netlink group ``group`` when that is not None."""
 
     prefix: str = ""
@@ -271,7 +271,7 @@ Statement = (
     | Redirect
     | Reject
     | Counter
-    | Log
+    | LogStatement
     | Limit
     | Update
     | Notrack

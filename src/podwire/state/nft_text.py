@@ -19,7 +19,8 @@ from podwire.state.nft_rules import (
     Counter,
     Field,
     Limit,
-    Log,
+    LiteralValue,
+    LogStatement,
     Mapped,
     Masked,
     Masquerade,
@@ -34,7 +35,6 @@ from podwire.state.nft_rules import (
     SetRef,
     Statement,
     Update,
-    Value,
     Values,
     Verdict,
     VerdictMap,
@@ -142,7 +142,7 @@ def _nat(tokens: Tokens, kind: str) -> Nat:
         raise tokens.problem("expected a map")
     address, port = _socket_address(tokens.take())
     family = family or ("ip6" if ":" in address else "ip")
-    return Nat(kind, family, Value(address), None if not port else Value(port), flags=_flags(tokens))
+    return Nat(kind, family, LiteralValue(address), None if not port else LiteralValue(port), flags=_flags(tokens))
 
 
 def _socket_address(text: str) -> tuple[str, str]:
@@ -168,7 +168,7 @@ def _masquerade(tokens: Tokens, _word: str) -> Masquerade:
 
 
 def _redirect(tokens: Tokens, _word: str) -> Redirect:
-    return Redirect(Value(tokens.take().removeprefix(":"))) if tokens.skip("to") else Redirect()
+    return Redirect(LiteralValue(tokens.take().removeprefix(":"))) if tokens.skip("to") else Redirect()
 
 
 def _reject(tokens: Tokens, _word: str) -> Reject:
@@ -187,10 +187,10 @@ def _counter(tokens: Tokens, _word: str) -> Counter:
     return Counter(packets, int(tokens.take()) if tokens.skip("bytes") else 0)
 
 
-def _log(tokens: Tokens, _word: str) -> Log:
+def _log(tokens: Tokens, _word: str) -> LogStatement:
     prefix = tokens.take().strip('"') if tokens.skip("prefix") else ""
     level = tokens.take() if tokens.skip("level") else ""
-    return Log(prefix, level, int(tokens.take()) if tokens.skip("group") else None)
+    return LogStatement(prefix, level, int(tokens.take()) if tokens.skip("group") else None)
 
 
 def _limit(tokens: Tokens, _word: str) -> Limit:
@@ -287,12 +287,12 @@ def sorted_values(kind: DataType, values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(values, key=lambda text: interval_bounds(kind.name, text)))
 
 
-def _value(tokens: Tokens, types: tuple[DataType, ...]) -> Value:
+def _value(tokens: Tokens, types: tuple[DataType, ...]) -> LiteralValue:
     kind = types[0]
     text = _literal(tokens, kind)
     while kind.flags and tokens.skip(","):
         text += "," + tokens.take()
-    return Value(kind.render(kind.parse(text)) if kind.flags else text)
+    return LiteralValue(kind.render(kind.parse(text)) if kind.flags else text)
 
 
 def _literal(tokens: Tokens, kind: DataType) -> str:

@@ -23,7 +23,8 @@ from podwire.state.nft_rules import (
     Counter,
     Field,
     Limit,
-    Log,
+    LiteralValue,
+    LogStatement,
     Mapped,
     Masked,
     Masquerade,
@@ -38,7 +39,6 @@ from podwire.state.nft_rules import (
     SetRef,
     Statement,
     Update,
-    Value,
     Values,
     Verdict,
     VerdictMap,
@@ -263,7 +263,7 @@ class _Walk:
                 self.assign(statement)
             case Update():
                 self.update(statement)
-            case Counter() | Log() | Limit() | Notrack():
+            case Counter() | LogStatement() | Limit() | Notrack():
                 pass
             case Reject():
                 if statement.how == "tcp reset" and self.packet.protocol != "tcp":
@@ -314,7 +314,7 @@ class _Walk:
         if found == (match.op == "!="):
             raise _NoMatch
 
-    def compare(self, match: Match, value: bytes, right: Value) -> bool:
+    def compare(self, match: Match, value: bytes, right: LiteralValue) -> bool:
         """Whether the values agree, for ``==`` and ``!=`` alike."""
         kind = operand_types(match.left)[0]
         if kind.flags and isinstance(match.left, Field) and match.op == "==":
@@ -368,7 +368,7 @@ class _Walk:
 
     def assign(self, statement: Assign) -> None:
         """Sets the packet's mark."""
-        if isinstance(statement.value, Value):
+        if isinstance(statement.value, LiteralValue):
             data = field_type(statement.field.name).type.parse(statement.value.text)
         else:
             data = self.value(statement.value)

@@ -1,15 +1,15 @@
 """Which chains and elements changed, and which pod gets an element that two pods claim."""
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
-from podwire.state.ipset import Element, IpSet
+from podwire.state.ipset import IpSet, IpSetElement
 
-ONE, TWO = Element(mark=(1, 255)), Element(mark=(2, 255))
+ONE, TWO = IpSetElement(mark=(1, 255)), IpSetElement(mark=(2, 255))
 
-Contents = KeyedContents[tuple[str, ...], IpSet, str, Element]
+Contents = KeyedContents[tuple[str, ...], IpSet, str, IpSetElement]
 Extract = ContentsExtract[tuple[str, ...], IpSet]
 
 
-def made(**elements: Element) -> IpSet:
+def made(**elements: IpSetElement) -> IpSet:
     return IpSet(name="s", kind="hash:ip", marks=True, elements=elements)
 
 

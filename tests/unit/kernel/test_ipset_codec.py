@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from podwire.errors import ProtocolError, Unsupported
 from podwire.kernel import ipset_codec as codec
 from podwire.kernel.attributes import attribute, nested, parse, text, u8
-from podwire.state.ipset import KINDS, Element, IpSet, element_text, plain
+from podwire.state.ipset import KINDS, IpSet, IpSetElement, element_text, plain
 
 HEAD = bytes(4) + u8(1, 6)
 
@@ -42,7 +42,7 @@ def test_an_element_as_bytes() -> None:
     key = "10.96.0.10,tcp:80,10.0.0.0/8"
     assert codec.change(want, key, None) == HEAD + text(2, "some") + nested(7, address, port, network)
     options = attribute(0x4006, bytes((0, 0, 0, 5))) + attribute(0x4008, bytes((0, 0, 0, 4))) + text(26, "why")
-    sent = codec.change(want, key, Element(5, "why", True))
+    sent = codec.change(want, key, IpSetElement(5, "why", True))
     assert sent == HEAD + text(2, "some") + nested(7, address, port, network, options)
 
 
@@ -51,7 +51,7 @@ def test_a_mark_as_bytes() -> None:
     assert parse(parse(codec.create(want, 7), 4)[7])[8] == bytes((0, 0, 0, 64))
     address = nested(1, attribute(0x4001, bytes((10, 0, 0, 1)))) + u8(3, 32)
     mark = attribute(0x401B, bytes((0, 16, 0, 0, 255, 240, 0, 0)))
-    sent = codec.change(want, "10.0.0.1,web", Element(mark=(0x100000, 0xFFF00000)))
+    sent = codec.change(want, "10.0.0.1,web", IpSetElement(mark=(0x100000, 0xFFF00000)))
     assert sent == HEAD + text(2, "some") + nested(7, address, text(23, "web"), mark)
 
 
@@ -84,7 +84,7 @@ PARTS = {
 def test_a_set_is_read_as_it_was_written(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(KINDS)))
     options = st.builds(
-        Element,
+        IpSetElement,
         timeout_s=st.none() | st.integers(0, 2**32 - 1),
         comment=st.text(st.characters(exclude_characters='"\n\0', exclude_categories=["Cs"]), max_size=9),
         nomatch=st.booleans(),

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.state.ipset import KINDS, PLAIN, Element, IpSet, element_text, parse, plain
+from podwire.state.ipset import KINDS, PLAIN, IpSet, IpSetElement, element_text, parse, plain
 
 SAVED = """\
 create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 4096 maxelem 65536
@@ -24,12 +24,12 @@ def test_the_text_form_is_that_of_ipset_save() -> None:
     cluster, allowed, marked, ports = sets
     assert cluster.elements == plain(["10.96.0.10,sctp:53", "10.96.0.10,tcp:53"])
     assert allowed.elements == {
-        "fd00::/64": Element(timeout_s=30, comment="two words"),
-        "fd00::1": Element(nomatch=True),
+        "fd00::/64": IpSetElement(timeout_s=30, comment="two words"),
+        "fd00::1": IpSetElement(nomatch=True),
     }
     assert marked.elements == {
-        "0.0.0.0/0,eth0": Element(mark=(0x100000, 0xFFF00000)),
-        "10.0.0.1,web": Element(comment="shop/web", mark=(0, 0xFFF00000)),
+        "0.0.0.0/0,eth0": IpSetElement(mark=(0x100000, 0xFFF00000)),
+        "10.0.0.1,web": IpSetElement(comment="shop/web", mark=(0, 0xFFF00000)),
     }
     assert (ports.ports, ports.elements) == ((30000, 32767), {"30080": PLAIN})
 
@@ -102,11 +102,11 @@ def test_a_wrong_line_is_named(line: str, problem: str) -> None:
         ({"kind": "hash:mac"}, "unknown type 'hash:mac'"),
         ({"elements": plain(["10.0.0.01"])}, "10.0.0.01"),
         ({"elements": plain(["FD00::1"])}, "the canonical form is 'fd00::1'"),
-        ({"elements": {"10.0.0.1": Element(comment="c")}}, "declared without comments"),
-        ({"elements": {"10.0.0.1": Element(comment='"')}, "comment": True}, "double quotes"),
-        ({"elements": {"10.0.0.1": Element(comment="x" * 256)}, "comment": True}, "255 bytes"),
-        ({"elements": {"10.0.0.1": Element(timeout_s=3)}}, "declared without timeouts"),
-        ({"elements": {"10.0.0.1": Element(nomatch=True)}}, "nomatch"),
+        ({"elements": {"10.0.0.1": IpSetElement(comment="c")}}, "declared without comments"),
+        ({"elements": {"10.0.0.1": IpSetElement(comment='"')}, "comment": True}, "double quotes"),
+        ({"elements": {"10.0.0.1": IpSetElement(comment="x" * 256)}, "comment": True}, "255 bytes"),
+        ({"elements": {"10.0.0.1": IpSetElement(timeout_s=3)}}, "declared without timeouts"),
+        ({"elements": {"10.0.0.1": IpSetElement(nomatch=True)}}, "nomatch"),
     ],
 )
 def test_check_refuses_invalid_sets(changed: dict[str, object], problem: str) -> None:
@@ -138,7 +138,7 @@ def test_every_set_is_read_back_from_its_text(data: st.DataObject) -> None:
     comment, marks = data.draw(st.booleans()), data.draw(st.booleans())
     words = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"'), max_size=20)
     options = st.builds(
-        Element,
+        IpSetElement,
         timeout_s=st.none() | st.integers(0, 2**31),
         comment=words if comment else st.just(""),
         nomatch=st.booleans() if "net" in KINDS[kind] else st.just(False),

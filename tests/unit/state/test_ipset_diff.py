@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.state.ipset import Element, IpSet, plain
+from podwire.state.ipset import IpSet, IpSetElement, plain
 from podwire.state.ipset_diff import diff, replacement, spare_name
 
 SET = IpSet(name="KUBE-IPS", kind="hash:ip", elements=plain(["10.0.0.1", "10.0.0.2"]))
@@ -28,10 +28,10 @@ def test_elements_alone_are_changed() -> None:
 
 
 def test_a_larger_hash_and_the_time_left_are_no_difference() -> None:
-    have = msgspec.structs.replace(SET, timeout_s=600, comment=True, elements={"10.0.0.1": Element(300, "one")})
-    want = msgspec.structs.replace(have, hashsize=64, elements={"10.0.0.1": Element(600, "one")})
+    have = msgspec.structs.replace(SET, timeout_s=600, comment=True, elements={"10.0.0.1": IpSetElement(300, "one")})
+    want = msgspec.structs.replace(have, hashsize=64, elements={"10.0.0.1": IpSetElement(600, "one")})
     assert diff(have, want) == ()
-    other = msgspec.structs.replace(want, elements={"10.0.0.1": Element(600, "two")})
+    other = msgspec.structs.replace(want, elements={"10.0.0.1": IpSetElement(600, "two")})
     assert text(*diff(have, other)) == ['add KUBE-IPS 10.0.0.1 timeout 600 comment "two"']
 
 
@@ -63,12 +63,14 @@ def test_a_spare_name_fits_where_the_name_fits() -> None:
 
 
 KEYS = st.dictionaries(
-    st.ip_addresses(v=4).map(str), st.builds(Element, comment=st.sampled_from(["", "c"])), max_size=9
+    st.ip_addresses(v=4).map(str), st.builds(IpSetElement, comment=st.sampled_from(["", "c"])), max_size=9
 )
 
 
 @given(KEYS, KEYS)
-def test_the_difference_leads_from_one_to_the_other(before: dict[str, Element], after: dict[str, Element]) -> None:
+def test_the_difference_leads_from_one_to_the_other(
+    before: dict[str, IpSetElement], after: dict[str, IpSetElement]
+) -> None:
     have = msgspec.structs.replace(SET, comment=True, elements=before)
     want = msgspec.structs.replace(SET, comment=True, elements=after)
     held = dict(before)

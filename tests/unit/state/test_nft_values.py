@@ -11,11 +11,11 @@ from podwire.state.nft_rules import (
     Concat,
     Counter,
     Field,
+    LiteralValue,
     Masked,
     Match,
     Numgen,
     Rule,
-    Value,
     Verdict,
     duration,
     operand_types,
@@ -124,11 +124,11 @@ def test_durations(seconds: int, text: str) -> None:
 
 
 def test_counted_packets_are_no_difference() -> None:
-    match = Match(Field("ip saddr"), Value("10.0.0.1"))
+    match = Match(Field("ip saddr"), LiteralValue("10.0.0.1"))
     assert Rule((match, Counter(5, 300))).wanted == Rule((match, Counter())).wanted
 
 
 def test_types_of_operands() -> None:
     key = Concat((Field("ip daddr"), Numgen(3)))
     assert [kind.name for kind in operand_types(key)] == ["ipv4_addr", "slot"]
-    assert operand_types(Masked(Field("meta mark"), "&", Value("0x1")))[0].name == "mark"
+    assert operand_types(Masked(Field("meta mark"), "&", LiteralValue("0x1")))[0].name == "mark"

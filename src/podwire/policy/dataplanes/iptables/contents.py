@@ -18,11 +18,11 @@ from podwire.policy.dataplanes.iptables.steps import FamilyRules, Steps, steps
 from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.verdicts import RuleHit, denying_policies
-from podwire.state.ipset import PLAIN, Element, IpSet
+from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
 
-Elements = dict[str, dict[str, Element]]
+Elements = dict[str, dict[str, IpSetElement]]
 Named = tuple[str, PortTable]
 """A table of ports with the name of its chain."""
 
@@ -43,7 +43,7 @@ class Contents:
         }
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
         self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
-        self._keyed: KeyedContents[Rules, IpSet, str, Element] = KeyedContents()
+        self._keyed: KeyedContents[Rules, IpSet, str, IpSetElement] = KeyedContents()
         self._uses: Counter[str] = Counter()
         self._needs: dict[str, tuple[str, ...]] = {}
         self._chains_of: dict[str, tuple[str, ...]] = {}
@@ -197,7 +197,7 @@ class Contents:
         self._needs[chain] = tuple(taken)
         self._write_hosts(chain, profile, profile.hosts)
 
-    def _leads_to(self, chain: str) -> Element:
+    def _leads_to(self, chain: str) -> IpSetElement:
         return self.layout.numbered(self._numbers[names.TABLES].used[chain])
 
     def _end(self, chain: str) -> None:

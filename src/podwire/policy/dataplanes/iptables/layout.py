@@ -35,7 +35,7 @@ from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable
 from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
-from podwire.state.ipset import PLAIN, Element, Family, IpSet
+from podwire.state.ipset import PLAIN, Family, IpSet, IpSetElement
 from podwire.state.iptables import Rules
 from podwire.trace.bytecode import same_ends
 
@@ -124,9 +124,9 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
     def _anywhere(self) -> str:
         return "::/0" if self.family == "ip6" else "0.0.0.0/0"
 
-    def numbered(self, number: int) -> Element:
+    def numbered(self, number: int) -> IpSetElement:
         """A set element that gives packets a number."""
-        return Element(mark=self.marks.of(number))
+        return IpSetElement(mark=self.marks.of(number))
 
     def jumps(self) -> tuple[tuple[str, str], ...]:
         """The jumps from the kernel's built-in chains: pairs of chain and rule."""

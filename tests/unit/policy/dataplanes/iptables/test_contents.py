@@ -14,7 +14,7 @@ from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
 from podwire.policy.settings import LogSettings
-from podwire.state.ipset import Element, IpSet
+from podwire.state.ipset import IpSet, IpSetElement
 from podwire.state.ipset_diff import Add, Create, Delete, Operation
 from podwire.state.iptables import Rules
 
@@ -34,7 +34,7 @@ class Kernel:
     def __init__(self) -> None:
         self.chains: dict[str, list[str]] = {"FORWARD": [], "INPUT": [], "POSTROUTING": []}
         self.sets: dict[str, IpSet] = {}
-        self.elements: dict[str, dict[str, Element]] = {}
+        self.elements: dict[str, dict[str, IpSetElement]] = {}
         self._words: set[str] = set()
         self._leads: dict[str, set[str]] = {}
 
