@@ -12,7 +12,7 @@ from typing import Protocol
 from podwire.state.value import StateValue
 
 
-class Batch(Protocol):
+class WrittenBatch(Protocol):
     """Operations that were sent to the kernel together; the text of the batch is what was written."""
 
     def __bool__(self) -> bool:
@@ -22,7 +22,7 @@ class Batch(Protocol):
     def __str__(self) -> str: ...
 
 
-Written = Sequence[Batch | str]
+Written = Sequence[WrittenBatch | str]
 """What a data plane wrote, in order; an entry without operations, or without text, is false."""
 
 

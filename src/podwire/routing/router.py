@@ -83,7 +83,7 @@ class Machine(Protocol):
         ...
 
 
-class Programs(Protocol):
+class ChildPrograms(Protocol):
     """What runs the child processes of backends, as ``runtime.children`` does."""
 
     async def apply(self, desired: Iterable[Child]) -> None:
@@ -110,7 +110,7 @@ class Router:
     ) -> None:
         self.node = node
         self.run_dir = "/run/podwire/routing"
-        self.programs: Programs | None = None
+        self.programs: ChildPrograms | None = None
         self.settings = RoutingSettings()
         self.cidrs: tuple[Network, ...] = ()
         self.plan: Plan | None = None

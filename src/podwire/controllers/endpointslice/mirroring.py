@@ -7,7 +7,7 @@ shows the last one's writes; 3. slices go when their Endpoints or the Service go
 
 from podwire.controllers.endpointslice.endpoints import Desired
 from podwire.controllers.endpointslice.handwritten import MANAGER, copied, handwritten, of_endpoints
-from podwire.controllers.endpointslice.plan import MANAGED_BY, Changes, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, SliceChanges, plan
 from podwire.controllers.endpointslice.writing import write
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
@@ -61,9 +61,9 @@ class EndpointSliceMirroringController:
         await write(self._client, self._own, key, _changes(item if wanted else None, tuple(have.values())))
 
 
-def _changes(item: Endpoints | None, have: tuple[EndpointSlice, ...]) -> Changes:
+def _changes(item: Endpoints | None, have: tuple[EndpointSlice, ...]) -> SliceChanges:
     if item is None:
-        return Changes(delete=[piece.metadata.name for piece in have])
+        return SliceChanges(delete=[piece.metadata.name for piece in have])
     wanted: Desired = handwritten(item)
     return plan(of_endpoints(item), wanted, have, (), "")
 

@@ -52,7 +52,7 @@ def of_service(service: Service) -> Origin:
 
 
 @dataclass(slots=True)
-class Changes:
+class SliceChanges:
     """Slices to create (without a name), to update (whole), to delete (by name)."""
 
     create: list[EndpointSlice] = field(default_factory=list)
@@ -82,9 +82,9 @@ def plan(
     slices: Sequence[EndpointSlice],
     families: Sequence[str],
     trigger_time: str,
-) -> Changes:
+) -> SliceChanges:
     """The changes that make ``slices`` (those of this controller) hold ``wanted``."""
-    changes = Changes()
+    changes = SliceChanges()
     by_group: dict[Group, list[EndpointSlice]] = {}
     for item in sorted(slices, key=lambda s: s.metadata.name):
         by_group.setdefault(Group(item.address_type, item.ports or ()), []).append(item)
@@ -130,7 +130,7 @@ def _pour(queue: list[tuple[str, Endpoint]], slot: _Slot) -> list[tuple[str, End
     return rest
 
 
-def _settle(origin: Origin, group: Group, slots: list[_Slot], trigger_time: str, changes: Changes) -> None:
+def _settle(origin: Origin, group: Group, slots: list[_Slot], trigger_time: str, changes: SliceChanges) -> None:
     labels = labels_of(origin)
     for slot in slots:
         endpoints = tuple(slot.endpoints.values())
@@ -149,7 +149,7 @@ def _placeholders(
     wanted: Desired,
     leftover: Sequence[EndpointSlice],
     families: Sequence[str],
-    changes: Changes,
+    changes: SliceChanges,
 ) -> None:
     served = {group.address_type for group in wanted}
     kept: set[str] = set()

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from podwire.controllers.endpointslice.plan import Changes
+from podwire.controllers.endpointslice.plan import SliceChanges
 from podwire.errors import NotFound
 from podwire.kube.client import Client
 from podwire.kube.ownwrites import OwnWrites
@@ -10,7 +10,7 @@ from podwire.kube.resources import ENDPOINTSLICES
 from podwire.model.service import EndpointSlice
 
 
-async def write(client: Client, own: OwnWrites, key: str, changes: Changes) -> None:
+async def write(client: Client, own: OwnWrites, key: str, changes: SliceChanges) -> None:
     """Creates, updates and deletes slices of the Service ``key``, in this order; ``own`` notes the answers.
 
     Raises: the API's errors; what was written by then stays.

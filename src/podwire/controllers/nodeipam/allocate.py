@@ -30,7 +30,7 @@ class Exhausted(Exception):
 
 
 @dataclass(slots=True)
-class Blocks:
+class CidrBlocks:
     """The blocks of one cluster CIDR; ``used`` holds their numbers."""
 
     cidr: Network
@@ -163,9 +163,9 @@ def parse_cidrs(source: str, path: str, texts: Sequence[str]) -> tuple[Network, 
     return tuple(networks)
 
 
-def _pool(cidr: Network, mask: int) -> Blocks:
+def _pool(cidr: Network, mask: int) -> CidrBlocks:
     if not cidr.prefixlen <= mask <= cidr.max_prefixlen:
         raise ConfigError("nodeipam", "nodeCIDRMaskSize", f"/{mask} does not fit into {cidr}")
     if mask - cidr.prefixlen > MAX_BITS:
         raise ConfigError("nodeipam", "nodeCIDRMaskSize", f"/{mask} in {cidr} makes more than {1 << MAX_BITS} blocks")
-    return Blocks(cidr, mask)
+    return CidrBlocks(cidr, mask)

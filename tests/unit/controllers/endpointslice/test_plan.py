@@ -11,7 +11,7 @@ from tests.present import present
 
 from podwire.controllers.endpointslice import mirror
 from podwire.controllers.endpointslice.endpoints import Desired, Group, address_types, desired, identity
-from podwire.controllers.endpointslice.plan import MANAGED_BY, Changes, of_service, plan
+from podwire.controllers.endpointslice.plan import MANAGED_BY, SliceChanges, of_service, plan
 from podwire.model.meta import Condition, ObjectMeta, ObjectReference
 from podwire.model.node import Node
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
@@ -194,7 +194,7 @@ class Cluster:
         svc: Service | None = None,
         trigger: str = "T",
         **conditions: bool,
-    ) -> Changes:
+    ) -> SliceChanges:
         ends = {identity(e): e for e in (endpoint(n, **conditions) for n in numbers)}
         have = tuple(self.slices.values())
         changes = plan(of_service(svc or service()), {group: ends} if ends else {}, have, ("IPv4",), trigger)
