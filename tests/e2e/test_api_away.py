@@ -62,7 +62,7 @@ def ready_since(cluster: Cluster) -> dict[str, tuple[str, str]]:
 
 def resolved(namespace: Path, name: str) -> str:
     """The address of a name in cluster DNS; empty when it has none."""
-    query = wire.encode(wire.Message(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.A))
+    query = wire.encode(wire.DnsMessage(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.A))
     with netns.inside(namespace):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sock:

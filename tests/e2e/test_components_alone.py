@@ -279,7 +279,7 @@ def test_dns_answers_for_the_services_of_any_cluster(home: Cluster, place: Path,
     document = {"listen": ["127.0.0.1"], "port": 5399, "healthPort": 5398, "readyPort": 5397, "metricsPort": 5396,
                 "httpAddress": "127.0.0.1", "upstreams": ["127.0.0.1:9"]}  # fmt: skip
     query = wire.encode(
-        wire.Message(id=7, flags=wire.RD, name=encode_name("web.default.svc.cluster.local"), qtype=wire.A)
+        wire.DnsMessage(id=7, flags=wire.RD, name=encode_name("web.default.svc.cluster.local"), qtype=wire.A)
     )
 
     def answer() -> str:

@@ -105,11 +105,11 @@ def test_services_have_reverse_names_and_aliases(cluster: Cluster, database: str
 def test_srv_records_tell_port_and_host(cluster: Cluster, database: str) -> None:
     server = cluster.get("service", "kube-dns", "-n", "kube-system")["spec"]["clusterIP"]
     name = f"_sql._tcp.db.{database}.svc.cluster.local"
-    query = wire.encode(wire.Message(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.SRV))
+    query = wire.encode(wire.DnsMessage(id=7, flags=wire.RD, name=encode_name(name), qtype=wire.SRV))
     with netns.inside(netns_of(cluster, "client", database)):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
-    def answer() -> wire.Message:
+    def answer() -> wire.DnsMessage:
         sock.send(query)
         return wire.parse_message(sock.recv(4096))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from podwire.dns import wire
-from podwire.dns.metrics import Counters, Labels
+from podwire.dns.metrics import Labels, QueryCounters
 from podwire.dns.respond import Reply, UpstreamQuery, failure, respond, udp_limit
 from podwire.dns.zone import Zone
 
@@ -59,7 +59,7 @@ class CachedReply:
 class UdpListener:
     """One UDP socket with its thread; :meth:`forget` drops the cached replies."""
 
-    def __init__(self, zone: Zone, counters: Counters, on_ask: OnAsk, *, udp_size: int) -> None:
+    def __init__(self, zone: Zone, counters: QueryCounters, on_ask: OnAsk, *, udp_size: int) -> None:
         self._zone = zone
         self._counters = counters
         self._on_ask = on_ask
@@ -169,7 +169,7 @@ def labels_of(reply: Reply, protocol: str, family: str) -> Labels:
 class TcpListener:
     """TCP on one address: length-prefixed requests, answered in order (RFC 7766)."""
 
-    def __init__(self, zone: Zone, counters: Counters, on_ask: OnAsk) -> None:
+    def __init__(self, zone: Zone, counters: QueryCounters, on_ask: OnAsk) -> None:
         self._zone = zone
         self._counters = counters
         self._on_ask = on_ask

@@ -12,7 +12,7 @@ Labels = tuple[str, str, str, str, str]
 Series = tuple[str, tuple[tuple[str, str], ...], float]
 
 
-class Counters:
+class QueryCounters:
     """Requests by their labels."""
 
     def __init__(self, server: str) -> None:

@@ -25,7 +25,7 @@ class Addresses(msgspec.Struct, frozen=True, gc=False):
     v6: tuple[bytes, ...] = ()
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class ServiceTarget(msgspec.Struct, frozen=True, gc=False):
     """One SRV record: ``host`` is relative to the Service, empty for the Service itself."""
 
     host: str
@@ -37,14 +37,14 @@ class PortRecords(msgspec.Struct, frozen=True, gc=False):
     """The records of ``_port._protocol`` under a Service."""
 
     addresses: Addresses
-    targets: tuple[Target, ...]
+    targets: tuple[ServiceTarget, ...]
 
 
 class HostRecords(msgspec.Struct, frozen=True, gc=False):
     """The records of one endpoint's name."""
 
     addresses: Addresses
-    targets: tuple[Target, ...]
+    targets: tuple[ServiceTarget, ...]
 
 
 class ServiceRecords(msgspec.Struct, frozen=True, gc=False):
@@ -57,7 +57,7 @@ class ServiceRecords(msgspec.Struct, frozen=True, gc=False):
     present: bool = False
     addresses: Addresses = Addresses()
     alias: bytes = b""
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ServiceTarget, ...] = ()
     ports: dict[tuple[str, str], PortRecords] = {}
     hosts: dict[str, HostRecords] = {}
     reverse: tuple[tuple[bytes, str], ...] = ()
@@ -129,9 +129,9 @@ def _addresses(packed: Iterable[bytes]) -> Addresses:
     return Addresses(tuple(a for a in distinct if len(a) == 4), tuple(a for a in distinct if len(a) == 16))
 
 
-def _targets(pairs: list[tuple[str, int]]) -> tuple[Target, ...]:
+def _targets(pairs: list[tuple[str, int]]) -> tuple[ServiceTarget, ...]:
     weight = max(1, 100 // len(pairs)) if pairs else 0
-    return tuple(Target(host, port, weight) for host, port in dict.fromkeys(pairs))
+    return tuple(ServiceTarget(host, port, weight) for host, port in dict.fromkeys(pairs))
 
 
 def _plan_hosts(ready: list[_Ready]) -> dict[str, HostRecords]:

@@ -7,8 +7,8 @@ records of one name can be rotated without building it again, see :class:`Reply`
 import msgspec
 
 from podwire.dns import wire
-from podwire.dns.wire import Edns, Message, Query
-from podwire.dns.zone import Answer, Zone
+from podwire.dns.wire import DnsMessage, Edns, Query
+from podwire.dns.zone import Zone, ZoneAnswer
 from podwire.errors import ProtocolError
 
 _COPIED_FLAGS = wire.OPCODE_MASK | wire.RD | wire.CD
@@ -36,7 +36,7 @@ class UpstreamQuery(msgspec.Struct, frozen=True, gc=False):
 
     query: Query
     name: bytes
-    answer: Answer | None = None
+    answer: ZoneAnswer | None = None
 
 
 def udp_limit(query: Query, ceiling: int) -> int:
@@ -60,9 +60,9 @@ def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | Upstrea
         return Reply(_header_reply(data, wire.FORMERR), rcode=wire.FORMERR)
     limit = udp_limit(query, udp_ceiling) if udp_ceiling else 65535
     if query.edns is not None and query.edns.version > 0:
-        return finish(query, Answer(rcode=wire.BADVERS), limit)
+        return finish(query, ZoneAnswer(rcode=wire.BADVERS), limit)
     if query.qtype in _TRANSFERS or query.qclass not in (wire.IN, wire.CLASS_ANY):
-        return finish(query, Answer(rcode=wire.REFUSED), limit)
+        return finish(query, ZoneAnswer(rcode=wire.REFUSED), limit)
     try:
         answer = zone.look_up(query.name, query.qtype)
     except ProtocolError:
@@ -80,12 +80,12 @@ def _header_reply(data: bytes, rcode: int) -> bytes:
     return data[:2] + flags.to_bytes(2, "big") + bytes(8)
 
 
-def finish(query: Query, answer: Answer, limit: int) -> Reply:
+def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
     """The reply to ``query`` that carries ``answer`` in at most ``limit`` bytes."""
     authoritative = answer.rcode not in (wire.REFUSED, wire.BADVERS)
     flags = wire.QR | (query.flags & _COPIED_FLAGS) | (wire.AA if authoritative else 0) | (answer.rcode & 0xF)
     edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
-    message = Message(
+    message = DnsMessage(
         query.id,
         flags,
         query.name,
@@ -110,7 +110,7 @@ def finish(query: Query, answer: Answer, limit: int) -> Reply:
     )
 
 
-def _rotation(query: Query, answer: Answer, data: bytes) -> tuple[tuple[int, int], int]:
+def _rotation(query: Query, answer: ZoneAnswer, data: bytes) -> tuple[tuple[int, int], int]:
     """Where the address records lie when they are all of one name, each 12 bytes and its address."""
     records = answer.records
     count = int.from_bytes(data[6:8], "big")
@@ -121,10 +121,10 @@ def _rotation(query: Query, answer: Answer, data: bytes) -> tuple[tuple[int, int
     return (start, start + count * step), step
 
 
-def merge(ask: UpstreamQuery, found: Message, limit: int) -> Reply:
+def merge(ask: UpstreamQuery, found: DnsMessage, limit: int) -> Reply:
     """The reply that has the records of an alias, then the records that upstream gave for its target."""
-    alias = ask.answer or Answer()
-    answer = Answer(
+    alias = ask.answer or ZoneAnswer()
+    answer = ZoneAnswer(
         rcode=found.rcode,
         records=alias.records + found.answer,
         authority=() if found.answer else found.authority,
@@ -140,4 +140,4 @@ def merge(ask: UpstreamQuery, found: Message, limit: int) -> Reply:
 
 def failure(query: Query, limit: int, rcode: int = wire.SERVFAIL) -> Reply:
     """The reply when upstream gave no answer."""
-    return finish(query, Answer(rcode=rcode), limit)
+    return finish(query, ZoneAnswer(rcode=rcode), limit)

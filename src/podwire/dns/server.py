@@ -17,12 +17,12 @@ from podwire.dns.config import DnsConfig
 from podwire.dns.foreign import ForeignCache
 from podwire.dns.forward import Forwarder, ForwardOptions, Overloaded, parse_upstream, read_resolv_conf
 from podwire.dns.listen import Send, TcpListener, UdpListener, labels_of
-from podwire.dns.metrics import Counters, Series, render
+from podwire.dns.metrics import QueryCounters, Series, render
 from podwire.dns.names import address_bytes
 from podwire.dns.respond import Reply, UpstreamQuery, failure, merge, udp_limit
 from podwire.dns.sockets import Bound, bind, usable
 from podwire.dns.watch import ZoneWatch
-from podwire.dns.wire import Edns, Message
+from podwire.dns.wire import DnsMessage, Edns
 from podwire.dns.zone import Zone, ZoneOptions
 from podwire.errors import ProtocolError
 from podwire.http.answer import Handler
@@ -57,7 +57,7 @@ class DnsServer:
             )
         )
         self._clock = clock
-        self._counters = Counters(f"dns://:{config.port}")
+        self._counters = QueryCounters(f"dns://:{config.port}")
         self._foreign = ForeignCache()
         upstreams = tuple(parse_upstream(text, "dns") for text in config.upstreams)
         self.upstreams = upstreams or read_resolv_conf(config.resolv_conf)
@@ -132,7 +132,7 @@ class DnsServer:
     async def _chase(self, ask: UpstreamQuery, tcp: bool, limit: int) -> Reply:
         """The reply for an alias whose target is foreign."""
         edns = Edns(size=self.config.udp_size)
-        request = wire.encode(Message(0, wire.RD, ask.name, ask.query.qtype, edns=edns))
+        request = wire.encode(DnsMessage(0, wire.RD, ask.name, ask.query.qtype, edns=edns))
         now_s = self._clock.monotonic()
         reply = self._foreign.get(request, tcp=tcp, now_s=now_s)
         if reply is None:

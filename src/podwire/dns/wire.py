@@ -1,7 +1,7 @@
 """DNS messages on the wire: parse, encode with compression, truncate, EDNS.
 
 How it works: a query is parsed no further than its question and OPT record. An answer is encoded from
-:class:`Record` values whose rdata is kept as ``head`` bytes, then names, then ``tail`` bytes, the one layout that
+:class:`ResourceRecord` values whose rdata is kept as ``head`` bytes, then names, then ``tail`` bytes, the one layout that
 all types needed here share. Names are compressed where RFC 3597 section 4 allows it (never an SRV target). A
 message that exceeds the limit loses its additional section, then authority, then answers from the end; only a
 cut answer section sets TC (RFC 2181 section 9). Pointers must point backwards, so a parse always ends.
@@ -80,7 +80,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     edns: Edns | None = None
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class ResourceRecord(msgspec.Struct, frozen=True, gc=False):
     """One resource record; its rdata is ``head``, then ``names``, then ``tail``."""
 
     name: bytes
@@ -92,7 +92,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     rclass: int = IN
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class DnsMessage(msgspec.Struct, frozen=True, gc=False):
     """A whole message; the OPT record is ``edns`` and not among the additional records."""
 
     id: int
@@ -100,9 +100,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     name: bytes = b""
     qtype: int = 0
     qclass: int = IN
-    answer: tuple[Record, ...] = ()
-    authority: tuple[Record, ...] = ()
-    additional: tuple[Record, ...] = ()
+    answer: tuple[ResourceRecord, ...] = ()
+    authority: tuple[ResourceRecord, ...] = ()
+    additional: tuple[ResourceRecord, ...] = ()
     edns: Edns | None = None
     extended_rcode: int = 0
 
@@ -183,13 +183,13 @@ def _find_edns(data: bytes, offset: int, before: int, additionals: int) -> Edns 
     return edns
 
 
-def _edns_of(record: Record) -> Edns:
+def _edns_of(record: ResourceRecord) -> Edns:
     return Edns(
         size=record.rclass, version=(record.ttl >> 16) & 0xFF, dnssec_ok=bool(record.ttl & DO), options=record.tail
     )
 
 
-def _read_record(data: bytes, offset: int) -> tuple[Record, int]:
+def _read_record(data: bytes, offset: int) -> tuple[ResourceRecord, int]:
     name, offset = read_name(data, offset)
     try:
         rtype, rclass, ttl, length = _RECORD.unpack_from(data, offset)
@@ -201,7 +201,7 @@ def _read_record(data: bytes, offset: int) -> tuple[Record, int]:
         raise ProtocolError("remote", "rdata is cut")
     head_bytes, count = _NAMES_IN.get(rtype, (0, 0))
     if not count:
-        return Record(name, rtype, ttl, tail=data[offset:end], rclass=rclass), end
+        return ResourceRecord(name, rtype, ttl, tail=data[offset:end], rclass=rclass), end
     head = data[offset : offset + head_bytes]
     offset += head_bytes
     names = []
@@ -210,10 +210,10 @@ def _read_record(data: bytes, offset: int) -> tuple[Record, int]:
         names.append(inner)
     if offset > end or (rtype != SOA and offset != end):
         raise ProtocolError("remote", f"rdata of type {rtype} has a wrong length")
-    return Record(name, rtype, ttl, head, tuple(names), data[offset:end], rclass), end
+    return ResourceRecord(name, rtype, ttl, head, tuple(names), data[offset:end], rclass), end
 
 
-def parse_message(data: bytes) -> Message:
+def parse_message(data: bytes) -> DnsMessage:
     """The whole message, names uncompressed.
 
     Raises: ProtocolError when it is cut or otherwise broken.
@@ -221,7 +221,7 @@ def parse_message(data: bytes) -> Message:
     query = parse_query(data)
     _, _, _, *counts = _HEADER.unpack_from(data)
     offset = read_name(data, HEADER_BYTES)[1] + 4
-    sections: list[tuple[Record, ...]] = []
+    sections: list[tuple[ResourceRecord, ...]] = []
     extended = 0
     for count in counts:
         records = []
@@ -233,7 +233,7 @@ def parse_message(data: bytes) -> Message:
                 records.append(record)
         sections.append(tuple(records))
     answer, authority, additional = sections
-    return Message(
+    return DnsMessage(
         query.id,
         query.flags,
         query.name,
@@ -284,7 +284,7 @@ class _Encoder:
             offset += 1 + length
         out.append(0)
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: ResourceRecord) -> None:
         self.write_name(record.name)
         out = self.out
         out += _RECORD.pack(record.type, record.rclass, record.ttl, 0)
@@ -295,7 +295,7 @@ class _Encoder:
         out += record.tail
         out[start - 2 : start] = (len(out) - start).to_bytes(2, "big")
 
-    def write_section(self, records: tuple[Record, ...], limit: int) -> int:
+    def write_section(self, records: tuple[ResourceRecord, ...], limit: int) -> int:
         """How many records were written before one did not fit."""
         for index, record in enumerate(records):
             before = len(self.out)
@@ -306,7 +306,7 @@ class _Encoder:
         return len(records)
 
 
-def encode(message: Message, limit: int = 65535) -> bytes:
+def encode(message: DnsMessage, limit: int = 65535) -> bytes:
     """The wire form in at most ``limit`` bytes.
 
     What does not fit is left out: additional records first, then authority, then answers, which sets TC.

@@ -22,8 +22,8 @@ import msgspec
 
 from podwire.dns import wire
 from podwire.dns.names import address_bytes, encode_name, join_labels, parse_dashed, parse_reverse, split_labels
-from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, Target, plan_service
-from podwire.dns.wire import Record
+from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, ServiceTarget, plan_service
+from podwire.dns.wire import ResourceRecord
 from podwire.errors import ProtocolError
 from podwire.model.pod import Pod
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
@@ -56,7 +56,7 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
     local_ips: tuple[bytes, ...] = ()
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a look-up.
 
     ``foreign`` means that the name is outside our zones: ask upstream. ``follow`` is a foreign alias target whose
@@ -64,9 +64,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     """
 
     rcode: int = wire.NOERROR
-    records: tuple[Record, ...] = ()
-    authority: tuple[Record, ...] = ()
-    additional: tuple[Record, ...] = ()
+    records: tuple[ResourceRecord, ...] = ()
+    authority: tuple[ResourceRecord, ...] = ()
+    additional: tuple[ResourceRecord, ...] = ()
     foreign: bool = False
     follow: bytes = b""
     zone: str = ""
@@ -83,7 +83,7 @@ class _Question(msgspec.Struct, frozen=True, gc=False):
     depth: int = 0
 
 
-_FOREIGN = Answer(foreign=True)
+_FOREIGN = ZoneAnswer(foreign=True)
 
 
 class Zone:
@@ -218,7 +218,7 @@ class Zone:
 
     # -- what is answered
 
-    def look_up(self, name: bytes, qtype: int, depth: int = 0) -> Answer:
+    def look_up(self, name: bytes, qtype: int, depth: int = 0) -> ZoneAnswer:
         """The answer for a name in wire form, in any case, and a record type."""
         labels = split_labels(name.lower())
         for index in range(len(labels) + 1):
@@ -237,13 +237,13 @@ class Zone:
             return self._answer_domain(question)
         return self._answer_reverse(question, labels)
 
-    def _answer_domain(self, question: _Question) -> Answer:
+    def _answer_domain(self, question: _Question) -> ZoneAnswer:
         relative = question.relative
         if not relative:
             return self._answer_apex(question)
         if relative == ("dns-version",):
             text = SPEC_VERSION.encode()
-            version = Record(question.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
+            version = ResourceRecord(question.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
             return self._found(question, (version,) if question.qtype == wire.TXT else ())
         if relative in (("svc",), ("pod",), ("dns",)):
             return self._found(question, ())
@@ -263,12 +263,12 @@ class Zone:
     def _exposed(self, namespace: str) -> bool:
         return not self._options.namespaces or namespace in self._options.namespaces
 
-    def _answer_apex(self, question: _Question) -> Answer:
+    def _answer_apex(self, question: _Question) -> ZoneAnswer:
         if question.qtype == wire.SOA:
             return self._found(question, (self._soa(question),))
         if question.qtype != wire.NS:
             return self._found(question, ())
-        servers: dict[bytes, tuple[Record, ...]] = {}
+        servers: dict[bytes, tuple[ResourceRecord, ...]] = {}
         for packed in self._options.local_ips:
             for (namespace, name), host in self._reverse.get(packed, {}):
                 entry = self._records[namespace, name]
@@ -282,12 +282,14 @@ class Zone:
         if not servers:
             target = join_labels(("ns", "dns"), question.suffix)
             servers[target] = tuple(self._address_record(target, ip) for ip in self._options.local_ips)
-        records = tuple(Record(question.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers)
-        return Answer(
+        records = tuple(
+            ResourceRecord(question.name, wire.NS, self._options.ttl_s, names=(target,)) for target in servers
+        )
+        return ZoneAnswer(
             records=records, additional=tuple(r for glue in servers.values() for r in glue), zone=question.zone
         )
 
-    def _answer_pod(self, question: _Question) -> Answer:
+    def _answer_pod(self, question: _Question) -> ZoneAnswer:
         label, namespace = question.relative[-3], question.relative[-2]
         packed = parse_dashed(label) if len(question.relative) == 3 else b""
         match self._options.pods:
@@ -302,7 +304,7 @@ class Zone:
         fits = question.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
         return self._found(question, (self._address_record(question.name, packed),) if fits else ())
 
-    def _answer_service(self, question: _Question) -> Answer:
+    def _answer_service(self, question: _Question) -> ZoneAnswer:
         relative = question.relative
         service, namespace = relative[-3], relative[-2]
         entry = self._records.get((namespace, service))
@@ -326,42 +328,46 @@ class Zone:
 
     def _answer_set(
         self, question: _Question, entry: ServiceRecords, records: ServiceRecords | PortRecords | HostRecords
-    ) -> Answer:
+    ) -> ZoneAnswer:
         if question.qtype != wire.SRV:
             return self._found(question, self._address_records(question.name, records.addresses, question.qtype))
         return self._answer_targets(question, entry, records.targets)
 
-    def _answer_targets(self, question: _Question, entry: ServiceRecords, targets: tuple[Target, ...]) -> Answer:
+    def _answer_targets(
+        self, question: _Question, entry: ServiceRecords, targets: tuple[ServiceTarget, ...]
+    ) -> ZoneAnswer:
         if not targets:
             return self._found(question, ())
         service, namespace = question.relative[-3], question.relative[-2]
         records = []
-        glue: dict[bytes, tuple[Record, ...]] = {}
+        glue: dict[bytes, tuple[ResourceRecord, ...]] = {}
         for target in targets:
             labels = (target.host, service, namespace, "svc") if target.host else (service, namespace, "svc")
             name = join_labels(labels, question.suffix)
             head = b"\x00\x00" + target.weight.to_bytes(2, "big") + target.port.to_bytes(2, "big")
-            records.append(Record(question.name, wire.SRV, self._options.ttl_s, head, (name,)))
+            records.append(ResourceRecord(question.name, wire.SRV, self._options.ttl_s, head, (name,)))
             addresses = entry.hosts[target.host].addresses if target.host else entry.addresses
             glue[name] = self._all_addresses(name, addresses)
-        return Answer(records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=question.zone)
+        return ZoneAnswer(
+            records=tuple(records), additional=tuple(r for g in glue.values() for r in g), zone=question.zone
+        )
 
-    def _answer_alias(self, question: _Question, alias: bytes) -> Answer:
-        own = Record(question.name, wire.CNAME, self._options.ttl_s, names=(alias,))
+    def _answer_alias(self, question: _Question, alias: bytes) -> ZoneAnswer:
+        own = ResourceRecord(question.name, wire.CNAME, self._options.ttl_s, names=(alias,))
         if question.qtype == wire.CNAME:
-            return Answer(records=(own,), zone=question.zone)
+            return ZoneAnswer(records=(own,), zone=question.zone)
         if question.qtype not in _HOST_TYPES:
             return self._found(question, ())
         if question.depth >= _MAX_ALIASES:
             return self._found(question, ())
         target = self.look_up(alias, question.qtype, question.depth + 1)
         if target.foreign:
-            return Answer(records=(own,), follow=alias, zone=question.zone)
+            return ZoneAnswer(records=(own,), follow=alias, zone=question.zone)
         if not target.records:
             return self._found(question, ())
-        return Answer(records=(own, *target.records), follow=target.follow, zone=question.zone)
+        return ZoneAnswer(records=(own, *target.records), follow=target.follow, zone=question.zone)
 
-    def _answer_reverse(self, question: _Question, labels: list[bytes]) -> Answer:
+    def _answer_reverse(self, question: _Question, labels: list[bytes]) -> ZoneAnswer:
         known = self._reverse.get(parse_reverse(labels))
         if known:
             return self._found(question, self._pointers(question, known) if question.qtype == wire.PTR else ())
@@ -371,7 +377,7 @@ class Zone:
             return self._missing(question)
         return self._found(question, (self._soa(question),) if question.qtype == wire.SOA else ())
 
-    def _pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> tuple[Record, ...]:
+    def _pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> tuple[ResourceRecord, ...]:
         own = [owner for owner, host in known if not host]
         domain = encode_name(self._domain)
         # Many programs use the first name only: chosen host names come before names made from the address.
@@ -379,25 +385,25 @@ class Zone:
         targets = [join_labels((name, namespace, "svc"), domain) for namespace, name in own[:1]] or [
             join_labels((host, name, namespace, "svc"), domain) for (namespace, name), host in hosts
         ]
-        return tuple(Record(question.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
+        return tuple(ResourceRecord(question.name, wire.PTR, self._options.ttl_s, names=(t,)) for t in targets)
 
     # -- the shapes of an answer
 
-    def _found(self, question: _Question, records: tuple[Record, ...]) -> Answer:
+    def _found(self, question: _Question, records: tuple[ResourceRecord, ...]) -> ZoneAnswer:
         authority = () if records else (self._soa(question),)
-        return Answer(records=records, authority=authority, zone=question.zone)
+        return ZoneAnswer(records=records, authority=authority, zone=question.zone)
 
-    def _missing(self, question: _Question) -> Answer:
+    def _missing(self, question: _Question) -> ZoneAnswer:
         rcode = wire.NXDOMAIN if self._synced else wire.SERVFAIL
-        return Answer(rcode=rcode, authority=(self._soa(question),), zone=question.zone)
+        return ZoneAnswer(rcode=rcode, authority=(self._soa(question),), zone=question.zone)
 
-    def _soa(self, question: _Question) -> Record:
+    def _soa(self, question: _Question) -> ResourceRecord:
         numbers = (self._serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)
         try:
             names = (join_labels(("ns", "dns"), question.suffix), join_labels(("hostmaster",), question.suffix))
         except ProtocolError:
             names = (question.suffix, question.suffix)
-        return Record(
+        return ResourceRecord(
             question.suffix,
             wire.SOA,
             min(self._options.ttl_s, _SOA_TTL_S),
@@ -405,14 +411,14 @@ class Zone:
             tail=b"".join(n.to_bytes(4, "big") for n in numbers),
         )
 
-    def _address_record(self, name: bytes, packed: bytes) -> Record:
-        return Record(name, wire.A if len(packed) == 4 else wire.AAAA, self._options.ttl_s, tail=packed)
+    def _address_record(self, name: bytes, packed: bytes) -> ResourceRecord:
+        return ResourceRecord(name, wire.A if len(packed) == 4 else wire.AAAA, self._options.ttl_s, tail=packed)
 
-    def _address_records(self, name: bytes, addresses: Addresses, qtype: int) -> tuple[Record, ...]:
+    def _address_records(self, name: bytes, addresses: Addresses, qtype: int) -> tuple[ResourceRecord, ...]:
         chosen = addresses.v4 if qtype == wire.A else addresses.v6 if qtype == wire.AAAA else ()
-        return tuple(Record(name, qtype, self._options.ttl_s, tail=packed) for packed in chosen)
+        return tuple(ResourceRecord(name, qtype, self._options.ttl_s, tail=packed) for packed in chosen)
 
-    def _all_addresses(self, name: bytes, addresses: Addresses) -> tuple[Record, ...]:
+    def _all_addresses(self, name: bytes, addresses: Addresses) -> tuple[ResourceRecord, ...]:
         return tuple(self._address_record(name, packed) for packed in addresses.v4 + addresses.v6)
 
 

@@ -26,7 +26,7 @@ def refusal(request: bytes) -> bytes:
     except ProtocolError:
         return b""
     flags = wire.QR | (query.flags & wire.RD) | wire.RA | wire.SERVFAIL
-    return wire.encode(wire.Message(query.id, flags, query.name, query.qtype, query.qclass))
+    return wire.encode(wire.DnsMessage(query.id, flags, query.name, query.qtype, query.qclass))
 
 
 class _Datagrams(asyncio.DatagramProtocol):

@@ -69,7 +69,7 @@ def _lines(section: list[Any]) -> list[str]:
     return sorted(found)
 
 
-def _upstream_message(case: dict[str, Any], ask: UpstreamQuery) -> wire.Message:
+def _upstream_message(case: dict[str, Any], ask: UpstreamQuery) -> wire.DnsMessage:
     oracle = dns.message.from_text(
         "id 1\nopcode QUERY\nrcode NOERROR\nflags QR TC\n;QUESTION\n"
         f"{case['upstream']['answer'][0].split()[0]} IN {case['type']}\n;ANSWER\n"

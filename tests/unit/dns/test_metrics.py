@@ -1,10 +1,10 @@
 """Counters and their text."""
 
-from podwire.dns.metrics import Counters, render
+from podwire.dns.metrics import QueryCounters, render
 
 
 def test_requests_and_responses_are_added_up_by_their_labels() -> None:
-    counters = Counters("dns://:53")
+    counters = QueryCounters("dns://:53")
     counters.cell(("cluster.local.", "udp", "1", "A", "NOERROR"))[0] += 2
     counters.cell(("cluster.local.", "udp", "1", "A", "NXDOMAIN"))[0] += 3
     text = render(counters.series()).decode()

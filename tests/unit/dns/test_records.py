@@ -1,7 +1,7 @@
 """The records of one Service."""
 
 from podwire.dns.names import address_bytes
-from podwire.dns.records import ServiceRecords, Target, plan_service
+from podwire.dns.records import ServiceRecords, ServiceTarget, plan_service
 from podwire.model.meta import ObjectMeta, ObjectReference
 from podwire.model.service import (
     Endpoint,
@@ -27,8 +27,8 @@ def test_weights_count_pairs_before_duplicates_are_removed() -> None:
         ports=(ServicePort(name="dns", protocol="UDP", port=53), ServicePort(name="dns-tcp", port=53)),
     )
     records = plan_service(Service(metadata=_META, spec=spec), ())
-    assert records.targets == (Target("", 53, 25),)
-    assert records.ports["dns", "udp"].targets == (Target("", 53, 50),)
+    assert records.targets == (ServiceTarget("", 53, 25),)
+    assert records.ports["dns", "udp"].targets == (ServiceTarget("", 53, 50),)
     assert records.reverse == ((address_bytes("10.96.0.1"), ""), (address_bytes("fd00::1"), ""))
 
 
@@ -53,7 +53,7 @@ def test_pods_without_hostname_may_be_called_by_their_name() -> None:
 def test_unnamed_ports_have_srv_records_only_at_the_service() -> None:
     piece = EndpointSlice(endpoints=(Endpoint(addresses=("10.0.0.1",)),), ports=(EndpointPort(port=80),))
     records = plan_service(Service(metadata=_META, spec=ServiceSpec(cluster_ip="None")), (piece,))
-    assert records.ports == {} and records.targets == (Target("10-0-0-1", 80, 100),)
+    assert records.ports == {} and records.targets == (ServiceTarget("10-0-0-1", 80, 100),)
 
 
 def test_slices_with_absent_lists_are_empty() -> None:

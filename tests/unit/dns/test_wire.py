@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from podwire.dns import wire
 from podwire.dns.names import decode_name, encode_name, split_labels
-from podwire.dns.wire import Edns, Message, Record
+from podwire.dns.wire import DnsMessage, Edns, ResourceRecord
 from podwire.errors import ProtocolError
 
 _labels = st.lists(st.binary(min_size=1, max_size=20), min_size=0, max_size=6)
@@ -23,7 +23,7 @@ _names = _labels.map(lambda labels: b"".join(bytes([len(x)]) + x for x in labels
 _ttls = st.integers(0, 2**31 - 1)
 
 
-def _record(kind: int) -> st.SearchStrategy[Record]:
+def _record(kind: int) -> st.SearchStrategy[ResourceRecord]:
     head, names, tail = {
         wire.A: (0, 0, 4),
         wire.AAAA: (0, 0, 16),
@@ -34,7 +34,7 @@ def _record(kind: int) -> st.SearchStrategy[Record]:
         wire.SOA: (0, 2, 20),
     }[kind]
     return st.builds(
-        Record,
+        ResourceRecord,
         _names,
         st.just(kind),
         _ttls,
@@ -50,7 +50,7 @@ _edns = st.none() | st.builds(
     Edns, st.integers(512, 65535), st.just(0), st.booleans(), st.just(b"\x00\x0a\x00\x081234567\x00")
 )
 _messages = st.builds(
-    Message,
+    DnsMessage,
     st.integers(0, 65535),
     st.just(wire.QR | wire.AA | wire.RD),
     _names,
@@ -64,12 +64,12 @@ _messages = st.builds(
 
 
 @given(_messages)
-def test_encoded_messages_parse_back(message: Message) -> None:
+def test_encoded_messages_parse_back(message: DnsMessage) -> None:
     assert wire.parse_message(wire.encode(message)) == message
 
 
 @given(_messages)
-def test_dnspython_reads_the_same_records(message: Message) -> None:
+def test_dnspython_reads_the_same_records(message: DnsMessage) -> None:
     oracle = dns.message.from_wire(wire.encode(message), one_rr_per_rrset=True)
     assert oracle.id == message.id
     assert oracle.edns == (0 if message.edns else -1)
@@ -93,7 +93,7 @@ def test_a_parser_of_noise_returns_or_refuses(data: bytes) -> None:
 
 
 @given(_messages, st.data())
-def test_a_parser_of_damaged_messages_returns_or_refuses(message: Message, data: st.DataObject) -> None:
+def test_a_parser_of_damaged_messages_returns_or_refuses(message: DnsMessage, data: st.DataObject) -> None:
     damaged = bytearray(wire.encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -106,7 +106,7 @@ def test_a_parser_of_damaged_messages_returns_or_refuses(message: Message, data:
 
 
 @given(_messages, st.integers(512, 700))
-def test_cut_answers_keep_the_limit_and_set_tc(message: Message, limit: int) -> None:
+def test_cut_answers_keep_the_limit_and_set_tc(message: DnsMessage, limit: int) -> None:
     data = wire.encode(message, limit)
     assert len(data) <= limit
     read = wire.parse_message(data)
@@ -126,8 +126,8 @@ def test_a_query_of_dnspython_is_understood() -> None:
 
 def test_names_are_compressed_but_srv_targets_are_not() -> None:
     name = encode_name("web.default.svc.cluster.local")
-    alias = Message(1, wire.QR, name, wire.CNAME, answer=(Record(name, wire.CNAME, 5, names=(name,)),))
-    service = Message(1, wire.QR, name, wire.SRV, answer=(Record(name, wire.SRV, 5, bytes(6), (name,)),))
+    alias = DnsMessage(1, wire.QR, name, wire.CNAME, answer=(ResourceRecord(name, wire.CNAME, 5, names=(name,)),))
+    service = DnsMessage(1, wire.QR, name, wire.SRV, answer=(ResourceRecord(name, wire.SRV, 5, bytes(6), (name,)),))
     assert len(wire.encode(alias)) == 12 + len(name) + 4 + 2 + 10 + 2
     assert len(wire.encode(service)) == 12 + len(name) + 4 + 2 + 10 + 6 + len(name)
 
@@ -165,14 +165,14 @@ def test_two_opt_records_are_refused() -> None:
 
 def test_offsets_of_ttls_are_found() -> None:
     name = encode_name("a.example")
-    message = Message(
+    message = DnsMessage(
         1,
         wire.QR,
         name,
         wire.A,
         answer=(
-            Record(name, wire.CNAME, 77, names=(encode_name("b.example"),)),
-            Record(name, wire.A, 9, tail=bytes(4)),
+            ResourceRecord(name, wire.CNAME, 77, names=(encode_name("b.example"),)),
+            ResourceRecord(name, wire.A, 9, tail=bytes(4)),
         ),
         edns=Edns(),
     )

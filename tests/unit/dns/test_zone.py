@@ -7,7 +7,7 @@ import pytest
 
 from podwire.dns import wire
 from podwire.dns.names import address_bytes, decode_name, encode_name
-from podwire.dns.zone import Answer, Zone, ZoneOptions
+from podwire.dns.zone import Zone, ZoneAnswer, ZoneOptions
 from podwire.model.pod import Pod
 from podwire.model.service import EndpointSlice, Service
 
@@ -51,11 +51,11 @@ def zone() -> Zone:
     return made
 
 
-def ask(zone: Zone, name: str, qtype: int = wire.A) -> Answer:
+def ask(zone: Zone, name: str, qtype: int = wire.A) -> ZoneAnswer:
     return zone.look_up(encode_name(name), qtype)
 
 
-def addresses(answer: Answer) -> list[bytes]:
+def addresses(answer: ZoneAnswer) -> list[bytes]:
     return [record.tail for record in answer.records if record.type in (wire.A, wire.AAAA)]
 
 

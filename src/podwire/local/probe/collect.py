@@ -109,7 +109,7 @@ def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: 
 
 def _query(number: int, name: str, v6: bool) -> bytes:
     kind = wire.AAAA if v6 else wire.A
-    return wire.encode(wire.Message(id=number, flags=wire.RD, name=encode_name(name), qtype=kind))
+    return wire.encode(wire.DnsMessage(id=number, flags=wire.RD, name=encode_name(name), qtype=kind))
 
 
 def _addresses(data: bytes) -> tuple[str, ...]:
