@@ -19,7 +19,7 @@ from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.modes import open_dataplane
 from podwire.policy.registry import TRACERS
 from podwire.policy.tracing import open_tracing
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 from podwire.why.answer import PolicyVerdict
 from podwire.why.policies.enforced import PolicyRules
 from podwire.why.policies.explainer import with_policies
@@ -58,7 +58,7 @@ class KernelRules(Nodes):
     def read(self, node: str) -> PolicyRules:
         seam = open_tracing(self.mode)
         assert seam is not None
-        machine = Machine(addresses=frozenset(self.facts(node).addresses))
+        machine = LocalAddresses(addresses=frozenset(self.facts(node).addresses))
         compiler = compile_world(self.world, node, own_node_egress=self.own_node_egress)
         devices = {key: device(key) for key in compiler.pods}
         planned = seam.planned(compiler, devices, self.facts(node), machine)

@@ -45,7 +45,7 @@ from podwire.proxy.modes import ServiceModes
 from podwire.proxy.servicemap import IpvsSettings
 from podwire.proxy.switch import Switch
 from podwire.state.chain_marks import PROXY_IPVS
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 pytestmark = pytest.mark.uml
 
@@ -86,7 +86,7 @@ def test_the_kernel_holds_what_is_desired_after_every_change(plane: ServiceOwner
 def test_held_and_planned_state_trace_the_same(plane: ServiceOwner) -> None:
     case = by_name("externalTrafficPolicy Local")
     plane.load(case.resolved())
-    machine = Machine(addresses=frozenset(NODE.addresses))
+    machine = LocalAddresses(addresses=frozenset(NODE.addresses))
     planned, kept_there = tracing.planned(case.resolved(), NODE, machine), trace_held(tracing, path("node"), machine)
     assert kept_there is not None
     with Netlink(path("node")) as netlink:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from podwire.kernel.kinds import read_values
 from podwire.kernel.netns import NetnsPath
 from podwire.state.value import StateValue
-from podwire.trace.packet import Machine, Tracer
+from podwire.trace.packet import LocalAddresses, Tracer
 
 
 class HeldTracing(Protocol):
@@ -20,7 +20,7 @@ class HeldTracing(Protocol):
     """The owner mark of each kind of state that the data plane puts into a kernel, by the name of the kind in
     ``state.kinds.KINDS``."""
 
-    def held(self, values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+    def held(self, values: Sequence[StateValue], netns_path: NetnsPath, machine: LocalAddresses) -> Tracer | None:
         """A tracer over the values that a kernel holds under the marks; None when the data plane is not there.
 
         From the namespace itself come only what no kind of state has: counters, clients that rules remember, relays.
@@ -30,7 +30,7 @@ class HeldTracing(Protocol):
         ...
 
 
-def trace_held(tracing: HeldTracing, netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+def trace_held(tracing: HeldTracing, netns_path: NetnsPath, machine: LocalAddresses) -> Tracer | None:
     """A tracer over what the kernel of a namespace holds of a data plane; None when the data plane is not there.
 
     Raises: KernelError, and ProtocolError for a rule that cannot be read.

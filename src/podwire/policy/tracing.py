@@ -12,13 +12,15 @@ from podwire.dataplane.tracing import HeldTracing
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.registry import TRACERS
-from podwire.trace.packet import Machine, Tracer
+from podwire.trace.packet import LocalAddresses, Tracer
 
 
 class Tracing(HeldTracing, Protocol):
     """What a module of :data:`podwire.policy.registry.TRACERS` has."""
 
-    def planned(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
+    def planned(
+        self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: LocalAddresses
+    ) -> Tracer:
         """A tracer over the rules that the data plane would program; ``devices`` has each pod's device. Pure."""
         ...
 

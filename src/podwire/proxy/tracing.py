@@ -11,13 +11,13 @@ from typing import Protocol
 from podwire.dataplane.tracing import HeldTracing
 from podwire.proxy.registry import TRACERS
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
-from podwire.trace.packet import Machine, Tracer
+from podwire.trace.packet import LocalAddresses, Tracer
 
 
 class Tracing(HeldTracing, Protocol):
     """What a module of :data:`podwire.proxy.registry.TRACERS` has."""
 
-    def planned(self, services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+    def planned(self, services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
         """What the data plane would program for these Services; pure."""
         ...
 

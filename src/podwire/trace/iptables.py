@@ -25,7 +25,7 @@ from podwire.state.ipvs import Destination, Key, VirtualServer
 from podwire.state.nft_types import PROTOCOLS
 from podwire.trace.bytecode import run
 from podwire.trace.ipset import Sets, find
-from podwire.trace.packet import Machine, Outcome, Packet, Step
+from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 
 _WORD = re.compile(r'"[^"]*"|\S+')
 _IPVS = "ipvs"
@@ -45,7 +45,7 @@ _SAYS_NOTHING = frozenset(("-m", "--comment", "--mode", "--seconds", "--reap", "
                            "--reject-with", "--nfacct-name", "--limit", "--limit-burst"))  # fmt: skip
 
 
-class Option(msgspec.Struct, frozen=True):
+class RuleOption(msgspec.Struct, frozen=True):
     """One option of a rule with its value."""
 
     name: str
@@ -53,13 +53,13 @@ class Option(msgspec.Struct, frozen=True):
     negated: bool = False
 
 
-def parse_rule(text: str) -> tuple[Option, ...]:
+def parse_rule(text: str) -> tuple[RuleOption, ...]:
     """The options of a rule in their order.
 
     Raises: ProtocolError for a word that no option begins with.
     """
     words = iter(_WORD.findall(text))
-    found: list[Option] = []
+    found: list[RuleOption] = []
     negated = False
     for word in words:
         if word == "!":
@@ -70,7 +70,7 @@ def parse_rule(text: str) -> tuple[Option, ...]:
         value = "" if word in _ALONE else next(words, "").strip('"')
         if word in ("--match-set", "--map-set", "--tcp-flags"):
             value = f"{value} {next(words, '')}"
-        found.append(Option(word, value, negated))
+        found.append(RuleOption(word, value, negated))
         negated = False
     return tuple(found)
 
@@ -89,7 +89,7 @@ _COMMENT = re.compile(r'-m comment --comment (?:"([^"]*)"|(\S+))')
 class Tracer:
     """Tables of one machine, with the memory of their lists."""
 
-    def __init__(self, rulesets: Iterable[Ruleset], machine: Machine) -> None:
+    def __init__(self, rulesets: Iterable[Ruleset], machine: LocalAddresses) -> None:
         self.machine = machine
         self.recent: dict[str, dict[str, float]] = {}
         """Sources by list, with the seconds since they were seen."""
@@ -121,7 +121,7 @@ class Tracer:
         self.persistent |= walk.keeps
         return found
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         """The comment of the step's rule."""
         found = _COMMENT.search(step.rule)
         return (found[1] or found[2] or "") if found is not None else ""
@@ -158,7 +158,7 @@ class _Walk:
         self.keeps: dict[tuple[str, Key], Destination] = {}
         """Which real servers the client keeps from now on."""
         self.probability = 1.0
-        self.steps: list[Step] = []
+        self.steps: list[TraceStep] = []
         self.translated = self.masqueraded = self.delivered = self.routed = False
         self.hook = "prerouting" if packet.input else "output"
         self.hooks: list[str] = []
@@ -241,7 +241,7 @@ class _Walk:
     def send_to(self, server: VirtualServer, destination: Destination, probability: float) -> None:
         """The packet goes on to a real server."""
         self.probability = probability
-        self.steps.append(Step(self.hook, _IPVS, str(server.key), f"{next(server.lines())} {destination}"))
+        self.steps.append(TraceStep(self.hook, _IPVS, str(server.key), f"{next(server.lines())} {destination}"))
         if server.persistent_s:
             self.keeps[self.packet.source, server.key] = destination
         self.packet = replace(
@@ -283,10 +283,10 @@ class _Walk:
             elements = self.map(options) if target.value == "SET" else ()
             if elements or target.value != "SET":
                 where = f"{self.packet.family}tables {self.table}"
-                self.steps.append(Step(self.hook, where, place.chain, rule, elements))
+                self.steps.append(TraceStep(self.hook, where, place.chain, rule, elements))
             self.obey(target, options)
 
-    def map(self, options: tuple[Option, ...]) -> tuple[str, ...]:
+    def map(self, options: tuple[RuleOption, ...]) -> tuple[str, ...]:
         """``-j SET --map-set``: the packet gets the mark that a set has for it; the element, where there is one."""
         name, _, ways = next(each.value for each in options if each.name == "--map-set").partition(" ")
         found = find(self.tracer.sets, name, ways, self.packet)
@@ -296,7 +296,7 @@ class _Walk:
         self.packet = replace(self.packet, mark=self.packet.mark & ~mask ^ value)
         return (f"set {name} {{ {found} skbmark 0x{value:x}/0x{mask:x} }}",)
 
-    def obey(self, target: Option, options: tuple[Option, ...]) -> None:
+    def obey(self, target: RuleOption, options: tuple[RuleOption, ...]) -> None:
         """Runs the target of a rule."""
         arguments = {option.name: option.value for option in options}
         match target.value:
@@ -332,7 +332,7 @@ class _Walk:
         value, mask = (int(part, 16) for part in text.split("/"))
         self.packet = replace(self.packet, mark=self.packet.mark & ~mask ^ value)
 
-    def matches(self, options: tuple[Option, ...]) -> bool:
+    def matches(self, options: tuple[RuleOption, ...]) -> bool:
         """Whether all matches of a rule hold; lists take the packet in only then."""
         for option in options:
             if option.name in ("-j", "-g"):
@@ -341,7 +341,7 @@ class _Walk:
                 return False
         return True
 
-    def holds(self, option: Option, options: tuple[Option, ...]) -> bool:
+    def holds(self, option: RuleOption, options: tuple[RuleOption, ...]) -> bool:
         """Whether a match holds, not yet turned by ``!``."""
         if option.name in ("--rcheck", "--set", "--name"):
             return self.remember(option, options)
@@ -350,7 +350,7 @@ class _Walk:
             raise ProtocolError("local", f"the tracer does not know the match {option.name}")
         return check(self, option.value)
 
-    def remember(self, option: Option, options: tuple[Option, ...]) -> bool:
+    def remember(self, option: RuleOption, options: tuple[RuleOption, ...]) -> bool:
         """The match ``recent``."""
         name = next(each.value for each in options if each.name == "--name")
         source = self.packet.source

@@ -47,7 +47,7 @@ from podwire.state.nft_rules import (
 from podwire.state.nft_types import PROTOCOLS, data_type, pack, unpack, width
 from podwire.trace.nft_field_values import FlowContext, text_of
 from podwire.trace.nft_numgen import Draw, alike
-from podwire.trace.packet import Machine, Outcome, Packet, Step
+from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 
 _ADDRESS_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
@@ -67,7 +67,7 @@ class _Ended(Exception):
 class Tracer:
     """Tables of one machine, with the memory of their dynamic sets."""
 
-    def __init__(self, tables: Iterable[Table], machine: Machine) -> None:
+    def __init__(self, tables: Iterable[Table], machine: LocalAddresses) -> None:
         self.tables = tuple(tables)
         self.machine = machine
         self.sets: dict[tuple[str, str, str], Set] = {
@@ -80,7 +80,7 @@ class Tracer:
         """What becomes of a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
         return _Walk(self, packet, list(choices)).run()
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         """The comment of the step's chain."""
         for table in self.tables:
             if f"{table.family} {table.name}" == step.table:
@@ -132,7 +132,7 @@ class _Walk:
         self.chosen: list[int] = []
         self.known = list(draws)
         self.draws: list[Draw] = []
-        self.steps: list[Step] = []
+        self.steps: list[TraceStep] = []
         self.translated = False
         self.masqueraded = False
         self.table = Table(family="ip", name="")
@@ -213,7 +213,7 @@ class _Walk:
         """Remembers a rule that took part."""
         elements = tuple(_element_text(*found) for found in self.found)
         self.found = []
-        self.steps.append(Step(self.hook, f"{self.table.family} {self.table.name}", chain.name, rule, elements))
+        self.steps.append(TraceStep(self.hook, f"{self.table.family} {self.table.name}", chain.name, rule, elements))
 
     def run_chain(self, chain: Chain) -> str | None:
         """``accept`` when a rule said so, None when the chain came to its end."""

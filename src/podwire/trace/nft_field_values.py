@@ -3,7 +3,7 @@
 import msgspec
 
 from podwire.errors import ProtocolError
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 _DNAT_BIT = 32  # linux/netfilter/nf_conntrack_common.h: IPS_DST_NAT
 
@@ -28,7 +28,7 @@ class FlowContext(msgspec.Struct, frozen=True):
     original: Packet
     """The packet as it arrived."""
     translated: bool
-    machine: Machine
+    machine: LocalAddresses
 
 
 def text_of(name: str, packet: Packet, context: FlowContext) -> str:

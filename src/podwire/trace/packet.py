@@ -34,7 +34,7 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.protocol} {self.source}:{self.source_port} -> {self.destination}:{self.destination_port}"
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class LocalAddresses(msgspec.Struct, frozen=True, kw_only=True):
     """What rules ask the routing table: which addresses are the machine's own."""
 
     addresses: frozenset[Address] = frozenset()
@@ -48,7 +48,7 @@ RELAY = "relay"
 """Where a step is, instead of a hook, that a process of podwire's takes with a connection of its own."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class TraceStep(msgspec.Struct, frozen=True):
     """One rule that matched, or a policy that decided."""
 
     hook: str
@@ -73,11 +73,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     masqueraded: bool = False
     delivered: bool = False
     """To the machine itself rather than onwards."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TraceStep, ...] = ()
     probability: float = 1.0
     """How likely it is, where chance chooses."""
     remembered: tuple[str, ...] = ()
-    """Entries of earlier packets that it found, as ``Step.elements`` has them."""
+    """Entries of earlier packets that it found, as ``TraceStep.elements`` has them."""
 
     def __str__(self) -> str:
         lines = [str(step) for step in self.steps]
@@ -92,6 +92,6 @@ class Tracer(Protocol):
         """Everything that can become of a packet, each with its probability; without chance, one outcome."""
         ...
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         """What the comment of the step's rule or chain says, such as the policy that it serves; empty: nothing."""
         ...

@@ -12,7 +12,7 @@ from podwire.policy.compile import compile_world
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.evaluate import Connection, evaluate
 from podwire.trace import nft
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 Verdict = Callable[[Packet], str]
 
@@ -28,7 +28,7 @@ def nftables(world: World, node: str, *, own_node_egress: bool = True) -> Verdic
             family=family, pod_ranges=POD_RANGES[node][index:][:1], node_addresses=addresses[index:][:1]
         )
         tables.append(fresh(layout, compiler).table())
-    tracer = nft.Tracer(tables, Machine(addresses=frozenset(addresses)))
+    tracer = nft.Tracer(tables, LocalAddresses(addresses=frozenset(addresses)))
     return lambda packet: next(iter(tracer.outcomes(packet))).verdict
 
 

@@ -19,7 +19,7 @@ from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.evaluate import EvaluationOptions, evaluate
 from podwire.policy.registry import DATAPLANES
 from podwire.policy.tracing import open_tracing
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 
 BASE = read_cases(Path(__file__).parents[2] / "cases/policies")[0].world
 FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "30"))
@@ -35,7 +35,7 @@ def planned(name: str, world: World, node: str, *, own_node_egress: bool) -> Ver
     compiler = compile_world(world, node, own_node_egress=own_node_egress)
     devices = {key: device(key) for key in compiler.pods}
     facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=addresses)
-    tracer = seam.planned(compiler, devices, facts, Machine(addresses=frozenset(addresses)))
+    tracer = seam.planned(compiler, devices, facts, LocalAddresses(addresses=frozenset(addresses)))
     return lambda packet: next(iter(tracer.outcomes(packet))).verdict
 
 

@@ -11,14 +11,14 @@ from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
 
 from podwire.proxy import registry
 from podwire.proxy.tracing import open_tracing
-from podwire.trace.packet import Machine, Outcome
+from podwire.trace.packet import LocalAddresses, Outcome
 from podwire.trace.packet import Packet as Traced
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/services/policies.yaml")
 POD_OF = {address: pod for pod, pair in ADDRESSES.items() for address in pair}
 
 
-MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
+MACHINE = LocalAddresses(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
 """With the second address of the further scenarios."""
 
 

@@ -7,10 +7,10 @@ from podwire.errors import ProtocolError
 from podwire.state.iptables import Ruleset, parse
 from podwire.trace.bytecode import same_ends
 from podwire.trace.ipset import Elements
-from podwire.trace.iptables import Option, Tracer, parse_rule
-from podwire.trace.packet import Machine, Outcome, Packet
+from podwire.trace.iptables import RuleOption, Tracer, parse_rule
+from podwire.trace.packet import LocalAddresses, Outcome, Packet
 
-MACHINE = Machine(addresses=frozenset(("192.168.99.1",)))
+MACHINE = LocalAddresses(addresses=frozenset(("192.168.99.1",)))
 PACKET = Packet(source="10.0.0.1", destination="10.96.0.1", destination_port=80, input="veth1", output="eth0")
 
 
@@ -24,13 +24,13 @@ def through(*lines: str, packet: Packet = PACKET, name: str = "nat") -> Outcome:
 
 def test_options_of_a_rule() -> None:
     assert parse_rule('! -s 10.0.0.0/8 -m comment --comment "two words" -m recent --set --name X -j Y') == (
-        Option("-s", "10.0.0.0/8", True),
-        Option("-m", "comment"),
-        Option("--comment", "two words"),
-        Option("-m", "recent"),
-        Option("--set"),
-        Option("--name", "X"),
-        Option("-j", "Y"),
+        RuleOption("-s", "10.0.0.0/8", True),
+        RuleOption("-m", "comment"),
+        RuleOption("--comment", "two words"),
+        RuleOption("-m", "recent"),
+        RuleOption("--set"),
+        RuleOption("--name", "X"),
+        RuleOption("-j", "Y"),
     )
 
 

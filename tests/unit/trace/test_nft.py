@@ -7,9 +7,9 @@ from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Opaque, Rule
 from podwire.state.nft_text import parse_rule
 from podwire.trace.nft import Tracer
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
-MACHINE = Machine(addresses=frozenset(("192.0.2.1",)))
+MACHINE = LocalAddresses(addresses=frozenset(("192.0.2.1",)))
 PACKET = Packet(source="10.0.0.1", destination="10.0.0.2", destination_port=80, input="eth0")
 
 

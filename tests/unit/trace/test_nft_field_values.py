@@ -5,11 +5,11 @@ import pytest
 
 from podwire.errors import ProtocolError
 from podwire.trace.nft_field_values import FlowContext, text_of
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 CAME = Packet(source="10.0.0.1", destination="10.96.0.1", protocol="udp", destination_port=53, input="eth0", mark=5)
 NOW = msgspec.structs.replace(CAME, destination="192.0.2.1", destination_port=5353)
-WAYS = FlowContext(original=CAME, translated=True, machine=Machine(addresses=frozenset(("192.0.2.1",))))
+WAYS = FlowContext(original=CAME, translated=True, machine=LocalAddresses(addresses=frozenset(("192.0.2.1",))))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_text import parse_rule
 from podwire.trace.nft import Tracer
 from podwire.trace.nft_numgen import Draw, alike
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 
 def options(draw: Draw) -> dict[int, float]:
@@ -49,7 +49,7 @@ def test_a_draw_again_is_no_way_of_its_own() -> None:
     again = [parse_rule("dnat to numgen random mod 4 map @targets")] * 3
     last = parse_rule("dnat to numgen random mod 2 map @targets")
     chain = Chain(name="c", type="nat", hook="prerouting", priority=-100, rules=(*again, last))
-    tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(targets,))], Machine())
+    tracer = Tracer([Table(family="ip", name="t", chains=(chain,), sets=(targets,))], LocalAddresses())
     packet = Packet(source="10.0.0.1", destination="10.0.0.2", destination_port=80, input="eth0")
     found = {o.packet.destination: o.probability for o in tracer.outcomes(packet)}
     hit, rest = (1 - 1 / 64) / 3, 1 / 64

@@ -21,7 +21,7 @@ from podwire.policy.foreign.kernel import KernelLinks
 from podwire.policy.foreign.locate import PodLink, locate
 from podwire.state.nft import Table
 from podwire.trace import nft
-from podwire.trace.packet import Machine, Outcome, Packet, Step, Tracer
+from podwire.trace.packet import LocalAddresses, Outcome, Packet, Tracer, TraceStep
 
 _TABLE_NAME = f"{FAMILY} {TABLE}"
 _FORWARD = "forward"
@@ -83,7 +83,7 @@ def planned(ports: BridgePorts, selected: Collection[str], pods: Mapping[str, Co
 class BridgeTracer:
     """Traces packets through the bridge table and then through the tracer of the IP rules."""
 
-    def __init__(self, plane: Tracer | None, own: Table | None, ports: BridgePorts, machine: Machine) -> None:
+    def __init__(self, plane: Tracer | None, own: Table | None, ports: BridgePorts, machine: LocalAddresses) -> None:
         """``plane`` traces the IP rules (None: there are none), ``own`` is the bridge table."""
         self._plane = plane
         self._frames = nft.Tracer([own] if own is not None else [], machine)
@@ -120,7 +120,7 @@ class BridgeTracer:
             return iter((Outcome(verdict="accept", packet=packet),))
         return self._plane.outcomes(packet)
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         """The reason for the rule of a step."""
         if step.table != _TABLE_NAME:
             return self._plane.about(step) if self._plane is not None else ""
@@ -133,7 +133,7 @@ class BridgeTracer:
         return " and ".join(dict.fromkeys(reasons)) or "now the IP hooks see packets between the ports"
 
 
-def _with(first: tuple[Step, ...], then: tuple[Step, ...], outcome: Outcome) -> Outcome:
+def _with(first: tuple[TraceStep, ...], then: tuple[TraceStep, ...], outcome: Outcome) -> Outcome:
     """An outcome with the steps of the bridge table added: at each hook, bridge rules come before IP rules."""
     early = tuple(step for step in outcome.steps if step.hook == "prerouting")
     late = outcome.steps[len(early) :]

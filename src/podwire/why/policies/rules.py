@@ -24,7 +24,7 @@ from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.policy.tracing import open_tracing
 from podwire.proxy.dataplane import addresses_of_node
 from podwire.state.network import NetworkState
-from podwire.trace.packet import Machine, Tracer
+from podwire.trace.packet import LocalAddresses, Tracer
 from podwire.why.nodes import NodeAccess, Nodes
 from podwire.why.policies.enforced import PolicyRules
 
@@ -69,7 +69,7 @@ class PolicyReader:
     def _rules(self, access: NodeAccess, node: Node) -> PolicyRules:
         network = self._network
         own = node.internal_ips if network is None else addresses_of_node(network)
-        machine = Machine(addresses=frozenset(own))
+        machine = LocalAddresses(addresses=frozenset(own))
         wanted = access.policies.mode
         mode, held = wanted if wanted != AUTO else next(iter(TRACERS)), None
         if network is not None:
@@ -83,7 +83,7 @@ class PolicyReader:
         return self._past_bridges(access, compiler, rules, machine) if network is not None else rules
 
     def _past_bridges(
-        self, access: NodeAccess, compiler: Compiler, rules: PolicyRules, machine: Machine
+        self, access: NodeAccess, compiler: Compiler, rules: PolicyRules, machine: LocalAddresses
     ) -> PolicyRules:
         """The rules with those for bridges before them, where other plugins made pods ports of one.
 
@@ -146,7 +146,7 @@ class PolicyReader:
         return f"pod{self._world.pods.index(end.pod)}"
 
 
-def _held(wanted: str, netns: Path | None, machine: Machine) -> tuple[str, Tracer | None]:
+def _held(wanted: str, netns: Path | None, machine: LocalAddresses) -> tuple[str, Tracer | None]:
     """The mode in force and its rules: the wanted one, or the one that stands in for it; without rules, the wanted one.
 
     Raises: KernelError.

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort, ServiceMap, of_family
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 from podwire.why.answer import Outcome, Reason
 from podwire.why.services.matching import Matched, in_ranges, is_cluster_ip
 
@@ -44,7 +44,7 @@ class Decision(msgspec.Struct, frozen=True):
     """Why ``masquerade`` is as it is."""
 
 
-def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
+def client_of(packet: Packet, facts: NodeFacts, machine: LocalAddresses) -> Client:
     """The kind of client that sends a packet, as far as the proxy can tell."""
     if machine.owns(packet.source) and not packet.input:
         return "node"
@@ -55,7 +55,9 @@ def client_of(packet: Packet, facts: NodeFacts, machine: Machine) -> Client:
     return "pod" if in_ranges(packet.source, of_family(facts.pod_cidrs, packet.family)) else "external"
 
 
-def decide(front: Matched | None, packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
+def decide(
+    front: Matched | None, packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap
+) -> Decision:
     """What must happen on a node to a packet for a frontend (None: the packet is for no frontend)."""
     if front is None:
         return _no_frontend(packet, facts, machine, services)
@@ -78,7 +80,7 @@ def _allowed(port: ResolvedPort, packet: Packet, facts: NodeFacts) -> bool:
     return packet.source in port.load_balancer_ips and any(in_ranges(a, port.source_ranges) for a in own)
 
 
-def _no_frontend(packet: Packet, facts: NodeFacts, machine: Machine, services: ServiceMap) -> Decision:
+def _no_frontend(packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap) -> Decision:
     address, what = packet.destination, f"port {packet.destination_port}/{packet.protocol.upper()}"
     if not packet.destination_port:
         what = "ICMP"

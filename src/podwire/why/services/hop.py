@@ -15,7 +15,7 @@ import msgspec
 from podwire.model.service import EndpointSlice, Service, ServicePort
 from podwire.proxy.resolve import Candidate, ExplainedEndpoint, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedPort
-from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Tracer
+from podwire.trace.packet import RELAY, LocalAddresses, Outcome, Packet, Tracer
 from podwire.why.answer import AffinityState, Drift, EndpointChoice, Hop, Reason, ServiceMatch, SourceTranslation, Step
 from podwire.why.answer import Outcome as Word
 from podwire.why.services.decision import Decision, decide
@@ -38,7 +38,7 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: str
     facts: NodeFacts
-    machine: Machine
+    machine: LocalAddresses
     planned: Tracer | None = None
     held: Tracer | None = None
     other_nat: Tracer | None = None
@@ -293,11 +293,11 @@ def _told(masqueraded: bool, why: Reason) -> SourceTranslation:
     return SourceTranslation(masqueraded=masqueraded, reason=why.reason, message=why.message)
 
 
-def _stays(address: str, packet: Packet, machine: Machine) -> bool:
+def _stays(address: str, packet: Packet, machine: LocalAddresses) -> bool:
     return bool(packet.input) and machine.owns(address)
 
 
-def _expected(decision: Decision, packet: Packet, machine: Machine) -> dict[End, float]:
+def _expected(decision: Decision, packet: Packet, machine: LocalAddresses) -> dict[End, float]:
     """Where connections end by Kubernetes' rules alone."""
     if not decision.endpoints:
         return {(decision.outcome, "", 0, False): 1.0}

@@ -12,7 +12,7 @@ import msgspec
 
 from podwire.proxy.nodeports import localhost_node_ports, within
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 Kind = Literal["ClusterIP", "LoadBalancerIP", "ExternalIP", "NodePort"]
 
@@ -40,7 +40,7 @@ class Matched(msgspec.Struct, frozen=True):
         return f"{field}: {'Local' if self.local else 'Cluster'}"
 
 
-def find(services: ServiceMap, facts: NodeFacts, machine: Machine, packet: Packet) -> tuple[Matched, ...]:
+def find(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses, packet: Packet) -> tuple[Matched, ...]:
     """The Service ports that a packet is for; several only where Services claim the same address and port."""
     ports = [
         port
@@ -66,7 +66,7 @@ def _by_address(ports: Iterable[ResolvedPort], packet: Packet) -> Iterator[Match
             yield Matched("ExternalIP", port)
 
 
-def is_node_port_address(facts: NodeFacts, machine: Machine, address: str) -> bool:
+def is_node_port_address(facts: NodeFacts, machine: LocalAddresses, address: str) -> bool:
     """Whether node ports answer at an address of the node."""
     if not facts.node_port_ranges:
         return address in facts.addresses

@@ -18,7 +18,7 @@ from podwire.routing.tables import MASQUERADE
 from podwire.state.network import NetworkState
 from podwire.state.nft import Table
 from podwire.trace.nft import Tracer as NftTracer
-from podwire.trace.packet import Machine, Packet, Tracer
+from podwire.trace.packet import LocalAddresses, Packet, Tracer
 from podwire.why.nodes import NodeAccess
 from podwire.why.services.hop import ServiceRules
 
@@ -34,7 +34,7 @@ def read_rules(
     """
     facts = access.facts(node)
     own = facts.addresses if network is None else addresses_of_node(network)
-    machine = Machine(addresses=frozenset(own))
+    machine = LocalAddresses(addresses=frozenset(own))
     if "proxy" not in access.parts:
         other = f"the agent of {node.metadata.name} leaves Services to another proxy (no part proxy)"
         note = f"{other}; the answer for Services is made from the objects alone"
@@ -93,7 +93,7 @@ def ask_mode(place: Path | None, metrics: tuple[str, int]) -> str:
         connection.close()
 
 
-def _other_nat(place: Path | None, machine: Machine) -> Tracer | None:
+def _other_nat(place: Path | None, machine: LocalAddresses) -> Tracer | None:
     """The tables in which routing masquerades and pods have ports of the node; None where they cannot be read."""
     try:
         tables = read_values(place, {"nftables": (("inet", MASQUERADE), ("inet", ports.TABLE))})

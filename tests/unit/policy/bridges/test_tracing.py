@@ -13,7 +13,7 @@ from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplane import PolicyFacts
 from podwire.policy.dataplanes.nftables import tracing
 from podwire.policy.foreign.locate import PodLink
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 
 CASES = read_cases(Path(__file__).parents[3] / "cases/policies")
 ISOLATED = next(case for case in CASES if case.name == "a policy without rules isolates").world
@@ -22,7 +22,7 @@ WEB, DB = "10.180.0.1", "10.180.0.2"
 PODS = {"shop/web": (WEB, "fd18::1"), "shop/db": (DB, "fd18::2")}
 PLACES = {"shop/web": PodLink("cni0", "veth1"), "shop/db": PodLink("cni0", "veth2")}
 MISSING = "bridge-nf-call-iptables is 0"
-MACHINE = Machine(addresses=frozenset({"192.168.99.1"}))
+MACHINE = LocalAddresses(addresses=frozenset({"192.168.99.1"}))
 
 
 def bridges(places: dict[str, PodLink] = PLACES, *, seen: bool = True) -> BridgePorts:

@@ -19,7 +19,7 @@ from podwire.policy.registry import TRACERS
 from podwire.policy.settings import PolicySettings
 from podwire.policy.tracing import open_tracing
 from podwire.proxy.servicemap import NodeFacts
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 from podwire.why.answer import (
     Answer,
     ConnectionEnd,
@@ -61,7 +61,7 @@ class Nodes(NodeKernels):
         assert seam is not None
         found = next(each for each in self.world.nodes if each.metadata.name == node)
         facts = PolicyFacts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
-        machine = Machine(addresses=frozenset(found.internal_ips))
+        machine = LocalAddresses(addresses=frozenset(found.internal_ips))
 
         def compiled(world: World) -> Compiler:
             return compile_world(world, node, own_node_egress=self.own_node_egress)

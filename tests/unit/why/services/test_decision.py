@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedEndpoint, ResolvedPort
-from podwire.trace.packet import Machine, Packet
+from podwire.trace.packet import LocalAddresses, Packet
 from podwire.why.services.decision import Decision, client_of, decide
 from podwire.why.services.matching import Kind, Matched, find, is_node_port_address
 
 FACTS = NodeFacts(name="n1", addresses=("192.168.0.1",), pod_cidrs=("10.180.0.0/16",), service_cidrs=("10.96.0.0/16",))
-MACHINE = Machine(addresses=frozenset(("192.168.0.1", "192.168.0.9")))
+MACHINE = LocalAddresses(addresses=frozenset(("192.168.0.1", "192.168.0.9")))
 NEAR, FAR = ResolvedEndpoint("10.180.0.5", 80, local=True), ResolvedEndpoint("10.180.1.5", 80)
 POD, NODE, OUT = "10.180.0.7", "192.168.0.1", "203.0.113.9"
 

@@ -12,7 +12,7 @@ from podwire.proxy.servicemap import ResolvedEndpoint
 from podwire.proxy.tracing import Tracing, open_tracing
 from podwire.trace.iptables import Tracer as IptablesTracer
 from podwire.trace.nft import Tracer as NftTracer
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 from podwire.trace.packet import Packet as Traced
 from podwire.why.answer import Hop
 from podwire.why.objects import belongs
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[3] / "cases/services"
 CASES = [*read_cases(FOLDER / "policies.yaml"), *read_cases(FOLDER / "scenarios.yaml")]
 POD_OF = {address: pod for pod, pair in ADDRESSES.items() for address in pair}
 PODS = {"one", "two", "far"}
-MACHINE = Machine(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
+MACHINE = LocalAddresses(addresses=frozenset((*NODE.addresses, "192.168.99.3")))
 
 
 def backed(case: Case) -> list[ServiceWithSlices]:

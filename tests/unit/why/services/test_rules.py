@@ -20,7 +20,7 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.state.kinds import PATHS
 from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
-from podwire.trace.packet import Machine, Outcome, Packet, Step
+from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
 from podwire.why.services.rules import ask_mode, read_rules
@@ -85,11 +85,11 @@ class RefusalTracer:
         self._values = values
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        steps = [Step("prerouting", "refusals", "all", line) for value in self._values for line in value.lines()]
+        steps = [TraceStep("prerouting", "refusals", "all", line) for value in self._values for line in value.lines()]
         dropped = Refusal(packet.destination) in self._values
         yield Outcome(verdict="drop" if dropped else "accept", packet=packet, steps=tuple(steps))
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         return step.rule
 
 
@@ -98,10 +98,10 @@ class RefusalTracing:
 
     OWNER_MARKS: Mapping[str, Any] = {"refusals": "the test's"}
 
-    def planned(self, _services: ServiceMap, _facts: NodeFacts, _machine: Machine) -> RefusalTracer:
+    def planned(self, _services: ServiceMap, _facts: NodeFacts, _machine: LocalAddresses) -> RefusalTracer:
         return RefusalTracer(())
 
-    def held(self, values: Sequence[StateValue], _netns_path: NetnsPath, _machine: Machine) -> RefusalTracer:
+    def held(self, values: Sequence[StateValue], _netns_path: NetnsPath, _machine: LocalAddresses) -> RefusalTracer:
         return RefusalTracer(values)
 
 

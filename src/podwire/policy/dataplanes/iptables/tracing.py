@@ -27,7 +27,7 @@ from podwire.state.kinds import SetMark
 from podwire.state.value import StateValue
 from podwire.trace import iptables
 from podwire.trace.ipset import Elements
-from podwire.trace.packet import Machine, Outcome, Packet, Step
+from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 
 OWNER_MARKS: Mapping[str, Any] = {
     "iptables": POLICY,
@@ -41,7 +41,7 @@ Counts = Mapping[tuple[str, str], Count]
 class Tracer:
     """Rules and sets of both families."""
 
-    def __init__(self, values: Iterable[StateValue], machine: Machine, counts: Counts | None = None) -> None:
+    def __init__(self, values: Iterable[StateValue], machine: LocalAddresses, counts: Counts | None = None) -> None:
         rulesets: list[Ruleset] = []
         sets: dict[str, Elements] = {}
         for value in values:
@@ -59,19 +59,19 @@ class Tracer:
         for outcome in self._tracer.outcomes(packet):
             yield replace(outcome, steps=tuple(self._counted(step, packet.family) for step in outcome.steps))
 
-    def _counted(self, step: Step, family: str) -> Step:
+    def _counted(self, step: TraceStep, family: str) -> TraceStep:
         """A step with the counter of its rule, in the format of iptables-save -c."""
         count = self._counts.get((family, step.chain))
         if count is None or "-j NFLOG" in step.rule:
             return step
         return replace(step, rule=f"[{count.packets}:{count.bytes}] {step.rule}")
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         """The comment of the step's rule: the policies of a profile, or the rule of a policy."""
         return self._tracer.about(step)
 
 
-def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
+def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: LocalAddresses) -> Tracer:
     """A tracer over the rules and sets that the data plane would program."""
     values: list[Ruleset | IpSet] = []
     for family in FAMILIES:
@@ -81,7 +81,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
     return Tracer(values, machine)
 
 
-def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: LocalAddresses) -> Tracer | None:
     """A tracer over the rules and sets that the kernel holds, with its counters; None when it holds no rules.
 
     Raises: KernelError.

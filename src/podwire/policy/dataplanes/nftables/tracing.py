@@ -17,12 +17,12 @@ from podwire.policy.dataplanes.nftables.layout import TABLE
 from podwire.state.nft import Table
 from podwire.state.value import StateValue
 from podwire.trace.nft import Tracer
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 
 OWNER_MARKS: Mapping[str, Any] = {"nftables": tuple((family, TABLE) for family in FAMILIES)}
 
 
-def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: Machine) -> Tracer:
+def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: LocalAddresses) -> Tracer:
     """A tracer over the tables that the data plane would program."""
     tables = []
     for family in FAMILIES:
@@ -32,7 +32,7 @@ def planned(compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, 
     return Tracer(tables, machine)
 
 
-def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: Machine) -> Tracer | None:
+def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: LocalAddresses) -> Tracer | None:
     """A tracer over the tables that the kernel holds; None when it holds none."""
     tables = [value for value in values if isinstance(value, Table)]
     return Tracer(tables, machine) if tables else None

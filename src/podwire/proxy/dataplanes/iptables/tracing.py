@@ -17,12 +17,12 @@ from podwire.state.chain_marks import PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
 from podwire.state.value import StateValue
 from podwire.trace.iptables import Tracer
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 
 OWNER_MARKS: Mapping[str, Any] = {"iptables": PROXY_IPTABLES}
 
 
-def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
     """The state that would be programmed."""
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
@@ -32,7 +32,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(rulesets, machine)
 
 
-def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer:
+def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: LocalAddresses) -> Tracer:
     """The state that the kernel holds.
 
     Raises: KernelError.

@@ -19,7 +19,7 @@ from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
 from podwire.trace.ipset import Elements
 from podwire.trace.iptables import Tracer
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 
 OWNER_MARKS: Mapping[str, Any] = {
     "network": PATHS,
@@ -29,7 +29,7 @@ OWNER_MARKS: Mapping[str, Any] = {
 }
 
 
-def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
     """The state that would be programmed."""
     own = tuple(sorted(machine.addresses))
     node_ports = within(own, facts.node_port_ranges) if facts.node_port_ranges else facts.addresses
@@ -41,21 +41,21 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
         rulesets += contents.rulesets()
         made.append(contents)
     bound = (address for contents in made for address in contents.addresses)
-    tracer = Tracer(rulesets, Machine(addresses=machine.addresses | frozenset(bound)))
+    tracer = Tracer(rulesets, LocalAddresses(addresses=machine.addresses | frozenset(bound)))
     tracer.sets = {each.name: Elements(each.kind, each.elements) for contents in made for each in contents.sets()}
     for contents in made:
         tracer.servers |= {(k.protocol, k.address, k.port): server for k, server in contents.servers.items()}
     return tracer
 
 
-def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: Machine) -> Tracer:
+def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: LocalAddresses) -> Tracer:
     """The state that the kernel holds."""
     states = [value for value in values if isinstance(value, NetworkState)]
     sets = [value for value in values if isinstance(value, IpSet)]
     servers = [value for value in values if isinstance(value, VirtualServer)]
     bound = (address.cidr for state in states for address in state.addresses if address.link == DEVICE)
     addresses = machine.addresses | frozenset(cidr.partition("/")[0] for cidr in bound)
-    tracer = Tracer([value for value in values if isinstance(value, Ruleset)], Machine(addresses=addresses))
+    tracer = Tracer([value for value in values if isinstance(value, Ruleset)], LocalAddresses(addresses=addresses))
     tracer.sets = {each.name: Elements(each.kind, each.elements) for each in sets}
     tracer.servers = {(server.key.protocol, server.key.address, server.key.port): server for server in servers}
     return tracer

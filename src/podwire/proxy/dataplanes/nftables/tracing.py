@@ -14,12 +14,12 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.state.value import StateValue
 from podwire.trace.nft import Tracer
-from podwire.trace.packet import Machine
+from podwire.trace.packet import LocalAddresses
 
 OWNER_MARKS: Mapping[str, Any] = {"nftables": tuple((family, TABLE) for family in FAMILIES)}
 
 
-def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
     """The state that would be programmed."""
     tables = []
     for family in FAMILIES:
@@ -29,6 +29,6 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(tables, machine)
 
 
-def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: Machine) -> Tracer:
+def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: LocalAddresses) -> Tracer:
     """The state that the kernel holds."""
     return Tracer([value for value in values if isinstance(value, Table)], machine)

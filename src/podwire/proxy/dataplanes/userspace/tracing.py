@@ -20,7 +20,7 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.state.value import StateValue
 from podwire.trace import nft
-from podwire.trace.packet import RELAY, Machine, Outcome, Packet, Step
+from podwire.trace.packet import RELAY, LocalAddresses, Outcome, Packet, TraceStep
 
 OWNER_MARKS: Mapping[str, Any] = {"nftables": tuple((family, TABLE) for family in FAMILIES)}
 
@@ -32,7 +32,7 @@ class Tracer:
     """The rules, and the relay behind them."""
 
     def __init__(
-        self, tables: Iterable[Table], machine: Machine, relay: Mapping[str, int], made: Iterable[RelayPool]
+        self, tables: Iterable[Table], machine: LocalAddresses, relay: Mapping[str, int], made: Iterable[RelayPool]
     ) -> None:
         self._rules = nft.Tracer(tables, machine)
         self._pools = {(pool.protocol, pool.address, relay[pool.key]): pool for pool in made if pool.key in relay}
@@ -64,7 +64,7 @@ class Tracer:
                 affinity = () if previous is None else (f"{pool.key} {{ {packet.source} : {text(previous)} }}",)
                 yield _relayed(outcome, pool, target, 1 / len(targets), affinity)
 
-    def about(self, step: Step) -> str:
+    def about(self, step: TraceStep) -> str:
         """The comment of the step's chain; the relay's own step has none."""
         return self._rules.about(step)
 
@@ -84,7 +84,7 @@ def _relayed(
     outcome: Outcome, pool: RelayPool, target: Target, probability: float, remembered: tuple[str, ...] = ()
 ) -> Outcome:
     address, port = target
-    step = Step(RELAY, "podwire relay", pool.key, f"connect to {text(target)}")
+    step = TraceStep(RELAY, "podwire relay", pool.key, f"connect to {text(target)}")
     return msgspec.structs.replace(
         outcome,
         packet=msgspec.structs.replace(outcome.packet, destination=address, destination_port=port),
@@ -96,7 +96,7 @@ def _relayed(
     )
 
 
-def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
+def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
     """A tracer for the state that the data plane would program."""
     layouts = {family: UserspaceLayout(family, facts) for family in FAMILIES}
     made = tuple(
@@ -114,7 +114,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: Machine) -> Tracer:
     return Tracer(tables, machine, relay, made)
 
 
-def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: Machine) -> Tracer:
+def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: LocalAddresses) -> Tracer:
     """The rules that the kernel holds, and the relay's ports and endpoints as its process reports them.
 
     Raises: KernelError.
