@@ -14,7 +14,7 @@ from tests.unit.why.services.test_hop import CASES, MACHINE, backed, check, trac
 from podwire.dataplane.tracing import trace_held
 from podwire.kernel import netns, xt_recent
 from podwire.proxy.modes import open_dataplane
-from podwire.why.answer import Step
+from podwire.why.answer import MatchedRule
 from podwire.why.services.hop import ServiceRules, explain_hop
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -113,9 +113,9 @@ def test_rules_are_told_as_iptables_save_prints_them(place: Path) -> None:
         assert f"-A {step.where.rpartition(' ')[2]} {step.rule}" in listed
 
 
-def told(place: Path, mode: str, *command: str) -> tuple[set[str], list[Step]]:
+def told(place: Path, mode: str, *command: str) -> tuple[set[str], list[MatchedRule]]:
     """The listing of a program, and the steps of packets through the same rules."""
-    steps: list[Step] = []
+    steps: list[MatchedRule] = []
     case = next(case for case in CASES if case.name == "externalTrafficPolicy Local")
     plane = open_dataplane(mode, NODE, place)
     try:

@@ -26,7 +26,7 @@ from podwire.proxy.registry import TRACERS
 from podwire.why import answer_text
 from podwire.why.answer import Answer
 from podwire.why.api_objects import ApiObjects
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.explain import explain
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
@@ -190,7 +190,7 @@ async def _by_api(
                 "--config FILE (the agent's configuration), or use --planned",
             )
         access = await nodes(client, await cluster_settings(client))
-        cluster = Cluster(
+        cluster = ClusterAccess(
             objects=ApiObjects(client),
             nodes=NodeKernels(access, client.clock, planned=request.planned, mode=request.mode),
             lines=written.line,

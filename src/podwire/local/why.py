@@ -11,7 +11,7 @@ from podwire.errors import ClusterError
 from podwire.local.offline.cluster import DescribedCluster
 from podwire.local.topology import Topology
 from podwire.runtime.clock import SystemClock
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
 from podwire.why.question import TypedQuestion
@@ -39,13 +39,13 @@ def local_nodes(topology: Topology, settings: Mapping[str, str]) -> Callable[[st
     return access
 
 
-def described_cluster(described: DescribedCluster, *, mode: str = "") -> Cluster:
+def described_cluster(described: DescribedCluster, *, mode: str = "") -> ClusterAccess:
     """The cluster that files describe; ``mode`` is the data plane of Services, empty for that of a new cluster."""
 
     def access(name: str) -> NodeAccess:
         return node_access(described.config(name), {}, readable=False)
 
-    return Cluster(
+    return ClusterAccess(
         objects=described.objects,
         nodes=NodeKernels(access, SystemClock(), planned=True, mode=mode),
         lines=described.line,

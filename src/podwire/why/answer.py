@@ -40,7 +40,7 @@ class ConnectionEnd(AnswerStruct, frozen=True, kw_only=True):
         return f"{who} ({end}){where}" if end else f"{who}{where}"
 
 
-class Step(AnswerStruct, frozen=True, kw_only=True):
+class MatchedRule(AnswerStruct, frozen=True, kw_only=True):
     """One rule that the packet matched."""
 
     layer: Literal["routing", "service", "policy"]
@@ -138,7 +138,7 @@ class Hop(AnswerStruct, frozen=True, kw_only=True):
     endpoints: tuple[EndpointChoice, ...] = ()
     snat: SourceTranslation | None = None
     affinity: AffinityState | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MatchedRule, ...] = ()
     drift: tuple[Drift, ...] = ()
     flows: tuple[str, ...] = ()
     """Connections of this client to this target that the kernel tracks; they keep their endpoint."""
@@ -236,7 +236,7 @@ class NodeEnforcement(AnswerStruct, frozen=True, kw_only=True):
     outcome: Literal["allowed", "dropped"]
     drifted: bool = False
     """Whether the rules in force differ from the planned rules and lead to another outcome."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MatchedRule, ...] = ()
     drift: tuple[Drift, ...] = ()
 
 
@@ -257,13 +257,13 @@ class PolicyVerdict(AnswerStruct, frozen=True, kw_only=True):
     """The nodes on the way, in the order of the packet."""
 
 
-class Finding(AnswerStruct, frozen=True, kw_only=True):
+class ExplainerFinding(AnswerStruct, frozen=True, kw_only=True):
     """The result of an explainer that has no field of its own in the answer."""
 
     part: str
     """The part's name in the registry of explainers: ``routing``."""
     message: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[MatchedRule, ...] = ()
     """The rules that decided it, in the order in which the packet met them."""
 
 
@@ -277,7 +277,7 @@ class Answer(AnswerStruct, frozen=True, kw_only=True):
     hops: tuple[Hop, ...]
     policies: tuple[PolicyVerdict, ...] = ()
     """One for each end that the connection may reach; empty: no end is reached."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ExplainerFinding, ...] = ()
     """The results of further explainers."""
     notes: tuple[str, ...] = ()
     """What a reader should know about how the answer was made."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from podwire.why import policy_text
-from podwire.why.answer import Answer, EndpointChoice, Hop, ServiceMatch, Step
+from podwire.why.answer import Answer, EndpointChoice, Hop, MatchedRule, ServiceMatch
 
 _LABEL = 10
 _WORDS = {
@@ -122,7 +122,7 @@ def _rules(answer: Answer) -> Iterator[str]:
             yield from _steps(finding.steps)
 
 
-def _steps(some: Iterable[Step]) -> Iterator[str]:
+def _steps(some: Iterable[MatchedRule]) -> Iterator[str]:
     place = ""
     for step in some:
         if step.where != place:

@@ -14,7 +14,7 @@ def _same(_world: World) -> Iterable[str]:
     return ()
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The API objects and the nodes of one cluster, and where its objects were written."""
 
     objects: Objects

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from podwire.cluster.world import World
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, EvaluationOptions
 from podwire.why.answer import Answer, PolicyVerdict
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line
 from podwire.why.question import Question, TypedQuestion, resolve_question
 from podwire.why.registry import EXPLAINERS
 
 
-async def explain(asked: TypedQuestion, cluster: Cluster) -> Answer:
+async def explain(asked: TypedQuestion, cluster: ClusterAccess) -> Answer:
     """The answer to a question; where the rules of a node are not as planned, only when that lasts.
 
     Raises: ConfigError for words that name nothing or too much; KernelError, ClusterError when a node that decides
@@ -29,7 +29,7 @@ async def explain(asked: TypedQuestion, cluster: Cluster) -> Answer:
     return answer
 
 
-async def _explained(question: Question, cluster: Cluster) -> Answer:
+async def _explained(question: Question, cluster: ClusterAccess) -> Answer:
     answer = Answer(
         source=question.source,
         target=question.target,

@@ -44,7 +44,7 @@ class TypedQuestion(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = "cluster.local"
 
 
-class Client(msgspec.Struct, frozen=True):
+class ConnectionSource(msgspec.Struct, frozen=True):
     """The source of a connection; ``node`` is None for a source outside the cluster."""
 
     place: ConnectionEnd
@@ -93,10 +93,10 @@ class _Resolver:
         self.nodes = {node.metadata.name: node for node in nodes}
         self.notes: list[str] = []
 
-    async def client(self, ref: Ref) -> Client:
+    async def client(self, ref: Ref) -> ConnectionSource:
         """The source that an argument names."""
         if ref.kind == "external":
-            return Client(ConnectionEnd(kind="External"), self.asked.outside)
+            return ConnectionSource(ConnectionEnd(kind="External"), self.asked.outside)
         if ref.kind == "node":
             return _of_node(self.node(ref.name, "FROM"))
         if ref.kind == "address":
@@ -105,22 +105,22 @@ class _Resolver:
             return _of_node(self.nodes[ref.name])
         return self._of_pod(await self.pod(ref, "FROM"))
 
-    def _of_pod(self, pod: Pod) -> Client:
+    def _of_pod(self, pod: Pod) -> ConnectionSource:
         node = self.nodes.get(pod.spec.node_name)
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if node is None or not pod.addresses:
             raise ClusterError(f"pod {key} has no {'address' if node else 'node'} yet")
         place = ConnectionEnd(kind="Pod", name=key, node=pod.spec.node_name)
         addresses = node.internal_ips if pod.spec.host_network else pod.addresses
-        return Client(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
+        return ConnectionSource(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
 
-    async def _of_address(self, address: str) -> Client:
+    async def _of_address(self, address: str) -> ConnectionSource:
         party = party_at(address, await self.objects.pods_at(address), self.nodes.values())
         if party.pod is not None:
             return msgspec.structs.replace(self._of_pod(party.pod), addresses=(address,))
         if party.node:
             return msgspec.structs.replace(_of_node(self.nodes[party.node]), addresses=(address,))
-        return Client(ConnectionEnd(kind="External"), (address,))
+        return ConnectionSource(ConnectionEnd(kind="External"), (address,))
 
     def node(self, name: str, argument: str) -> Node:
         """A node by its name."""
@@ -156,7 +156,7 @@ class _Resolver:
         there = f"there is {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
         return f"in namespace {namespace} {there}"
 
-    async def towards(self, client: Client, ref: Ref) -> Question:
+    async def towards(self, client: ConnectionSource, ref: Ref) -> Question:
         """The whole question."""
         port, protocol = syntax.parse_port(self.asked.port) if self.asked.port else ("", "")
         if ref.port:
@@ -185,13 +185,13 @@ class _Resolver:
             )
         return await self._to_address(client, ConnectionEnd(kind="Address"), (ref.name,), (port, protocol))
 
-    def _outside_server(self, client: Client) -> tuple[str, ...]:
+    def _outside_server(self, client: ConnectionSource) -> tuple[str, ...]:
         """The addresses of a server outside the cluster."""
         if client.place.kind == "External":
             raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
         return self.asked.outside
 
-    async def _service(self, client: Client, ref: Ref) -> Service:
+    async def _service(self, client: ConnectionSource, ref: Ref) -> Service:
         namespace, name = ref.namespace or client.namespace, ref.name
         if ref.kind == "name":
             parts = syntax.dns_parts(ref.name, client.namespace, self.asked.domain)
@@ -205,7 +205,7 @@ class _Resolver:
             raise ConfigError("TO", "", f"{ref.word!r}: there is no Service {name} in namespace {namespace}{outside}")
         return found
 
-    async def _to_service(self, client: Client, service: Service, port: str, protocol: str) -> Question:
+    async def _to_service(self, client: ConnectionSource, service: Service, port: str, protocol: str) -> Question:
         place = ConnectionEnd(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
         if service.spec.type == "ExternalName":
             return self._by_name(client, client.addresses[0], place, service, ("0", protocol))
@@ -225,7 +225,7 @@ class _Resolver:
         return msgspec.structs.replace(question, service=service)
 
     async def _headless(
-        self, client: Client, place: ConnectionEnd, service: Service, port: tuple[str, str]
+        self, client: ConnectionSource, place: ConnectionEnd, service: Service, port: tuple[str, str]
     ) -> Question:
         """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
         pieces = await self.objects.slices(service)
@@ -234,7 +234,7 @@ class _Resolver:
         return self._by_name(client, source, place, service, port)
 
     def _by_name(
-        self, client: Client, source: str, place: ConnectionEnd, service: Service, port: tuple[str, str]
+        self, client: ConnectionSource, source: str, place: ConnectionEnd, service: Service, port: tuple[str, str]
     ) -> Question:
         """A question about a Service that has no address of its own."""
         return Question(
@@ -249,7 +249,7 @@ class _Resolver:
 
     async def _to_address(
         self,
-        client: Client,
+        client: ConnectionSource,
         place: ConnectionEnd,
         addresses: Sequence[str],
         port: tuple[str, str],
@@ -310,8 +310,8 @@ class _Resolver:
         return ready[0]
 
 
-def _of_node(node: Node) -> Client:
-    return Client(ConnectionEnd(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
+def _of_node(node: Node) -> ConnectionSource:
+    return ConnectionSource(ConnectionEnd(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
 
 
 def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:

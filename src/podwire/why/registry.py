@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 from podwire.runtime.registry import Registry
 from podwire.why.answer import Answer
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.question import Question
 
-Explainer = Callable[[Question, Answer, Cluster], Awaitable[Answer]]
+Explainer = Callable[[Question, Answer, ClusterAccess], Awaitable[Answer]]
 
 EXPLAINERS: Registry[Explainer] = Registry(
     "part that can be explained",

@@ -13,6 +13,7 @@ from podwire.why.answer import (
     Drift,
     EndpointChoice,
     Hop,
+    MatchedRule,
     NearestRule,
     NodeEnforcement,
     PolicyReference,
@@ -21,7 +22,6 @@ from podwire.why.answer import (
     RuleTerm,
     ServiceMatch,
     SourceTranslation,
-    Step,
 )
 
 ENDPOINTS = (
@@ -68,10 +68,10 @@ HOP = Hop(
     snat=SourceTranslation(masqueraded=False, reason="PodToClusterIP", message="a pod keeps its address"),
     affinity=AffinityState(timeout_seconds=60, entries=("map affinity { 10.244.1.2 : 1 }",)),
     steps=(
-        Step(
+        MatchedRule(
             layer="service", where="prerouting: ip t dispatch", rule="vmap @services", elements=("map services { x }",)
         ),
-        Step(layer="service", where="prerouting: ip t dispatch", rule="accept"),
+        MatchedRule(layer="service", where="prerouting: ip t dispatch", rule="accept"),
     ),
     drift=(Drift(where="ip t", sign="+", text="map services { y }"),),
     flows=("from port 4 to 10.244.0.3 port 3000",),
@@ -166,7 +166,7 @@ _KINDS = (
     EndpointChoice,
     SourceTranslation,
     AffinityState,
-    Step,
+    MatchedRule,
     Drift,
     PolicyVerdict,
     DirectionVerdict,

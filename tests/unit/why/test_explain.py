@@ -12,8 +12,8 @@ from podwire.model.node import Node
 from podwire.proxy.servicemap import ServiceMap
 from podwire.trace.nft import Tracer
 from podwire.why import answer_text
-from podwire.why.answer import Answer, Finding, Step
-from podwire.why.cluster import Cluster
+from podwire.why.answer import Answer, ExplainerFinding, MatchedRule
+from podwire.why.cluster import ClusterAccess
 from podwire.why.explain import explain
 from podwire.why.kernels import NodeKernels
 from podwire.why.question import Question, TypedQuestion
@@ -23,17 +23,17 @@ from podwire.why.services.hop import ServiceRules
 ASKED = TypedQuestion(source="client", target="svc/shop/web")
 
 
-async def explain_routing(question: Question, answer: Answer, cluster: Cluster) -> Answer:
+async def explain_routing(question: Question, answer: Answer, cluster: ClusterAccess) -> Answer:
     """A part that is explained by one function and one line of the registry."""
     device = cluster.nodes.device(question.node, answer.target.address)
-    step = Step(layer="routing", where="main", rule=f"{answer.target.address} dev {device}")
-    finding = Finding(part="routing", message=f"leaves {answer.hops[0].node} by {device}", steps=(step,))
+    step = MatchedRule(layer="routing", where="main", rule=f"{answer.target.address} dev {device}")
+    finding = ExplainerFinding(part="routing", message=f"leaves {answer.hops[0].node} by {device}", steps=(step,))
     return msgspec.structs.replace(answer, findings=(*answer.findings, finding))
 
 
 def test_explainer_is_a_function_and_a_registry_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXPLAINERS, "routing", "tests.unit.why.test_explain:explain_routing")
-    answer = asyncio.run(explain(ASKED, Cluster(objects=OBJECTS, nodes=Planned())))
+    answer = asyncio.run(explain(ASKED, ClusterAccess(objects=OBJECTS, nodes=Planned())))
     assert answer.outcome == "forwarded"
     assert json.loads(msgspec.json.encode(answer))["findings"] == [
         {
@@ -48,7 +48,7 @@ def test_explainer_is_a_function_and_a_registry_line(monkeypatch: pytest.MonkeyP
 
 
 def test_notes_of_the_cluster_come_last() -> None:
-    answer = asyncio.run(explain(ASKED, Cluster(objects=OBJECTS, nodes=Planned(), notes=("from files",))))
+    answer = asyncio.run(explain(ASKED, ClusterAccess(objects=OBJECTS, nodes=Planned(), notes=("from files",))))
     assert answer.notes == ("read node-1", "read node-2", "from files")
 
 
@@ -69,5 +69,5 @@ class Behind(NodeKernels):
 
 @pytest.mark.parametrize(("late", "drifted"), [(0, False), (1, False), (2, True)])
 def test_rules_that_differ_are_read_a_second_time(late: int, *, drifted: bool) -> None:
-    answer = asyncio.run(explain(ASKED, Cluster(objects=OBJECTS, nodes=Behind(late))))
+    answer = asyncio.run(explain(ASKED, ClusterAccess(objects=OBJECTS, nodes=Behind(late))))
     assert answer.drifted == drifted

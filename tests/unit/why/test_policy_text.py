@@ -9,13 +9,13 @@ from podwire.why.answer import (
     DirectionVerdict,
     Drift,
     Hop,
+    MatchedRule,
     NearestRule,
     NodeEnforcement,
     PolicyReference,
     PolicyVerdict,
     RuleMatch,
     RuleTerm,
-    Step,
 )
 from podwire.why.policy_text import one_audited, one_line
 
@@ -79,7 +79,7 @@ OPEN = DirectionVerdict(
     audited_by=("shop/try",),
     audit=SHUT,
 )
-STEP = Step(
+STEP = MatchedRule(
     layer="policy",
     where="forward: ip podwire-policy rule-1",
     rule="counter packets 3 bytes 180 drop",

@@ -17,7 +17,7 @@ from podwire.state.nft_text import parse_table
 from podwire.trace.nft import Tracer
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.explain import explain
 from podwire.why.kernels import NodeKernels
 from podwire.why.nodes import NodeAccess
@@ -307,7 +307,7 @@ def access(name: str) -> NodeAccess:
 
 
 def explained(asked: TypedQuestion, objects: Collection, *, hides: bool = False) -> Answer:
-    cluster = Cluster(objects=objects, nodes=Planned(hides=hides))
+    cluster = ClusterAccess(objects=objects, nodes=Planned(hides=hides))
     return asyncio.run(explain(asked, cluster))
 
 

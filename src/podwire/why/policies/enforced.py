@@ -13,7 +13,7 @@ import msgspec
 
 from podwire.cluster.world import Party
 from podwire.trace.packet import Outcome, Packet, Tracer
-from podwire.why.answer import Drift, NodeEnforcement, Step
+from podwire.why.answer import Drift, MatchedRule, NodeEnforcement
 
 _COUNTED = re.compile(r"counter packets \d+ bytes \d+")
 
@@ -62,12 +62,14 @@ def _word(*, passes: bool) -> Literal["allowed", "dropped"]:
     return "allowed" if passes else "dropped"
 
 
-def _steps(tracer: Tracer | None, outcome: Outcome | None) -> Iterable[Step]:
+def _steps(tracer: Tracer | None, outcome: Outcome | None) -> Iterable[MatchedRule]:
     if tracer is None or outcome is None:
         return
     for step in outcome.steps:
         where = f"{step.hook}: {step.table} {step.chain}"
-        yield Step(layer="policy", where=where, rule=step.rule, elements=step.elements, object=tracer.about(step))
+        yield MatchedRule(
+            layer="policy", where=where, rule=step.rule, elements=step.elements, object=tracer.about(step)
+        )
 
 
 def _drift(planned: Outcome | None, held: Outcome | None) -> Iterable[Drift]:

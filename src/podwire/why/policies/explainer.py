@@ -15,7 +15,7 @@ from podwire.model.meta import key_of
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, EvaluationOptions, in_block
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, PolicyVerdict
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.nodes import Nodes
 from podwire.why.policies.connections import ObservedConnection, ends_of, observed_connections
 from podwire.why.policies.enforced import PolicyRules, enforced
@@ -26,7 +26,7 @@ _BARE = {"ICMP": ("icmp", "ipv6-icmp")}
 """What the protocols of both families are called where they differ."""
 
 
-async def explain_policies(_question: Question, answer: Answer, cluster: Cluster) -> Answer:
+async def explain_policies(_question: Question, answer: Answer, cluster: ClusterAccess) -> Answer:
     """The answer with what policies make of each end that Services leave.
 
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.

@@ -27,10 +27,10 @@ from podwire.trace.packet import LocalAddresses, Packet
 from podwire.why.answer import Outcome, Reason
 from podwire.why.services.matching import Matched, in_ranges, is_cluster_ip
 
-Client = Literal["pod", "node", "external"]
+ClientKind = Literal["pod", "node", "external"]
 
 
-class Decision(msgspec.Struct, frozen=True):
+class ServiceDecision(msgspec.Struct, frozen=True):
     """What must happen to a connection, and why."""
 
     outcome: Outcome
@@ -44,7 +44,7 @@ class Decision(msgspec.Struct, frozen=True):
     """Why ``masquerade`` is as it is."""
 
 
-def client_of(packet: Packet, facts: NodeFacts, machine: LocalAddresses) -> Client:
+def client_of(packet: Packet, facts: NodeFacts, machine: LocalAddresses) -> ClientKind:
     """The kind of client that sends a packet, as far as the proxy can tell."""
     if machine.owns(packet.source) and not packet.input:
         return "node"
@@ -57,7 +57,7 @@ def client_of(packet: Packet, facts: NodeFacts, machine: LocalAddresses) -> Clie
 
 def decide(
     front: Matched | None, packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap
-) -> Decision:
+) -> ServiceDecision:
     """What must happen on a node to a packet for a frontend (None: the packet is for no frontend)."""
     if front is None:
         return _no_frontend(packet, facts, machine, services)
@@ -68,8 +68,8 @@ def decide(
     return _to_cluster_ip(front, client, facts) if front.internal else _from_outside(front, client, facts)
 
 
-def _end(outcome: Outcome, reason: str, message: str) -> Decision:
-    return Decision(outcome, Reason(reason=reason, message=message))
+def _end(outcome: Outcome, reason: str, message: str) -> ServiceDecision:
+    return ServiceDecision(outcome, Reason(reason=reason, message=message))
 
 
 def _allowed(port: ResolvedPort, packet: Packet, facts: NodeFacts) -> bool:
@@ -80,7 +80,7 @@ def _allowed(port: ResolvedPort, packet: Packet, facts: NodeFacts) -> bool:
     return packet.source in port.load_balancer_ips and any(in_ranges(a, port.source_ranges) for a in own)
 
 
-def _no_frontend(packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap) -> Decision:
+def _no_frontend(packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap) -> ServiceDecision:
     address, what = packet.destination, f"port {packet.destination_port}/{packet.protocol.upper()}"
     if not packet.destination_port:
         what = "ICMP"
@@ -97,7 +97,7 @@ def _no_frontend(packet: Packet, facts: NodeFacts, machine: LocalAddresses, serv
     return _end("untouched", "NoService", f"no Service has {address} {what}")
 
 
-def _endless(front: Matched) -> Decision:
+def _endless(front: Matched) -> ServiceDecision:
     """A frontend that no endpoint may serve."""
     if front.port.has_endpoints:
         field = "internalTrafficPolicy" if front.internal else "externalTrafficPolicy"
@@ -107,11 +107,11 @@ def _endless(front: Matched) -> Decision:
 
 def _forward(
     front: Matched, endpoints: tuple[ResolvedEndpoint, ...], snat: tuple[bool, str, str], *, local: bool
-) -> Decision:
+) -> ServiceDecision:
     count = "the only usable endpoint" if len(endpoints) == 1 else f"one of {len(endpoints)} usable endpoints"
     scope = " on this node" if local else ""
     masquerade, word, message = snat
-    return Decision(
+    return ServiceDecision(
         outcome="forwarded",
         reason=Reason(reason="Endpoints", message=f"to {count}{scope}"),
         endpoints=endpoints,
@@ -121,7 +121,7 @@ def _forward(
     )
 
 
-def _to_cluster_ip(front: Matched, client: Client, facts: NodeFacts) -> Decision:
+def _to_cluster_ip(front: Matched, client: ClientKind, facts: NodeFacts) -> ServiceDecision:
     endpoints = front.port.internal_endpoints
     if not endpoints:
         return _endless(front)
@@ -146,7 +146,7 @@ def _to_cluster_ip(front: Matched, client: Client, facts: NodeFacts) -> Decision
     return _forward(front, endpoints, snat, local=front.port.internal_local)
 
 
-def _from_outside(front: Matched, client: Client, facts: NodeFacts) -> Decision:
+def _from_outside(front: Matched, client: ClientKind, facts: NodeFacts) -> ServiceDecision:
     port = front.port
     if not port.external_local:
         message = "externalTrafficPolicy is Cluster: answers come back through this node"

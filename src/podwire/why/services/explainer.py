@@ -13,7 +13,7 @@ from podwire.model.service import Service
 from podwire.proxy.resolve import handled, resolve
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer, Hop
-from podwire.why.cluster import Cluster
+from podwire.why.cluster import ClusterAccess
 from podwire.why.nodes import Nodes
 from podwire.why.objects import Objects
 from podwire.why.question import Question
@@ -24,7 +24,7 @@ from podwire.why.syntax import PING
 _PING6 = "ipv6-icmp"
 
 
-async def explain_services(question: Question, answer: Answer, cluster: Cluster) -> Answer:
+async def explain_services(question: Question, answer: Answer, cluster: ClusterAccess) -> Answer:
     """The answer with what each node makes of the connection by its rules for Services.
 
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
@@ -61,7 +61,7 @@ async def explain_services(question: Question, answer: Answer, cluster: Cluster)
     )
 
 
-async def _by_name(question: Question, cluster: Cluster) -> Hop:
+async def _by_name(question: Question, cluster: ClusterAccess) -> Hop:
     """What becomes of a connection to a Service without an address, which only DNS knows."""
     service = question.service
     assert service is not None, "an address is missing only where a Service was named"

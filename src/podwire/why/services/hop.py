@@ -16,9 +16,18 @@ from podwire.model.service import EndpointSlice, Service, ServicePort
 from podwire.proxy.resolve import Candidate, ExplainedEndpoint, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedPort
 from podwire.trace.packet import RELAY, LocalAddresses, Outcome, Packet, Tracer
-from podwire.why.answer import AffinityState, Drift, EndpointChoice, Hop, Reason, ServiceMatch, SourceTranslation, Step
+from podwire.why.answer import (
+    AffinityState,
+    Drift,
+    EndpointChoice,
+    Hop,
+    MatchedRule,
+    Reason,
+    ServiceMatch,
+    SourceTranslation,
+)
 from podwire.why.answer import Outcome as Word
-from podwire.why.services.decision import Decision, decide
+from podwire.why.services.decision import ServiceDecision, decide
 from podwire.why.services.endpoints import explain_endpoints
 from podwire.why.services.matching import Matched, find
 
@@ -245,7 +254,7 @@ class _Explainer:
         entries = dict.fromkeys(entry for outcome in self.outcomes for entry in outcome.remembered)
         return AffinityState(timeout_seconds=self.front.port.affinity_s, entries=tuple(entries))
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _steps(self) -> tuple[MatchedRule, ...]:
         """The steps of the most probable outcome."""
         if not self.outcomes:
             return ()
@@ -254,7 +263,9 @@ class _Explainer:
         for step in way.steps:
             subject = self._subject((step.rule, *step.elements))
             where = f"{step.hook}: {step.table} {step.chain}"
-            found.append(Step(layer="service", where=where, rule=step.rule, elements=step.elements, object=subject))
+            found.append(
+                MatchedRule(layer="service", where=where, rule=step.rule, elements=step.elements, object=subject)
+            )
         return tuple(found)
 
     def _subject(self, texts: Iterable[str]) -> str:
@@ -297,7 +308,7 @@ def _stays(address: str, packet: Packet, machine: LocalAddresses) -> bool:
     return bool(packet.input) and machine.owns(address)
 
 
-def _expected(decision: Decision, packet: Packet, machine: LocalAddresses) -> dict[End, float]:
+def _expected(decision: ServiceDecision, packet: Packet, machine: LocalAddresses) -> dict[End, float]:
     """Where connections end by Kubernetes' rules alone."""
     if not decision.endpoints:
         return {(decision.outcome, "", 0, False): 1.0}

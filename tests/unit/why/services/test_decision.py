@@ -9,7 +9,7 @@ import pytest
 
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.trace.packet import LocalAddresses, Packet
-from podwire.why.services.decision import Decision, client_of, decide
+from podwire.why.services.decision import ServiceDecision, client_of, decide
 from podwire.why.services.matching import Kind, Matched, find, is_node_port_address
 
 FACTS = NodeFacts(name="n1", addresses=("192.168.0.1",), pod_cidrs=("10.180.0.0/16",), service_cidrs=("10.96.0.0/16",))
@@ -40,7 +40,7 @@ def packet(source: str, destination: str = "10.96.0.10", number: int = 80) -> Pa
     )
 
 
-def decided(kind: Kind, source: str, facts: NodeFacts = FACTS, **more: Any) -> Decision:
+def decided(kind: Kind, source: str, facts: NodeFacts = FACTS, **more: Any) -> ServiceDecision:
     return decide(Matched(kind, port(**more)), packet(source), facts, MACHINE, {})
 
 
