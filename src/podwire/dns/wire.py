@@ -1,10 +1,11 @@
 """DNS messages on the wire: parse, encode with compression, truncate, EDNS.
 
 How it works: a query is parsed no further than its question and OPT record. An answer is encoded from
-:class:`ResourceRecord` values whose rdata is kept as ``head`` bytes, then names, then ``tail`` bytes, the one layout that
-all types needed here share. Names are compressed where RFC 3597 section 4 allows it (never an SRV target). A
-message that exceeds the limit loses its additional section, then authority, then answers from the end; only a
-cut answer section sets TC (RFC 2181 section 9). Pointers must point backwards, so a parse always ends.
+:class:`ResourceRecord` values, whose rdata is kept as ``head`` bytes, then names, then ``tail`` bytes; all types that
+are needed here have this layout. Names are compressed where RFC 3597 section 4 allows compression (never an SRV
+target). A message that exceeds the limit loses its additional section, then its authority section, then answers from
+the end; only a shortened answer section sets TC (RFC 2181 section 9). Pointers must point backwards, so that a parse
+always ends.
 
 Cost: a query parses in 2 µs; an answer of one record is built in 5 µs; each further record costs 1 µs.
 Sources: RFC 1035 section 4, RFC 2782 (SRV), RFC 3596 (AAAA), RFC 6891 (EDNS).
