@@ -257,11 +257,23 @@ def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
     after = identities(changing)
     assert [after[name] for name in ("one", "two")] == [before[name] for name in ("one", "two")]
     # What is not said stays: the third node as well as the backend.
-    assert "3 nodes and" in done("up", "--name", NAME)
+    assert "3 nodes ready" in done("up", "--name", NAME)
     for left in ("/run/podwire/{}/netns/node-4", "/run/podwire/{}/nodes/node-4", "/var/lib/podwire/{}/nodes/node-4"):
         assert not Path(left.format(NAME)).exists()
     assert "node-4" not in in_node(changing, "node-1", "ip", "-o", "neigh")
     assert run("probe", "--name", NAME).returncode == 0
+
+
+def test_new_nodes_serve_when_up_returns(grown: Cluster) -> None:
+    service = grown.get("service", "both")["spec"]["clusterIP"]
+    for count in (3, 4):
+        said = done("up", "--name", NAME, "--nodes", str(count))
+        row = next(line.split() for line in said.splitlines() if line.startswith(f"node-{count} "))
+        assert row[1] == "Ready" and "-" not in row[5:], row
+        node = f"node-{count}"
+        assert '"pod":"' in in_node(grown, node, "curl", "-sS", "--max-time", "2", f"http://{service}/")
+        cidr = grown.get("node", node)["spec"]["podCIDR"]
+        assert cidr in in_node(grown, "node-1", "ip", "route", "show", cidr)
 
 
 def nodes_of(cluster: Cluster, app: str) -> set[str]:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tests.e2e.traffic import Traffic
 from podwire.local import inventory
 from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
+from podwire.runtime.process import start_ticks
 
 ALL = ("apiserver", "controller", "agent-node-1", "agent-node-2", "kubelet-node-1", "kubelet-node-2")
 NAME = f"faults-{os.getpid()}"
@@ -54,12 +54,15 @@ def pid_of(process: str) -> int:
 
 
 def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    return bool(start_ticks(pid))
 
 
 def kill(process: str) -> int:
     pid = pid_of(process)
-    os.kill(pid, signal.SIGKILL)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        assert process == "supervisor", "a supervisor ends with its keeper"
     return pid
 
 
@@ -166,18 +169,40 @@ def test_killed_container_restarts_while_its_service_goes_on(faulty: Cluster) ->
     faulty.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=90s")
 
 
-def test_next_up_replaces_killed_supervisor_and_adopts_everything(faulty: Cluster) -> None:
-    components = ("apiserver", "controller", "agent-node-1", "kubelet-node-1")
-    before = [pid_of(process) for process in components]
-    supervisor = subprocess.run(
-        ["pgrep", "-f", f"podwire: supervisor {NAME}"], capture_output=True, text=True, check=True
-    ).stdout.split()
+COMPONENTS = ("apiserver", "controller", "agent-node-1", "kubelet-node-1")
+
+
+def test_a_killed_supervisor_is_replaced_and_adopts_everything(faulty: Cluster) -> None:
+    before = [pid_of(process) for process in COMPONENTS]
     with traffic(faulty) as flow:
-        os.kill(int(supervisor[0]), signal.SIGKILL)
-        time.sleep(0.5)
+        killed = kill("supervisor")
+        eventually(lambda: pid_of("supervisor") != killed and alive(pid_of("supervisor")))
+        agent = kill("agent-node-2")
+        assert eventually(lambda: pid_of("agent-node-2") != agent and alive(pid_of("agent-node-2")))
+    assert [pid_of(process) for process in COMPONENTS] == before
+    assert flow.problems == []
+    eventually(lambda: podwire_status().returncode == 0)
+
+
+def podwire_status(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*podwire(), "status", "--name", NAME, *words], capture_output=True, text=True, check=False)
+
+
+def test_next_up_replaces_supervisor_and_keeper_and_adopts_everything(faulty: Cluster) -> None:
+    before = [pid_of(process) for process in COMPONENTS]
+    with traffic(faulty) as flow:
+        for process in ("keeper", "supervisor"):
+            kill(process)
+        eventually(lambda: not alive(pid_of("supervisor")))
+        shown = podwire_status()
+        assert shown.returncode == 1
+        assert "problem: the supervisor has ended" in shown.stdout and f"`podwire up --name {NAME}`" in shown.stdout
+        (problem,) = json.loads(podwire_status("-o", "json").stdout)["problems"]
+        assert problem.startswith("the supervisor has ended")
         assert all(alive(pid) for pid in before)
         up = [*podwire(), "up", "--name", NAME, "--nodes", "2"]
         done = subprocess.run(up, capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert [pid_of(process) for process in components] == before
+    assert [pid_of(process) for process in COMPONENTS] == before
     assert flow.problems == []
+    assert podwire_status().returncode == 0

@@ -134,8 +134,39 @@ def test_two_at_once_do_not_mix(cleaned: None) -> None:
     assert run(*words).returncode == 0
 
 
-def test_another_number_of_segments_needs_a_new_cluster(small: str) -> None:
-    refused(run("up", "--name", small, "--nodes", "1", "--segments", "2"), 1, "has 1 segment(s), not 2")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--segments", "2"), "segments: cannot change while the cluster exists (1 now, not 2)"),
+        (("--state-dir", "/var/tmp"), "--state-dir: cannot change while the cluster exists, whose state is in "),
+    ],
+)
+def test_what_a_cluster_cannot_change_is_refused(small: str, words: tuple[str, ...], said: str) -> None:
+    refused(run("up", "--name", small, *words), 2, said, "podwire down")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["images: [{name: a, command: [b]}]", "logLevel: debug", "apiPort: 1", "podCIDRs: [10.1.0.0/16]"],
+)
+def test_fixed_settings_in_a_file_are_refused(small: str, tmp_path: Path, setting: str) -> None:
+    (tmp_path / "c.yaml").write_text(setting)
+    said = f"{setting.partition(':')[0]}: cannot change while the cluster exists"
+    refused(run("up", "--name", small, "--config", str(tmp_path / "c.yaml")), 2, said, "podwire down")
+
+
+@pytest.mark.parametrize("command", [("status",), ("probe",), ("state", "node-1"), ("exec", "node-1", "true")])
+def test_a_kubeconfig_of_no_local_cluster_is_refused(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    refused(run(*command), 2, "KUBECONFIG: /nowhere/config: cannot be read", "give --name (clusters here: ", small)
+    (tmp_path / "config").write_text(
+        "current-context: prod\ncontexts: [{name: prod, context: {cluster: far}}]\n"
+        "clusters: [{name: far, cluster: {server: 'https://api.example'}}]\n"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    refused(run(*command), 2, f"KUBECONFIG: {tmp_path}/config: context 'prod' leads to https://api.example", "--name")
 
 
 def test_an_image_that_never_gets_ready_is_named(small: str) -> None:

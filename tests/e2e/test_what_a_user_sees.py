@@ -127,7 +127,8 @@ def test_the_commands_of_the_readme(shop: Shop) -> None:
     script = "\n".join(
         [
             "set -euo pipefail",
-            f'podwire() {{ local verb=$1; shift; {" ".join(podwire())} "$verb" --name {NAME} "$@"; }}',
+            f'podwire() {{ local verb=$1 name="--name {NAME}"; shift; [ "$verb" != list ] || name=',
+            f'{" ".join(podwire())} "$verb" $name "$@"; }}',
             *(line for line in commands if line.strip()),
         ]
     )

@@ -18,10 +18,11 @@ from podwire.cli.lazy import LazyGroup
 from podwire.errors import ConfigError, ConfigErrors, PodwireError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "up": ("podwire.cli.cluster:up", "Bring up a local cluster, or change a running one."),
+    "up": ("podwire.cli.up:up", "Bring up a local cluster, or change a running one."),
     "down": ("podwire.cli.cluster:down", "Take a local cluster away, leaving the machine as it was."),
+    "list": ("podwire.cli.cluster:list_clusters", "List the local clusters of this machine."),
     "status": ("podwire.cli.cluster:status", "Show nodes, data planes and processes of a local cluster."),
-    "kubeconfig": ("podwire.cli.cluster:kubeconfig", "Print the path or the text of a cluster's kubeconfig."),
+    "kubeconfig": ("podwire.cli.kubeconfig:kubeconfig", "Print a cluster's kubeconfig, or add it to yours."),
     "exec": ("podwire.cli.cluster:execute", "Run a command in a node's network namespace."),
     "probe": ("podwire.cli.probe:probe", "Test connectivity with real packets."),
     "why": ("podwire.cli.why:why", "Explain what becomes of a connection, and by which Service, policy and rule."),
@@ -34,6 +35,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dns": ("podwire.cli.component:dns", "Run cluster DNS."),
     "apiserver": ("podwire.cli.component:apiserver", "Run the embedded Kubernetes API server."),
     "kubelet": ("podwire.cli.component:kubelet", "Run the local kubelet: pods as processes in namespaces."),
+    "completion": ("podwire.cli.completion:completion", "Print what bash, zsh or fish needs to complete words."),
+    "version": ("podwire.cli.version:version", "Print the versions of podwire, Python and the kernel."),
 }
 """Name of the command: where it is, and its line in the overview."""
 

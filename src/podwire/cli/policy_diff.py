@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.cluster import name_option, recursive_option
+from podwire.cli.options import name_option, recursive_option
 from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
 from podwire.cluster.world import World
 from podwire.errors import ConfigError

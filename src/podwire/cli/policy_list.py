@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.cluster import name_option
+from podwire.cli.options import name_option
 from podwire.cli.policy_agents import Agents, agents_of, ask_all_nodes
 from podwire.cli.policy_objects import objects_of_cluster as objects_of_cluster
 from podwire.cli.target import local_cluster

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from podwire.cli.api import request_timeout
-from podwire.cli.cluster import name_option
+from podwire.cli.options import name_option
 from podwire.cli.policy_agents import Agents, NodeLine, agents_of
 from podwire.cli.target import local_cluster
 from podwire.policy.status.logged import LoggedPacket, log_line

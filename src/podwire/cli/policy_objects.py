@@ -11,6 +11,7 @@ from podwire.cli.api import client_of
 from podwire.cluster.world import World
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, ProtocolError
 from podwire.kube.client import Client
+from podwire.kube.config import named_kubeconfig
 from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
     CLUSTERNETWORKPOLICIES,
@@ -73,7 +74,7 @@ def objects_of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Pol
 
     Raises: ConfigError, also where there is no such cluster or its API does not answer: status 1 means something else.
     """
-    chosen = kubeconfig or os.environ.get("KUBECONFIG", "").split(":")[0]
+    chosen = kubeconfig or named_kubeconfig(os.environ)
     try:
         if named or not chosen:
             chosen = str(credentials.kubeconfig_path(inventory.existing(name), "admin"))

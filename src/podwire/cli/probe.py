@@ -4,7 +4,8 @@ import asyncio
 
 import click
 
-from podwire.cli.cluster import SECONDS, running_option
+from podwire.cli.options import SECONDS, running_option
+from podwire.cli.target import running_cluster
 from podwire.errors import ConfigError
 from podwire.local import inventory
 from podwire.local.probe import plan, result
@@ -46,7 +47,7 @@ podwire probe --port 5432/TCP --port 53/UDP
 )
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
 def probe(
-    name: str,
+    name: str | None,
     sources: tuple[str, ...],
     targets: tuple[str, ...],
     ports: tuple[str, ...],
@@ -58,7 +59,7 @@ def probe(
 
     inventory.check_root()
     wanted = tuple(plan.parse_port(word) for word in ports)
-    results = asyncio.run(session.run(inventory.existing(name), (sources, targets, wanted), timeout_s))
+    results = asyncio.run(session.run(running_cluster(name), (sources, targets, wanted), timeout_s))
     if not results:
         raise ConfigError(
             "podwire probe", "", "there is no port to try between these sources and targets; give one with --port"

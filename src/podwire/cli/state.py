@@ -11,7 +11,9 @@ import msgspec
 
 from podwire.agent import config as agent_config
 from podwire.agent.config import AgentConfig
-from podwire.cli.cluster import running_option
+from podwire.cli.completion import state_names
+from podwire.cli.options import running_option
+from podwire.cli.target import running_cluster
 from podwire.errors import ClusterError, ConfigError, PodwireError
 from podwire.http.fetch import fetch
 from podwire.kernel import comparison
@@ -26,7 +28,7 @@ TROUBLE = 2
 
 
 @click.command()
-@click.argument("node")
+@click.argument("node", shell_complete=state_names)
 @running_option
 @click.option("--diff", is_flag=True, help="Compare with what the kernel holds now.")
 @click.option(
@@ -40,7 +42,13 @@ TROUBLE = 2
 @click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 def state(  # noqa: PLR0913 - one parameter an option, as click calls it
-    node: str, name: str, diff: bool, parts: tuple[str, ...], saved: str | None, config_file: str | None, output: str
+    node: str,
+    name: str | None,
+    diff: bool,
+    parts: tuple[str, ...],
+    saved: str | None,
+    config_file: str | None,
+    output: str,
 ) -> int:
     """Show what a node's kernel should hold, or how it differs.
 
@@ -79,7 +87,7 @@ class _Request(NamedTuple):
     """The arguments and options, as typed."""
 
     node: str
-    name: str
+    name: str | None
     parts: tuple[str, ...]
     saved: str | None
     config_file: str | None
@@ -98,7 +106,7 @@ def _open(request: _Request) -> tuple[Path | None, Iterator[str]]:
             raise ConfigError("NODE", "", problem)
         return None, _saved(saved) if saved else _ask(config, request.parts)
     inventory.check_root()
-    topology = inventory.existing(request.name)
+    topology = running_cluster(request.name)
     own = fabric.read_share(topology, node)
     inside = None if node == fabric.HOST else Path(topology.netns(node))
     return inside, _saved(saved) if saved else _local(own, Path(topology.node_run(node)), request.parts)

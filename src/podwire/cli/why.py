@@ -14,7 +14,7 @@ from podwire.agent import kubeproxy
 from podwire.agent.config import AgentConfig
 from podwire.agent.why import cluster_settings, remote_nodes, service_ranges, this_node
 from podwire.cli.api import client_of, request_timeout
-from podwire.cli.cluster import name_option, recursive_option
+from podwire.cli.options import name_option, recursive_option
 from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
 from podwire.kube.client import Client

@@ -43,6 +43,8 @@ class ApiConfig:
     insecure: bool = False
     server_name: str = ""
     namespace: str = "default"
+    context: str = ""
+    """The context of the kubeconfig; empty in a pod."""
     answer_s: float | None = 30.0
     timeout_s: float | None = 30.0
     turn_s: float = 0.03
@@ -94,7 +96,8 @@ def load_kubeconfig(path: Path | str, context: str = "") -> ApiConfig:
     try:
         document = yaml.load(file.read_text(), Loader=yaml.CSafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as failure:
-        raise ConfigError(str(file), "", f"cannot be read: {failure}") from failure
+        problem = getattr(failure, "strerror", None) or failure
+        raise ConfigError(str(file), "", f"cannot be read: {problem}") from failure
     if not isinstance(document, dict):
         raise ConfigError(str(file), "", "expected a kubeconfig mapping")
     reader = _Reader(file, document)
@@ -104,7 +107,8 @@ def load_kubeconfig(path: Path | str, context: str = "") -> ApiConfig:
     chosen = reader.named("contexts", name, "context")
     cluster = reader.named("clusters", str(chosen.get("cluster", "")), "cluster")
     user = reader.named("users", str(chosen.get("user", "")), "user") if chosen.get("user") else {}
-    return reader.config(cluster, user, str(chosen.get("namespace") or "default"))
+    found = reader.config(cluster, user, str(chosen.get("namespace") or "default"))
+    return replace(found, context=name)
 
 
 def in_cluster(environ: Mapping[str, str], directory: Path = _SERVICE_ACCOUNT) -> ApiConfig:
@@ -130,8 +134,17 @@ def load(kubeconfig: Path | str | None, environ: Mapping[str, str]) -> ApiConfig
 
     Raises: ConfigError.
     """
-    chosen = kubeconfig or environ.get("KUBECONFIG", "").split(":")[0]
+    chosen = kubeconfig or named_kubeconfig(environ)
     return load_kubeconfig(chosen) if chosen else in_cluster(environ)
+
+
+def named_kubeconfig(environ: Mapping[str, str]) -> str:
+    """The file that ``$KUBECONFIG`` names: of several, separated by colons, the first that exists, else the first.
+
+    Empty when the variable names none. kubectl also skips files that do not exist.
+    """
+    files = [file for file in environ.get("KUBECONFIG", "").split(":") if file]
+    return next((file for file in files if Path(file).exists()), files[0] if files else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from podwire.kernel import network
 from podwire.kernel.netlink import Netlink
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
-from podwire.local import credentials, inventory, launch, objects, overview, readiness
+from podwire.local import credentials, inventory, launch, objects, overview, readiness, serving
 from podwire.local.config import ClusterConfig, remember_config
 from podwire.local.control import ControlRequest, send_request
 from podwire.local.manifests import Manifest
@@ -24,6 +24,7 @@ from podwire.local.probe.plan import Attempt
 from podwire.local.probe.plan import overview as overview_attempts
 from podwire.local.probe.result import ProbeResult
 from podwire.local.topology import Topology
+from podwire.model.wording import count
 from podwire.runtime.clock import Clock, SystemClock
 
 Say = Callable[[str], None]
@@ -68,13 +69,17 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
     try:
         applied = await objects.apply(client, request.manifests)
         if applied:
-            say(f"applied {len(applied)} objects")
-        waiting = readiness.Waiting(client, request.config.nodes, applied)
+            say(f"applied {count(len(applied), 'object')}")
+        names = tuple(place.name for place in topology.nodes(request.config.nodes))
+        waiting = readiness.Waiting(client, names, applied)
+        deadline = clock.monotonic() + request.timeout_s
         late = await waiting.until_ready(request.timeout_s)
+        late = late or await serving.until_serving(topology, client, names, deadline - clock.monotonic())
         if late:
             raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
-        say(f"{request.config.nodes} nodes and {waiting.workloads} workloads ready")
-        say(await overview.describe(topology, client))
+        nodes, workloads = count(request.config.nodes, "node"), count(waiting.workloads, "workload")
+        say(f"{nodes} and {workloads} ready" if waiting.workloads else f"{nodes} ready")
+        say(overview.as_text(await overview.read_status(topology, client)))
         if not request.probe:
             return 0
         results = await _settled(topology, client, clock)

@@ -38,9 +38,16 @@ _LEAST_SERVICES = 32
 """Cluster DNS is the tenth address."""
 _LEAST_PODS = 8
 _REMEMBERED = "cluster.yaml"
-_FIXED = {"pod_cidrs": "podCIDRs", "service_cidrs": "serviceCIDRs"}
-"""What a cluster keeps for life: fields, and their names in the file."""
-_SHAPE = {"nodes": "nodes", "segments": "segments", "api_port": "apiPort", **_FIXED}
+_FIXED = {
+    "pod_cidrs": ("podCIDRs", "every pod has an address of them"),
+    "service_cidrs": ("serviceCIDRs", "every Service has an address of them"),
+    "segments": ("segments", "every node has its place on them"),
+    "api_port": ("apiPort", "the kubeconfig files name it"),
+    "images": ("images", "kubelets read them when they start"),
+    "log_level": ("logLevel", "components read it when they start"),
+}
+"""What a cluster keeps for life: the fields, their names in the file, and why they cannot change."""
+_SHAPE = {"nodes": "nodes", **{field: name for field, (name, _) in _FIXED.items()}}
 """What a running cluster keeps when a file says nothing of it; settings that are left out are the defaults again."""
 
 
@@ -127,18 +134,20 @@ def recall_config(topology: Topology) -> ClusterConfig | None:
 
 
 def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> None:
-    """Checks that a running cluster can become what is wanted.
+    """Checks that a cluster can become what is wanted without being made anew.
 
-    Raises: ConfigError with the field path.
+    Raises: ConfigError with the field path, the reason, and what to do.
     """
-    for field, path in _FIXED.items():
-        have = getattr(known, field)
-        if have != getattr(wanted, field):
-            raise ConfigError(
-                source,
-                path,
-                f"cannot change while the cluster runs, it has {', '.join(have)}; run `podwire down` first",
-            )
+    for field, (path, why) in _FIXED.items():
+        have, want = getattr(known, field), getattr(wanted, field)
+        if have != want:
+            todo = "leave the setting out, or run `podwire down` first, which deletes the cluster"
+            shown = "" if field == "images" else f" ({_shown(have)} now, not {_shown(want)})"
+            raise ConfigError(source, path, f"cannot change while the cluster exists{shown}, because {why}; {todo}")
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def check_config(config: ClusterConfig, source: str) -> None:

@@ -81,15 +81,16 @@ def names() -> tuple[str, ...]:
 def establish(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Topology:
     """The topology of a cluster, made now if it is new; ``used`` are the IPv4 prefixes that the host routes.
 
-    Raises: ClusterError when no index is free, or when the cluster exists with another number of segments;
-    ConfigError when its folders cannot be written.
+    Raises: ClusterError when no index is free; ConfigError when the cluster exists with another number of segments, or
+    when its folders cannot be written.
     """
     known = find(name)
     if known:
         if known.segment_count != segments:
-            raise ClusterError(
-                f"cluster {name!r} has {known.segment_count} segment(s), not {segments}; run `podwire down` first"
+            problem = (
+                f"cluster {name!r} has {known.segment_count}, not {segments}; run `podwire down --name {name}` first"
             )
+            raise ConfigError("podwire up", "segments", problem)
         return known
     with _choosing():
         return _choose(name, segments, state, used)

@@ -1,8 +1,9 @@
 """Starts a cluster's supervisor as a daemon, from a process that has imported every component.
 
 Two forks and a new session: the daemon belongs to init, has no terminal, writes to ``<run>/log/supervisor.log`` and
-keeps no descriptor of its starter. The fork server is started in it before it has an event loop, so that every
-component begins as a fork of one warm process.
+keeps no descriptor of its starter. It stays a keeper (:mod:`podwire.runtime.keeper`) and forks the supervisor, so a
+supervisor that is killed is replaced within about a second, and the new one adopts all processes. The fork server is
+started in the supervisor before it has an event loop, so that every component begins as a fork of one warm process.
 """
 
 import asyncio
@@ -13,12 +14,15 @@ from pathlib import Path
 from podwire.errors import ClusterError
 from podwire.local import cgroup, components
 from podwire.local.control import answers
+from podwire.local.overview import KEEPER, SUPERVISOR
 from podwire.local.supervisor import CONTROL_SOCKET, ClusterSupervisor
 from podwire.local.topology import Topology
 from podwire.observe import log
 from podwire.runtime import child
+from podwire.runtime.children import record_self
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.forkserver import ForkServer
+from podwire.runtime.keeper import keep_worker
 from podwire.runtime.polling import wait_until
 
 _ANSWER_WAIT_S = 15.0
@@ -39,6 +43,7 @@ def ensure_supervisor(topology: Topology) -> bool:
         return False
     log_file = Path(topology.run) / "log" / "supervisor.log"
     log_file.parent.mkdir(parents=True, exist_ok=True)
+    _record_of(topology).unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
         _become_daemon(topology, log_file)
@@ -57,6 +62,7 @@ def _become_daemon(topology: Topology, log_file: Path) -> None:
     try:
         _redirect(log_file)
         os.chdir("/")
+        _keep(topology)
         serve(topology)
         status = 0
     finally:
@@ -75,11 +81,28 @@ def _redirect(log_file: Path) -> None:
     os.closerange(3, 1024)
 
 
+def _keep(topology: Topology) -> None:
+    """Makes this process the keeper; returns in each supervisor that it forks.
+
+    The keeper is in the cluster's cgroup before it forks, so that whoever ends the cluster ends both together.
+    """
+    cgroup.join(os.getpid(), cgroup.create(topology.name))
+    child.set_title(f"podwire: keeper {topology.name}")
+    record_self(_record_of(topology).parent, KEEPER)
+    keep_worker()
+
+
 def serve(topology: Topology) -> None:
     """Runs the supervisor in this process until it is ended."""
     log.configure("info")
     child.set_title(f"podwire: supervisor {topology.name}")
-    cgroup.join(os.getpid(), cgroup.create(topology.name))
+    replaced = _record_of(topology).exists()
+    record_self(_record_of(topology).parent, SUPERVISOR)
     title = f"podwire: fork server {topology.name}"
     fork_server = ForkServer.start(components.ENTRIES, title=title, prepare=components.preload)
-    asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock()).run())
+    asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock()).run(resume=replaced))
+
+
+def _record_of(topology: Topology) -> Path:
+    """The supervisor's record; the starter deletes it, so a supervisor that finds one replaces another."""
+    return Path(topology.run) / "processes" / f"{SUPERVISOR}.json"

@@ -1,7 +1,9 @@
-"""What a local cluster consists of, as text: nodes, data planes in use and why, processes, the kubeconfig line."""
+"""The state of a local cluster: nodes, data planes in use and why, processes, what is wrong, the kubeconfig line."""
 
 import asyncio
 from pathlib import Path
+
+import msgspec
 
 from podwire.cluster.names import NODE_FALLBACK, NODE_POLICY, NODE_PROXY, NODE_ROUTING
 from podwire.errors import ApiUnreachable
@@ -9,68 +11,193 @@ from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials
+from podwire.local.config import recall_config
 from podwire.local.probe.result import columns
 from podwire.local.topology import Topology
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.model.wording import count
 from podwire.runtime.children import read_record
 from podwire.runtime.clock import SystemClock
 
+SUPERVISOR = "supervisor"
+KEEPER = "keeper"
+"""The process that starts the supervisor again."""
+_MANY = 24
 
-async def describe(topology: Topology, client: Client | None = None) -> str:
-    """The text, several lines; when the API server does not answer, the text says so."""
-    own = client or Client(patient(load_kubeconfig(credentials.kubeconfig_path(topology, "admin"))), SystemClock())
+
+class NodeStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """One node; data planes are empty until its agent has announced them."""
+
+    name: str
+    ready: bool
+    addresses: tuple[str, ...]
+    pod_cidrs: tuple[str, ...] = msgspec.field(name="podCIDRs")
+    pods: int
+    routing: str
+    services: str
+    policies: str
+    notice: str
+    """What works in degraded mode, and why."""
+
+
+class ProcessStatus(msgspec.Struct, frozen=True):
+    """One process of the cluster."""
+
+    name: str
+    pid: int
+    running: bool
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """All of it; ``problems`` has a line each, nothing when the cluster is well."""
+
+    cluster: str
+    kubeconfig: str
+    problems: tuple[str, ...]
+    nodes: tuple[NodeStatus, ...]
+    processes: tuple[ProcessStatus, ...]
+
+
+BRIEF_HEAD = ("NAME", "STATE", "NODES", "API", "KUBECONFIG")
+
+
+class ClusterBrief(msgspec.Struct, frozen=True):
+    """One line of ``podwire list``."""
+
+    name: str
+    state: str
+    """``running``, ``degraded`` (some process has ended) or ``stopped`` (all have)."""
+    nodes: int
+    api: str
+    """The URL on loopback; empty when the cluster never had one."""
+    kubeconfig: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The cells of the line."""
+        return self.name, self.state, str(self.nodes), self.api or "-", self.kubeconfig
+
+
+def brief(topology: Topology) -> ClusterBrief:
+    """What the folders of a cluster tell; its API server is not asked."""
+    running = [process.running for process in processes_of(topology)]
+    config = recall_config(topology)
+    port = Path(topology.state) / "api-port"
+    return ClusterBrief(
+        name=topology.name,
+        state="stopped" if not any(running) else "running" if all(running) else "degraded",
+        nodes=config.nodes if config is not None else 0,
+        api=f"https://127.0.0.1:{port.read_text(encoding='ascii').strip()}" if port.exists() else "",
+        kubeconfig=str(credentials.kubeconfig_path(topology, "admin")),
+    )
+
+
+async def read_status(topology: Topology, client: Client | None = None) -> ClusterStatus:
+    """The state now; an API server that does not answer is a problem, not an exception.
+
+    Raises: ConfigError when the kubeconfig cannot be read.
+    """
+    kubeconfig = credentials.kubeconfig_path(topology, "admin")
+    processes = processes_of(topology)
+    problems = list(_process_problems(topology.name, processes))
+    nodes: tuple[NodeStatus, ...] = ()
+    try:
+        nodes = await _nodes_of(client, kubeconfig)
+        problems += [f"{node.name} is not Ready" for node in nodes if not node.ready]
+    except ApiUnreachable as failure:
+        problems.append(f"the API server does not answer: {failure}")
+    return ClusterStatus(topology.name, str(kubeconfig), tuple(problems), nodes, processes)
+
+
+async def _nodes_of(client: Client | None, kubeconfig: Path) -> tuple[NodeStatus, ...]:
+    if client is None and not kubeconfig.exists():
+        raise ApiUnreachable("the cluster was never complete")
+    own = client or Client(patient(load_kubeconfig(kubeconfig)), SystemClock())
     try:
         nodes, pods = await asyncio.gather(own.list(NODES), own.list(PODS))
-        text = _nodes(tuple(nodes.items), tuple(pods.items))
-    except ApiUnreachable as failure:
-        text = f"the API server does not answer: {failure}"
+        return tuple(_node(node, tuple(pods.items)) for node in sorted(nodes.items, key=_order))
     finally:
         if client is None:
             await own.close()
-    line = f"export KUBECONFIG={credentials.kubeconfig_path(topology, 'admin')}"
-    return "\n\n".join((text, _processes(topology), line))
-
-
-def _nodes(nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> str:
-    rows = [("NODE", "STATUS", "ADDRESS", "POD CIDR", "PODS", "ROUTING", "SERVICES", "POLICIES")]
-    notes: list[str] = []
-    for node in sorted(nodes, key=_order):
-        meta = node.metadata
-        running = sum(1 for p in pods if p.spec.node_name == meta.name and not p.finished)
-        rows.append(
-            (
-                meta.name,
-                "Ready" if node.ready else "NotReady",
-                ",".join(node.internal_ips),
-                ",".join(node.pod_cidrs),
-                str(running),
-                meta.annotations.get(NODE_ROUTING, "-"),
-                meta.annotations.get(NODE_PROXY, "-"),
-                meta.annotations.get(NODE_POLICY, "-"),
-            )
-        )
-        if fallback := meta.annotations.get(NODE_FALLBACK):
-            notes.append(f"{meta.name}: {fallback}")
-    return "\n".join([columns(rows), *notes])
 
 
 def _order(node: Node) -> tuple[int, str]:
     return len(node.metadata.name), node.metadata.name
 
 
-def _processes(topology: Topology) -> str:
-    rows = [("PROCESS", "PID", "STATE")]
-    ended = 0
+def _node(node: Node, pods: tuple[Pod, ...]) -> NodeStatus:
+    meta = node.metadata
+    return NodeStatus(
+        name=meta.name,
+        ready=node.ready,
+        addresses=tuple(node.internal_ips),
+        pod_cidrs=tuple(node.pod_cidrs),
+        pods=sum(1 for pod in pods if pod.spec.node_name == meta.name and not pod.finished),
+        routing=meta.annotations.get(NODE_ROUTING, ""),
+        services=meta.annotations.get(NODE_PROXY, ""),
+        policies=meta.annotations.get(NODE_POLICY, ""),
+        notice=meta.annotations.get(NODE_FALLBACK, ""),
+    )
+
+
+def processes_of(topology: Topology) -> tuple[ProcessStatus, ...]:
+    """The processes that were started for a cluster, running or not, by length and name."""
+    found = []
     for file in sorted((Path(topology.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
         record = read_record(file)
-        if record is None:
-            continue
-        ended += not record.running
-        rows.append((file.stem, str(record.pid), "running" if record.running else "ended"))
-    if len(rows) > _MANY:
-        return f"{len(rows) - 1} processes, {ended} of them ended"
+        if record is not None:
+            found.append(ProcessStatus(file.stem, record.pid, record.running))
+    return tuple(found)
+
+
+def _process_problems(cluster: str, processes: tuple[ProcessStatus, ...]) -> tuple[str, ...]:
+    ended = [process.name for process in processes if not process.running]
+    if KEEPER in ended or not processes:
+        names = ", ".join(name for name in ended if name not in (KEEPER, SUPERVISOR))
+        also = f"; these have ended: {names}" if names else ""
+        what = "the supervisor has ended, so nothing starts processes again that end"
+        return (f"{what}{also}; run `podwire up --name {cluster}`",)
+    return tuple(f"{name} has ended; the {_STARTER.get(name, SUPERVISOR)} starts it again" for name in ended)
+
+
+_STARTER = {SUPERVISOR: KEEPER}
+
+
+def as_text(found: ClusterStatus) -> str:
+    """Tables, problems, and the kubeconfig line."""
+    notices = [f"{node.name}: {node.notice}" for node in found.nodes if node.notice]
+    parts = ["\n".join([_node_table(found.nodes), *notices])] if found.nodes else []
+    parts.append(_process_table(found.processes))
+    if found.problems:
+        parts.append("\n".join(f"problem: {problem}" for problem in found.problems))
+    return "\n\n".join((*parts, f"export KUBECONFIG={found.kubeconfig}"))
+
+
+def _node_table(nodes: tuple[NodeStatus, ...]) -> str:
+    rows = [("NODE", "STATUS", "ADDRESS", "POD CIDR", "PODS", "ROUTING", "SERVICES", "POLICIES")]
+    for node in nodes:
+        rows.append(
+            (
+                node.name,
+                "Ready" if node.ready else "NotReady",
+                ",".join(node.addresses),
+                ",".join(node.pod_cidrs),
+                str(node.pods),
+                node.routing or "-",
+                node.services or "-",
+                node.policies or "-",
+            )
+        )
     return columns(rows)
 
 
-_MANY = 24
+def _process_table(processes: tuple[ProcessStatus, ...]) -> str:
+    """A row for each process; of many only those that have ended."""
+    shown = [process for process in processes if len(processes) <= _MANY or not process.running]
+    rows = [(one.name, str(one.pid), "running" if one.running else "ended") for one in shown]
+    table = columns([("PROCESS", "PID", "STATE"), *rows]) if rows else ""
+    if len(processes) <= _MANY:
+        return table
+    ended = len(rows)
+    total = f"{count(len(processes), 'process', 'processes')}, {ended} of them ended"
+    return f"{total}\n{table}" if ended else total

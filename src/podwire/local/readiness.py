@@ -28,11 +28,11 @@ _SPEAKING = ("CrashLoopBackOff", "ContainerCreating", "PodInitializing")
 
 
 class Waiting:
-    """Waits for ``nodes`` nodes and for the workloads among ``applied`` (objects as stored)."""
+    """Waits for the named nodes and for the workloads among ``applied`` (objects as stored)."""
 
-    def __init__(self, client: Client, nodes: int, applied: Iterable[Json]) -> None:
+    def __init__(self, client: Client, nodes: Iterable[str], applied: Iterable[Json]) -> None:
         self._log = Log("up")
-        self._nodes_wanted = nodes
+        self._nodes_wanted = frozenset(nodes)
         self._wanted: dict[str, list[str]] = {}
         for stored in applied:
             kind, meta = stored["kind"], stored["metadata"]
@@ -72,8 +72,8 @@ class Waiting:
         self._log.error("watch failed", failure=failure, watch=name)
 
     def _late(self) -> list[str]:
-        ready = sum(1 for node in self._nodes.objects.values() if node.ready)
-        late = [] if ready >= self._nodes_wanted else [f"nodes: {ready} of {self._nodes_wanted} Ready"]
+        ready = self._nodes_wanted & {name for name, node in self._nodes.objects.items() if node.ready}
+        late = [] if ready == self._nodes_wanted else [f"nodes: {len(ready)} of {len(self._nodes_wanted)} Ready"]
         for kind, keys in self._wanted.items():
             for key in keys:
                 problem = self._pod_problem(key) if kind == "Pod" else self._workload_problem(kind, key)

@@ -2,7 +2,8 @@
 
 It starts as a daemon of ``podwire up``, from a process that has imported every component, forks the fork server, and
 only then has an event loop. Bringing the cluster up is idempotent: each step looks at what is there. When the
-supervisor dies, everything else runs on; the next ``up`` starts a new one, which adopts what it finds.
+supervisor dies, everything else runs on; its keeper starts a new one, which adopts what it finds and, without being
+asked, brings the cluster to the configuration of the last complete ``up``.
 
 Order of a start, with what each step waits for: credentials; the host's link (the API server listens on it); API
 server; nodes' namespaces, agents and kubelets meanwhile; then the objects that every cluster has, and the controller.
@@ -26,6 +27,7 @@ from podwire.local.fabric import build
 from podwire.local.fabric.plan import plan
 from podwire.local.topology import Topology
 from podwire.local.upstream import UpstreamRelay
+from podwire.model.wording import count
 from podwire.observe.log import Log
 from podwire.runtime.children import ChildEvent, Children
 from podwire.runtime.clock import Clock
@@ -52,11 +54,21 @@ class ClusterSupervisor:
         self._children = Children(self._run / "processes", self._start, self._tasks, clock, self._report_child)
         self._changing = asyncio.Lock()
         self._relaying = False
+        self._asked = False
 
-    async def run(self) -> None:
-        """Serves until cancelled."""
+    async def run(self, *, resume: bool = False) -> None:
+        """Serves until cancelled; ``resume``: takes over the processes of an earlier supervisor of the cluster."""
         async with self._tasks:
             self._tasks.start("control", ControlServer(self._run / CONTROL_SOCKET, self._handle).serve)
+            if resume:
+                self._tasks.start("resume", self._resume)
+
+    async def _resume(self) -> None:
+        """Ensures the last complete configuration; nothing once a request has said what to ensure."""
+        async with self._changing:
+            config = recall_config(self._topology)
+            if config is not None and not self._asked:
+                await self._ensure(config, lambda step: self._log.info("resuming", step=step))
 
     def _report(self, name: str, failure: BaseException) -> None:
         self._log.error("task failed", failure=failure, task=name)
@@ -77,6 +89,7 @@ class ClusterSupervisor:
             raise ClusterError(f"unknown request {request.do!r}")
         config = msgspec.convert(request.argument, ClusterConfig)
         check_config(config, "podwire")
+        self._asked = True
         async with self._changing:
             await self._ensure(config, progress)
         return {}
@@ -98,7 +111,7 @@ class ClusterSupervisor:
             self._tasks.start("upstream", relay.serve)
         await self._children.ensure(components.apiserver(topology, config, port))
         build.nodes(topology, fabric)
-        progress(f"fabric: {config.nodes} nodes on {topology.segment_count} segment(s)")
+        progress(f"fabric: {count(config.nodes, 'node')} on {count(topology.segment_count, 'segment')}")
         client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), self._clock)
         try:
             for place in topology.nodes(config.nodes):

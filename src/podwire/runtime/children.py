@@ -251,6 +251,16 @@ def spawn_program(child: Child) -> int:
             os.close(own)
 
 
+def record_self(directory: Path, name: str) -> None:
+    """Writes a record of this process among those of its children, for whoever shows or ends all of them.
+
+    Raises: OSError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    record = Record(os.getpid(), start_ticks(os.getpid()), "")
+    write_atomically(directory / f"{name}.json", msgspec.json.encode(record))
+
+
 def read_record(file: Path) -> Record | None:
     """The content of a record file; None when it is missing or damaged."""
     try:

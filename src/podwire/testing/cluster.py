@@ -216,7 +216,7 @@ class Cluster:
 
     async def _apply(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
         stored = await objects.apply(self._client, manifests, namespace)
-        late = await readiness.Waiting(self._client, 1, stored).until_ready(timeout_s)
+        late = await readiness.Waiting(self._client, ("node-1",), stored).until_ready(timeout_s)
         if late:
             raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
         await self._settled(timeout_s)

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from podwire.cli.target import local_cluster
+from podwire.cli.target import local_cluster, running_cluster
+from podwire.errors import ClusterError, ConfigError
 from podwire.local import credentials, inventory
 from podwire.local.topology import Topology
 
@@ -62,3 +63,46 @@ def test_a_copy_by_where_it_leads_to(layouts: dict[str, Topology], tmp_path: Pat
 def test_of_another_cluster(layouts: dict[str, Topology], tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
     assert local_cluster("one", str(tmp_path / "config"), named=False) is None
+
+
+def test_a_name_wins_over_a_kubeconfig(layouts: dict[str, Topology], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(credentials.kubeconfig_path(layouts["two"], "admin")))
+    assert running_cluster("one") == layouts["one"]
+    assert running_cluster(None) == layouts["two"]
+
+
+def test_a_kubeconfig_that_is_missing_is_refused(layouts: dict[str, Topology], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/config")
+    with pytest.raises(ConfigError) as refused:
+        running_cluster(None)
+    assert str(refused.value) == (
+        "KUBECONFIG: /nowhere/config: cannot be read: No such file or directory; "
+        "give --name (clusters here: one, two) or unset KUBECONFIG"
+    )
+
+
+def test_a_kubeconfig_of_another_cluster_is_refused(
+    layouts: dict[str, Topology], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(_KUBECONFIG % ("api.example", 6443, "b25l"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    with pytest.raises(ConfigError) as refused:
+        running_cluster(None)
+    said = str(refused.value)
+    assert said.startswith(
+        f"KUBECONFIG: {tmp_path}/config: context 'it' leads to https://api.example:6443, which is no"
+    )
+    assert said.endswith("; give --name (clusters here: one, two) or unset KUBECONFIG")
+
+
+def test_missing_files_of_a_list_are_skipped(layouts: dict[str, Topology], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"/nowhere/config:{credentials.kubeconfig_path(layouts['two'], 'admin')}")
+    assert running_cluster(None) == layouts["two"]
+
+
+def test_the_default_cluster_without_a_kubeconfig(
+    layouts: dict[str, Topology], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with pytest.raises(ClusterError, match="no local cluster 'podwire'"):
+        running_cluster(None)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,6 +8,7 @@ from podwire.errors import ConfigError
 from podwire.local.addons.ensure import network_config
 from podwire.local.config import (
     ClusterConfig,
+    ImageRule,
     RoutingSection,
     check_change,
     parse_config,
@@ -93,10 +95,35 @@ def test_next_up_knows_how_the_cluster_was_made(tmp_path: Path) -> None:
     assert recall_config(topology) == config
 
 
-def test_the_networks_of_a_running_cluster_stay() -> None:
-    check_change(ClusterConfig(), ClusterConfig(nodes=7), "c.yaml")
-    with pytest.raises(ConfigError, match=r"^c\.yaml: podCIDRs: cannot change while the cluster runs"):
-        check_change(ClusterConfig(), ClusterConfig(pod_cidrs=("10.1.0.0/16",)), "c.yaml")
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"pod_cidrs": ("10.1.0.0/16",)}, "podCIDRs: cannot change while the cluster exists (10.244.0.0/16 now"),
+        ({"service_cidrs": ("10.1.0.0/16",)}, "serviceCIDRs: cannot change"),
+        ({"segments": 2}, "segments: cannot change while the cluster exists (1 now, not 2), because every node"),
+        ({"api_port": 6443}, "apiPort: cannot change"),
+        ({"images": (ImageRule(name="a", command=("b",)),)}, "images: cannot change while the cluster exists, because"),
+        ({"log_level": "debug"}, "logLevel: cannot change while the cluster exists (info now, not debug)"),
+    ],
+)
+def test_what_an_existing_cluster_cannot_change_is_refused(wanted: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_change(ClusterConfig(), ClusterConfig(**wanted), "c.yaml")
+    assert str(refused.value).startswith(f"c.yaml: {said}")
+    assert str(refused.value).endswith("or run `podwire down` first, which deletes the cluster")
+
+
+def test_nodes_backend_and_modes_of_an_existing_cluster_change() -> None:
+    wanted = ClusterConfig(nodes=7, routing=RoutingSection(backend="hostgw"), proxy=ProxySettings(mode="iptables"))
+    check_change(ClusterConfig(), wanted, "c.yaml")
+    assert wanted != ClusterConfig()
+
+
+def test_fixed_settings_that_a_file_leaves_out_stay() -> None:
+    known = ClusterConfig(images=(ImageRule(name="a", command=("b",)),), log_level="debug", api_port=6443)
+    found = parse_config("proxy: {mode: iptables}", "c.yaml", known)
+    assert (found.images, found.log_level, found.api_port) == (known.images, "debug", 6443)
+    check_change(known, found, "c.yaml")
 
 
 def test_a_missing_file_is_named() -> None:

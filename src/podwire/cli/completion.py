@@ -1,0 +1,85 @@
+"""Completion of words in a shell: the command ``podwire completion``, and the names of clusters and nodes.
+
+The shell runs ``podwire`` with ``_PODWIRE_COMPLETE`` at each press of the tabulator key, so a person waits for it: this
+module and those of the completed commands import neither the API client nor YAML. The names come from the folders of
+the clusters.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from podwire.errors import ConfigError
+from podwire.local import inventory
+
+SHELLS = ("bash", "zsh", "fish")
+_VARIABLE = "_PODWIRE_COMPLETE"
+_FABRIC = ("switch", "router")
+_HOST = "host"
+
+
+def cluster_names(_context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+    """The local clusters whose names begin like this."""
+    return [CompletionItem(name) for name in inventory.names() if name.startswith(start)]
+
+
+def node_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+    """The nodes, switch and router of the cluster that the command is about."""
+    return [CompletionItem(name) for name in _namespaces(context) if name.startswith(start)]
+
+
+def state_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+    """What ``podwire state`` shows: nodes, switch, router and this machine."""
+    return [CompletionItem(name) for name in (*_namespaces(context), _HOST) if name.startswith(start)]
+
+
+def _namespaces(context: click.Context) -> list[str]:
+    """The names of namespaces, nodes first, by number."""
+    found: set[str] = set()
+    for cluster in _meant(context):
+        found |= {path.name for path in (inventory.RUN_ROOT / cluster / "netns").glob("*")}
+    nodes = [name for name in found if name.startswith("node-")]
+    return sorted(nodes, key=lambda name: (len(name), name)) + [name for name in _FABRIC if name in found]
+
+
+def _meant(context: click.Context) -> tuple[str, ...]:
+    """The cluster of ``--name`` or of ``$KUBECONFIG``, else the default one, else all."""
+    names = inventory.names()
+    named = context.params.get("name")
+    wanted = named or next(_of_kubeconfig(names), "podwire")
+    return (wanted,) if named or wanted in names else names
+
+
+def _of_kubeconfig(names: tuple[str, ...]) -> Iterator[str]:
+    """The cluster whose folder holds the file of ``$KUBECONFIG``."""
+    chosen = os.environ.get("KUBECONFIG", "").split(":")[0]
+    for name in names if chosen else ():
+        try:
+            state = json.loads((inventory.RUN_ROOT / name / "layout.json").read_bytes())["state"]
+        except (OSError, ValueError, KeyError):
+            continue
+        if Path(chosen).resolve().is_relative_to(Path(state).resolve()):
+            yield name
+
+
+@click.command()
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print what a shell needs to complete commands, options, clusters and nodes.
+
+    SHELL is bash (4.4 or newer), zsh or fish.
+
+    \b
+    bash:  source <(podwire completion bash)           # in ~/.bashrc
+    zsh:   source <(podwire completion zsh)            # in ~/.zshrc
+    fish:  podwire completion fish | source            # in ~/.config/fish/config.fish
+    """
+    known = get_completion_class(shell)
+    if known is None:
+        raise ConfigError("SHELL", "", f"{shell!r} is not known to click")
+    context = click.get_current_context().find_root()
+    click.echo(known(context.command, {}, "podwire", _VARIABLE).source())

@@ -1,0 +1,52 @@
+"""The command ``podwire kubeconfig``."""
+
+import os
+from pathlib import Path
+
+import click
+
+from podwire.cli.options import name_option
+from podwire.errors import ClusterError, ConfigError
+from podwire.local import inventory
+
+
+@click.command()
+@name_option
+@click.option("--text", is_flag=True, help="Print the file itself instead of its path.")
+@click.option("--merge", is_flag=True, help="Add the cluster to your kubeconfig, as its current context.")
+def kubeconfig(name: str, text: bool, merge: bool) -> None:
+    """Print the path (or the text) of a cluster's kubeconfig.
+
+    With --merge, kubectl talks to the cluster without any variable: cluster, user and context are added to the file of
+    $KUBECONFIG, or to ~/.kube/config, and the context becomes the current one. `podwire down` removes them again.
+
+    \b
+    export KUBECONFIG=$(podwire kubeconfig)
+    podwire kubeconfig --merge
+    """
+    from podwire.local import credentials, kubeconfigs
+
+    if text and merge:
+        raise click.UsageError("expected one of --text and --merge")
+    topology = inventory.existing(name)
+    path = credentials.kubeconfig_path(topology, "admin")
+    try:
+        found = path.read_text(encoding="utf-8")
+    except FileNotFoundError as failure:
+        raise ClusterError(f"cluster {name!r} has no kubeconfig yet; run `podwire up`") from failure
+    except PermissionError as failure:
+        raise ConfigError("podwire", "", f"{path} is for root alone; use sudo") from failure
+    if merge:
+        file = _users_file()
+        if file.resolve().is_relative_to(Path(topology.state).resolve()):
+            raise ConfigError("KUBECONFIG", str(file), "is the cluster's own file; unset KUBECONFIG to use --merge")
+        context = kubeconfigs.merge(topology, file)
+        click.echo(f"{file}: the current context is {context}")
+    else:
+        click.echo(found if text else str(path), nl=not text)
+
+
+def _users_file() -> Path:
+    """The file that kubectl writes to: the first of ``$KUBECONFIG``, else that of the home folder."""
+    named = [file for file in os.environ.get("KUBECONFIG", "").split(":") if file]
+    return Path(named[0]) if named else Path.home() / ".kube/config"

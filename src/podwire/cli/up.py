@@ -1,0 +1,146 @@
+"""The command ``podwire up``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from podwire.cli.interrupt import says_when_interrupted
+from podwire.cli.options import SECONDS, name_option, recursive_option
+from podwire.local import inventory
+
+if TYPE_CHECKING:
+    from podwire.local.config import ClusterConfig
+
+
+class _BackendOption(click.Option):
+    """The option ``--backend``, whose help and completion name the backends of the registry."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option and its help."""
+        from podwire.routing.registry import BACKENDS, DEFAULT
+
+        return "--backend NAME", f"Routing backend: {' or '.join(BACKENDS)}.  [default: {DEFAULT}]"
+
+
+def _backends(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    from podwire.routing.registry import BACKENDS
+
+    return [name for name in BACKENDS if name.startswith(start)]
+
+
+@click.command()
+@name_option
+@click.option("--nodes", type=int, metavar="N", help="How many nodes.  [default: 3, or as many as run]")
+@click.option("--segments", type=int, metavar="N", help="L2 segments, joined by a router.  [default: 1]")
+@click.option("--backend", cls=_BackendOption, shell_complete=_backends)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(),
+    metavar="FILE",
+    help="Cluster configuration (YAML); options win over it.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    type=click.Path(),
+    multiple=True,
+    metavar="PATH",
+    help="Manifest file or folder; - is stdin.",
+)
+@recursive_option
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Where database and certificates go.")
+@click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=SECONDS,
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For pods to be Ready.",
+)
+def up(  # noqa: PLR0913 - one parameter an option, as click calls it
+    name: str,
+    nodes: int | None,
+    segments: int | None,
+    backend: str | None,
+    config_file: str | None,
+    files: tuple[str, ...],
+    recursive: bool,
+    state_dir: Path | None,
+    with_probe: bool,
+    timeout_s: float,
+) -> int:
+    """Bring up a local cluster, or change a running one.
+
+    Nodes are network namespaces with their own agent and kubelet; pods are real processes; kubectl works. The command
+    can be repeated: it starts what is missing, adds or removes nodes, switches the routing backend, applies the
+    manifests again, and leaves the rest running; settings that are not given stay as they are. It returns when all
+    nodes serve; with -f it also waits until the applied workloads are Ready.
+
+    \b
+    podwire up --nodes 3 -f examples/shop --probe
+    export KUBECONFIG=$(podwire kubeconfig)
+    kubectl get pods -A -o wide
+    """
+    from podwire.local import bring_up
+    from podwire.local.manifests import read_manifests
+
+    inventory.check_name(name)
+    inventory.check_root()
+    config = _configured(name, config_file, nodes, segments, backend)
+    _check_state_dir(name, state_dir)
+    manifests = read_manifests(files, recursive=recursive)
+    request = bring_up.UpRequest(
+        name=name, config=config, manifests=manifests, state=state_dir, probe=with_probe, timeout_s=timeout_s
+    )
+    left = f"cluster {name!r} may be incomplete: `podwire up --name {name}` completes it, `podwire down --name {name}`"
+    with says_when_interrupted(f"{left} removes it"):
+        return bring_up.run(request, click.echo)
+
+
+def _configured(
+    name: str, config_file: str | None, nodes: int | None, segments: int | None, backend: str | None
+) -> "ClusterConfig":
+    import msgspec
+
+    from podwire.local.config import (
+        ClusterConfig,
+        RoutingSection,
+        check_change,
+        check_config,
+        read_config,
+        recall_config,
+    )
+
+    topology = inventory.find(name)
+    known = recall_config(topology) if topology else None
+    config = read_config(config_file, known) if config_file else known or ClusterConfig()
+    changes: dict[str, object] = {}
+    if nodes is not None:
+        changes["nodes"] = nodes
+    if segments is not None:
+        changes["segments"] = segments
+    if backend is not None:
+        changes["routing"] = RoutingSection(backend=backend)
+    config = msgspec.structs.replace(config, **changes)
+    source = config_file or "podwire up"
+    check_config(config, source)
+    if known is not None:
+        check_change(known, config, source)
+    return config
+
+
+def _check_state_dir(name: str, state_dir: Path | None) -> None:
+    """Raises: ConfigError when the cluster exists with its state in another folder."""
+    from podwire.errors import ConfigError
+
+    topology = inventory.find(name)
+    if state_dir is None or topology is None:
+        return
+    if (state_dir / name).resolve() != Path(topology.state).resolve():
+        problem = f"cannot change while the cluster exists, whose state is in {Path(topology.state).parent}"
+        raise ConfigError("--state-dir", "", f"{problem}; run `podwire down --name {name}` first")

@@ -1,0 +1,30 @@
+"""Numbers as people read them: counted nouns, durations, shares (pure)."""
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """``1 node``, ``2 nodes``; ``plural`` where the noun does not take an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
+
+
+def duration(milliseconds: float) -> str:
+    """``812ms``, ``42s``, ``7m5s``, ``3h20m``, ``12d4h``; below ten seconds with one decimal, such as ``7.0s``."""
+    if milliseconds < 999.5:
+        return f"{milliseconds:.0f}ms"
+    if milliseconds < 9950:
+        return f"{milliseconds / 1000:.1f}s"
+    seconds = int((milliseconds + 50) // 1000)
+    days, hours, minutes = seconds // 86400, seconds % 86400 // 3600, seconds % 3600 // 60
+    if days:
+        return f"{days}d{hours}h"
+    if hours:
+        return f"{hours}h{minutes}m"
+    return f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 as percent. One that is not 0 is never shown as ``0%``, one below 1 never as ``100%``."""
+    if 0 < share < 0.01:
+        return f"{100 * share:.2g}%" if share > 1e-5 else "<0.001%"
+    if 0.995 <= share < 1:
+        return ">99%"
+    return f"{share:.0%}"

@@ -1,0 +1,153 @@
+"""Commands around a running cluster: list, status, version, exec, kubeconfig, completion, Ctrl-C."""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.clusters import done, own_name, run, running
+from tests.e2e.driver import Cluster, Lines, eventually, podwire
+
+NAME = own_name("commands")
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Cluster]:
+    """A cluster of one node."""
+    with running(NAME, "--nodes", "1") as cluster:
+        yield cluster
+
+
+def test_the_list_has_a_line_for_each_cluster(small: Cluster) -> None:
+    row = next(line.split() for line in done("list").splitlines() if line.startswith(NAME))
+    assert row[1:3] == ["running", "1"] and row[4] == small.kubeconfig
+    found = next(one for one in json.loads(done("list", "-o", "json")) if one["name"] == NAME)
+    assert found["nodes"] == 1 and found["api"].startswith("https://127.0.0.1:")
+
+
+def test_versions_are_those_of_this_machine() -> None:
+    found = json.loads(done("version", "-o", "json"))
+    assert found == {
+        "podwire": run("--version").stdout.split()[-1],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+    }
+    assert done("version").split()[:2] == ["podwire", found["podwire"]]
+
+
+def test_status_as_json_tells_what_text_tells(small: Cluster) -> None:
+    found = json.loads(done("status", "--name", NAME, "-o", "json"))
+    assert (found["cluster"], found["problems"], found["kubeconfig"]) == (NAME, [], small.kubeconfig)
+    (node,) = found["nodes"]
+    assert (node["name"], node["ready"], node["routing"], node["services"]) == ("node-1", True, "vxlan", "nftables")
+    processes = {one["name"]: one["pid"] for one in found["processes"] if one["running"]}
+    assert {"keeper", "supervisor", "apiserver", "controller", "agent-node-1", "kubelet-node-1"} == set(processes)
+    text = done("status", "--name", NAME)
+    assert all(f"{pid}" in text for pid in processes.values())
+
+
+def test_status_fails_while_a_process_is_dead(small: Cluster) -> None:
+    record = Path("/run/podwire", NAME, "processes/kubelet-node-1.json")
+    supervisor = json.loads(record.with_name("supervisor.json").read_text())["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+        eventually(lambda: run("status", "--name", NAME).returncode == 1)
+        assert "problem: kubelet-node-1 has ended" in run("status", "--name", NAME).stdout
+        row = next(line.split() for line in done("list").splitlines() if line.startswith(NAME))
+        assert row[1] == "degraded"
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    eventually(lambda: run("status", "--name", NAME).returncode == 0)
+
+
+@pytest.mark.parametrize("words", [("--",), ()])
+def test_exec_takes_a_command_with_and_without_dashes(small: Cluster, words: tuple[str, ...]) -> None:
+    said = done("exec", "--name", NAME, "node-1", *words, "sh", "-c", "echo $0 $1; ip -br link show eth0", "a", "--b")
+    assert said.startswith("a --b\neth0")
+
+
+def test_exec_without_a_command_after_dashes_is_refused(small: Cluster) -> None:
+    refused = run("exec", "--name", NAME, "node-1", "--")
+    assert (refused.returncode, refused.stderr) == (2, "podwire: COMMAND: expected a command after --\n")
+
+
+def test_merge_lets_kubectl_find_the_cluster_until_down(tmp_path: Path) -> None:
+    name = own_name("merged")
+    environment = {key: text for key, text in os.environ.items() if key != "KUBECONFIG"} | {"HOME": str(tmp_path)}
+    own = tmp_path / ".kube/config"
+    own.parent.mkdir()
+    own.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: prod\ncontexts: [{name: prod, context: {cluster: far}}]\n"
+        "clusters: [{name: far, cluster: {server: 'https://api.example'}}]\n"
+    )
+
+    def said(*words: str) -> str:
+        return subprocess.run(words, capture_output=True, text=True, check=True, env=environment, timeout=120).stdout
+
+    with running(name, "--nodes", "1"):
+        merged = said(*podwire(), "kubeconfig", "--name", name, "--merge")
+        assert merged == f"{own}: the current context is podwire-{name}\n"
+        assert said("kubectl", "get", "nodes", "-o", "name") == "node/node-1\n"
+        assert said("kubectl", "config", "get-contexts", "-o", "name").split() == [f"podwire-{name}", "prod"]
+        own_status = subprocess.run(
+            [*podwire(), "status"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment | {"KUBECONFIG": str(own)},
+        )
+        assert own_status.returncode == 0 and name in own_status.stdout
+        assert f"its context is removed from {own}" in said(*podwire(), "down", "--name", name)
+    assert said("kubectl", "config", "get-contexts", "-o", "name").split() == ["prod"]
+
+
+def test_the_cluster_own_file_is_not_merged_with_itself(small: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", small.kubeconfig)
+    refused = run("kubeconfig", "--name", NAME, "--merge")
+    assert refused.returncode == 2 and "is the cluster's own file; unset KUBECONFIG" in refused.stderr
+    refused = run("kubeconfig", "--name", NAME, "--merge", "--text")
+    assert refused.returncode == 2 and "expected one of --text and --merge" in refused.stderr
+
+
+def test_interrupted_up_says_what_it_leaves() -> None:
+    name = own_name("stopped")
+    try:
+        with subprocess.Popen(
+            [*podwire(), "up", "--name", name, "--nodes", "1", "-f", "-"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            assert process.stdin is not None and process.stderr is not None
+            process.stdin.write(b"apiVersion: v1\nkind: Pod\nmetadata: {name: never}\nspec: {nodeName: nowhere, "
+                                b"containers: [{name: a, image: b}]}\n")  # fmt: skip
+            process.stdin.close()
+            Lines(process).until(lambda line: line.startswith("applied"))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            text = process.stderr.read().decode()
+        assert "Traceback" not in text
+        assert f"interrupted; cluster '{name}' may be incomplete: `podwire up --name {name}` completes it" in text
+        assert f"`podwire down --name {name}` removes it" in text
+        assert name in done("list")
+    finally:
+        run("down", "--name", name)
+
+
+def test_bash_completes_commands_clusters_and_nodes(small: Cluster) -> None:
+    script = f"""
+        PATH={Path(podwire()[0]).parent}:$PATH
+        source <(podwire completion bash)
+        ask() {{ COMP_WORDS=("$@"); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=()
+                _podwire_completion "$1" "${{COMP_WORDS[-1]}}" podwire; echo "${{COMPREPLY[@]}}"; }}
+        ask podwire versi
+        ask podwire status --name {NAME[:9]}
+        ask podwire exec --name {NAME} nod
+    """
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    lines = found.stdout.splitlines()
+    assert lines[0] == "version" and NAME in lines[1].split() and lines[2] == "node-1", found

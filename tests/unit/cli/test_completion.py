@@ -1,0 +1,86 @@
+"""What shells get to complete words: commands, options, clusters and nodes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from podwire.cli.main import root
+from podwire.local import inventory
+
+_HEAVY = ("podwire.kube.config", "podwire.local.config", "yaml", "asyncio")
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cluster ``podwire`` of two nodes and ``other`` of eleven."""
+    monkeypatch.setattr(inventory, "RUN_ROOT", tmp_path)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name, nodes in (("podwire", 2), ("other", 11)):
+        (tmp_path / name / "netns").mkdir(parents=True)
+        (tmp_path / name / "layout.json").write_text(json.dumps({"state": str(tmp_path / "state" / name)}))
+        for namespace in ("switch", "pod-1f", *(f"node-{n}" for n in range(1, nodes + 1))):
+            (tmp_path / name / "netns" / namespace).touch()
+    return tmp_path
+
+
+def completed(*words: str) -> list[str]:
+    """The words that complete the last of these."""
+    *before, start = words
+    found = ShellComplete(root, {}, "podwire", "_PODWIRE_COMPLETE").get_completions(before, start)
+    return [item.value for item in found]
+
+
+def test_commands_begin_as_typed(clusters: Path) -> None:
+    assert completed("sta") == ["status", "state"]
+    assert "--nodes" in completed("up", "--")
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status", "kubeconfig", "probe", "exec", "state", "why"])
+def test_a_cluster_is_completed(clusters: Path, command: str) -> None:
+    assert completed(command, "--name", "") == ["other", "podwire"]
+    assert completed(command, "--name", "ot") == ["other"]
+
+
+def test_nodes_are_of_the_named_cluster(clusters: Path) -> None:
+    assert completed("exec", "") == ["node-1", "node-2", "switch"]
+    assert completed("exec", "--name", "other", "node-1") == ["node-1", "node-10", "node-11"]
+    assert completed("state", "") == ["node-1", "node-2", "switch", "host"]
+
+
+def test_nodes_are_of_the_cluster_of_the_kubeconfig(clusters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(clusters / "state/other/credentials/admin.kubeconfig"))
+    assert len(completed("exec", "node-")) == 11
+
+
+def test_backends_are_completed() -> None:
+    assert completed("up", "--backend", "v") == ["vxlan"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(shell: str) -> None:
+    found = CliRunner().invoke(root, ["completion", shell])
+    assert found.exit_code == 0, found.output
+    assert "_PODWIRE_COMPLETE" in found.output and "podwire" in found.output
+
+
+def test_another_shell_is_refused() -> None:
+    found = CliRunner().invoke(root, ["completion", "tcsh"])
+    assert found.exit_code == 2 and "'tcsh' is not one of 'bash', 'zsh', 'fish'" in found.output
+
+
+@pytest.mark.parametrize("words", ["podwire exec node", "podwire status --name p", "podwire up --"])
+def test_completing_imports_little(words: str) -> None:
+    text = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print('heavy', [n for n in {_HEAVY} if n in sys.modules], file=sys.stderr))\n"
+        "from podwire.cli.main import root\n"
+        "root.main([], prog_name='podwire')"
+    )
+    environment = {"_PODWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
+    assert done.stderr == "heavy []\n", done.stderr
