@@ -8,7 +8,7 @@ from podwire.errors import ConfigError
 from podwire.local.addons.ensure import network_config
 from podwire.local.config import (
     ClusterConfig,
-    ImageRule,
+    ImageMapping,
     RoutingSection,
     check_change,
     parse_config,
@@ -102,7 +102,10 @@ def test_next_up_knows_how_the_cluster_was_made(tmp_path: Path) -> None:
         ({"service_cidrs": ("10.1.0.0/16",)}, "serviceCIDRs: cannot change"),
         ({"segments": 2}, "segments: cannot change while the cluster exists (1 now, not 2), because every node"),
         ({"api_port": 6443}, "apiPort: cannot change"),
-        ({"images": (ImageRule(name="a", command=("b",)),)}, "images: cannot change while the cluster exists, because"),
+        (
+            {"images": (ImageMapping(name="a", command=("b",)),)},
+            "images: cannot change while the cluster exists, because",
+        ),
         ({"log_level": "debug"}, "logLevel: cannot change while the cluster exists (info now, not debug)"),
     ],
 )
@@ -120,7 +123,7 @@ def test_nodes_backend_and_modes_of_an_existing_cluster_change() -> None:
 
 
 def test_fixed_settings_that_a_file_leaves_out_stay() -> None:
-    known = ClusterConfig(images=(ImageRule(name="a", command=("b",)),), log_level="debug", api_port=6443)
+    known = ClusterConfig(images=(ImageMapping(name="a", command=("b",)),), log_level="debug", api_port=6443)
     found = parse_config("proxy: {mode: iptables}", "c.yaml", known)
     assert (found.images, found.log_level, found.api_port) == (known.images, "debug", 6443)
     check_change(known, found, "c.yaml")
