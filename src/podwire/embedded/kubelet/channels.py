@@ -55,9 +55,9 @@ class Channels:
         return None
 
     async def drain(self) -> None:
-        """Returns when the client has taken most of what was sent."""
+        """Returns when the client has received most of the sent data."""
         await self._connection.drain()
 
     def close(self) -> None:
-        """Says that this side closes."""
+        """Closes the connection."""
         self._connection.close()

@@ -2,7 +2,7 @@
 
 Two forms over WebSocket. ``SPDY/3.1+portforward.k8s.io`` carries SPDY: for each connection the client opens an error
 stream and a data stream that name the port. The other subprotocols have a pair of channels for each port of the query,
-data and error, which begin with the port's number. When a port refuses the connection, the error stream says so.
+data and error, which begin with the port's number. When a port refuses the connection, the error stream has the reason.
 """
 
 import asyncio

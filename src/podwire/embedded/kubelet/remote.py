@@ -3,7 +3,7 @@
 The channels are 0 input, 1 output, 2 errors, 3 the final Status, 4 terminal size. In ``v5.channel.k8s.io`` a client
 closes a channel by 255 and its number; in the other forms input cannot be closed. When the program
 has ended and its output is sent, the Status with the exit code follows, then the connection ends. When the client
-disconnects, a program that exec started is killed; a container that attach joined goes on.
+disconnects, a program that exec started is killed; a container that attach joined keeps running.
 Source: kubernetes staging/src/k8s.io/apimachinery/pkg/util/remotecommand, client-go/tools/remotecommand.
 """
 
@@ -33,7 +33,7 @@ _DRAIN_S = 1.0
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """The command and the streams that a client asks for."""
+    """The command and the streams that a client requests."""
 
     command: tuple[str, ...] = ()
     stdin: bool = False
@@ -52,7 +52,7 @@ def parse_options(parameters: Iterable[tuple[str, str]]) -> StreamOptions:
 
     A terminal has one output, so ``tty`` switches the separate errors off.
 
-    Raises: ValueError when no stream is asked for.
+    Raises: ValueError when no stream is requested.
     """
     pairs = list(parameters)
     first = dict(reversed(pairs))
@@ -70,7 +70,7 @@ def parse_options(parameters: Iterable[tuple[str, str]]) -> StreamOptions:
 
 
 def render_status(code: int | None, problem: str = "") -> bytes:
-    """The Status on channel 3; ``code`` None is a failure to run at all."""
+    """The Status on channel 3; ``code`` is None when the program could not start."""
     if problem or code is None:
         status = {"status": "Failure", "message": problem, "reason": "InternalError", "code": 500}
         return msgspec.json.encode({"metadata": {}, **status})
@@ -90,7 +90,7 @@ def render_problem(code: int | None, problem: str = "") -> bytes:
 
 
 def _exit_status(code: int) -> int:
-    """What a shell would show: 128 and the signal's number for a program that a signal ended."""
+    """The exit status as a shell shows it: 128 plus the signal's number for a program that a signal ended."""
     return code if code > 0 else 128 - code
 
 
@@ -99,7 +99,7 @@ def _terminated(code: int) -> str:
 
 
 class _Streams:
-    """The descriptors of one session: ours, and those for the program."""
+    """The descriptors of one session: the kubelet's ends, and the program's ends (``theirs``)."""
 
     def __init__(self, options: StreamOptions) -> None:
         self.terminal = -1
@@ -118,7 +118,7 @@ class _Streams:
             os.set_blocking(fd, False)
 
     def close_theirs(self) -> None:
-        """Closes the program's ends in this process, after the program has got them."""
+        """Closes the program's ends in this process, after they were sent to the program's shim."""
         for fd in self.theirs:
             os.close(fd)
         self.theirs = ()
@@ -147,7 +147,7 @@ def _output(*, requested: bool) -> tuple[int, int]:
 
 
 class RemoteSession:
-    """One client at one container."""
+    """The session of one client with one container."""
 
     def __init__(self, state: PodState, container: str, options: StreamOptions, tasks: TaskSet) -> None:
         self._state = state
@@ -156,7 +156,7 @@ class RemoteSession:
         self._tasks = tasks
 
     async def execute(self, connection: Channels) -> None:
-        """Runs a command for the client, to its end or the client's."""
+        """Runs a command for the client until the command ends or the client disconnects."""
         context = self._state.command_context(self._container)
         env = dict(context.env)
         if self._options.tty:
@@ -258,7 +258,7 @@ async def _copy(connection: Channels, fd: int, channel: int) -> None:
 
 
 async def _feed(connection: Channels, streams: _Streams) -> None:
-    """Passes input and terminal sizes of the client on; returns when the client has gone."""
+    """Forwards input and terminal sizes of the client; returns when the client has disconnected."""
     while (message := await connection.receive()) is not None:
         channel, payload = message
         if channel == _STDIN and streams.input >= 0:

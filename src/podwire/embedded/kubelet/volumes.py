@@ -76,7 +76,7 @@ def object_kinds(volume: Mapping[str, Any]) -> bool:
 def compile_files(volume: Mapping[str, Any], content: Content) -> Files:
     """The files of a volume made of API objects, by relative path.
 
-    Raises: ConfigError naming what is missing.
+    Raises: ConfigError naming the object or key that is missing.
     """
     if definition := volume.get("configMap"):
         return _config_map(definition, content, _mode(definition))

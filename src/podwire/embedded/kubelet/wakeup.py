@@ -19,11 +19,11 @@ class Wakeup:
         self._at = None
 
     def wake(self) -> None:
-        """Makes the worker take a step now, or another step after the current step."""
+        """Lets the worker make a step now, or another step after the current step."""
         self._woken.set()
 
     def wake_in(self, seconds: float) -> None:
-        """Makes the worker take a step after ``seconds`` at the latest."""
+        """Lets the worker make a step after ``seconds`` at the latest."""
         at = self._clock.monotonic() + seconds
         self._at = at if self._at is None else min(at, self._at)
 

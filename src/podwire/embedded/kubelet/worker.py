@@ -57,7 +57,7 @@ class PodWorker:
         self.state.wakeup.wake()
 
     def refresh_volumes(self) -> None:
-        """Takes the news that a ConfigMap or Secret of the pod's namespace has changed."""
+        """Updates the pod's volumes, because a ConfigMap or Secret of its namespace has changed."""
         self._inputs.dirty = True
         self._containers.retry()
         self.state.wakeup.wake()
@@ -98,7 +98,7 @@ class PodWorker:
         self._lost = not alive and bool(state.sandbox.record.sandbox) and not state.verdict.phase
 
     async def _step(self) -> bool:
-        """Takes the next step; returns whether the pod is removed from the node."""
+        """Makes the next step; returns whether the pod is removed from the node."""
         state = self.state
         if self._lost:
             await self._clear_lost()
