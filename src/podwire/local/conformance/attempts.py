@@ -87,15 +87,70 @@ class Trials:
         return outcomes
 
 
+class _TrialSockets:
+    """The sockets of a batch, in the namespaces of its ends, and the selector that calls their handlers."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.raw: dict[tuple[Path, int, int], socket.socket] = {}
+        """The raw sockets by namespace, family and protocol."""
+        self._open: list[socket.socket] = []
+
+    def close(self) -> None:
+        """Closes all sockets; open TCP connections are reset, so none stays in TIME-WAIT."""
+        self.selector.close()
+        for sock in self._open:
+            if sock.type == socket.SOCK_STREAM:
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+
+    def open(self, family: int, protocol: str) -> socket.socket:
+        """A TCP or UDP socket in the current namespace."""
+        kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
+        sock = socket.socket(_FAMILIES[family], kind)
+        sock.setblocking(False)
+        self._open.append(sock)
+        return sock
+
+    def open_raw(self, namespace: Path, family: int, protocol: int, take: PacketHandler) -> None:
+        """Opens a raw socket in the current namespace, once for each protocol; ``take`` gets its packets."""
+        key = (namespace, family, protocol)
+        if key in self.raw:
+            return
+        sock = self.raw[key] = socket.socket(_FAMILIES[family], socket.SOCK_RAW, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        sock.setblocking(False)
+        self._open.append(sock)
+
+        def ready(opened: socket.socket) -> None:
+            for data, sender in _all_of(opened):
+                take(packets.without_header(data, family), sender, opened)
+
+        self.selector.register(sock, selectors.EVENT_READ, ready)
+
+    def listen(self, address: str, protocol: str, port: int, echo: Callable[[socket.socket], None]) -> None:
+        """Opens a TCP or UDP socket of a target; ``echo`` answers datagrams."""
+        sock = self.open(6 if ":" in address else 4, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address, port))
+        except OSError as failure:
+            raise ClusterError(f"cannot listen on {address} {protocol}/{port}: {failure.strerror}") from failure
+        if protocol == "TCP":
+            sock.listen(_BACKLOG)  # no accept() needed: the kernel completes the handshake
+        else:
+            self.selector.register(sock, selectors.EVENT_READ, echo)
+
+
 class _TrialBatch:
-    """The sockets of at most ``_AT_ONCE`` attempts, and the packets that they received."""
+    """At most ``_AT_ONCE`` attempts that run at the same time, and their outcomes."""
 
     def __init__(self, attempts: Sequence[Trial], turn: int) -> None:
         self._attempts = attempts
         self._turn = turn
-        self._selector = selectors.DefaultSelector()
-        self._open: list[socket.socket] = []
-        self._raw: dict[tuple[Path, int, int], socket.socket] = {}
+        self._sockets = _TrialSockets()
+        self.close = self._sockets.close
         self._clients: dict[int, socket.socket] = {}
         self._by_flow: dict[PacketFlow, int] = {}
         self._by_source: dict[tuple[str, str, int, int], int] = {}
@@ -104,15 +159,6 @@ class _TrialBatch:
         self._arrived: set[int] = set()
         self._refused: set[int] = set()
         self._last = 0.0
-
-    def close(self) -> None:
-        """Closes all sockets; open TCP connections are reset, so none stays in TIME-WAIT."""
-        self._selector.close()
-        for sock in self._open:
-            if sock.type == socket.SOCK_STREAM:
-                with contextlib.suppress(OSError):
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            sock.close()
 
     def run(self) -> list[str]:
         """Tries all attempts and returns their outcomes."""
@@ -140,23 +186,11 @@ class _TrialBatch:
                 for address, protocol, port in ends:
                     family = 6 if ":" in address else 4
                     if protocol == "SCTP":
-                        self._open_raw(namespace, family, packets.SCTP, self._take_sctp)
+                        self._sockets.open_raw(namespace, family, packets.SCTP, self._take_sctp)
                         continue
-                    self._listener(family, address, protocol, port)
+                    self._sockets.listen(address, protocol, port, self._echo)
                     if protocol == "TCP":
-                        self._open_raw(namespace, family, socket.IPPROTO_TCP, self._take_tcp)
-
-    def _listener(self, family: int, address: str, protocol: str, port: int) -> None:
-        sock = self._socket(family, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((address, port))
-        except OSError as failure:
-            raise ClusterError(f"cannot listen on {address} {protocol}/{port}: {failure.strerror}") from failure
-        if protocol == "TCP":
-            sock.listen(_BACKLOG)  # no accept() needed: the kernel completes the handshake
-        else:
-            self._selector.register(sock, selectors.EVENT_READ, self._echo)
+                        self._sockets.open_raw(namespace, family, socket.IPPROTO_TCP, self._take_tcp)
 
     def _prepare(self) -> None:
         """Opens the sockets of the sources."""
@@ -170,12 +204,12 @@ class _TrialBatch:
 
     def _open_client(self, namespace: Path, number: int) -> None:
         attempt = self._attempts[number]
-        self._open_raw(namespace, attempt.family, _ICMP[attempt.family], self._take_icmp)
+        self._sockets.open_raw(namespace, attempt.family, _ICMP[attempt.family], self._take_icmp)
         if attempt.protocol == "SCTP":
-            self._open_raw(namespace, attempt.family, packets.SCTP, self._take_sctp)
+            self._sockets.open_raw(namespace, attempt.family, packets.SCTP, self._take_sctp)
             port = self._sctp_port(number)
         else:
-            sock = self._clients[number] = self._socket(attempt.family, attempt.protocol)
+            sock = self._clients[number] = self._sockets.open(attempt.family, attempt.protocol)
             sock.bind((attempt.source_address, 0))
             port = sock.getsockname()[1]
         self._by_flow[attempt.flow(port)] = number
@@ -184,34 +218,12 @@ class _TrialBatch:
     def _sctp_port(self, number: int) -> int:
         return _FIRST_PORT + (self._turn + number) % _PORTS
 
-    def _socket(self, family: int, protocol: str) -> socket.socket:
-        kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
-        sock = socket.socket(_FAMILIES[family], kind)
-        sock.setblocking(False)
-        self._open.append(sock)
-        return sock
-
-    def _open_raw(self, namespace: Path, family: int, protocol: int, take: PacketHandler) -> None:
-        key = (namespace, family, protocol)
-        if key in self._raw:
-            return
-        sock = self._raw[key] = socket.socket(_FAMILIES[family], socket.SOCK_RAW, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        sock.setblocking(False)
-        self._open.append(sock)
-
-        def ready(opened: socket.socket) -> None:
-            for data, sender in _all_of(opened):
-                take(packets.without_header(data, family), sender, opened)
-
-        self._selector.register(sock, selectors.EVENT_READ, ready)
-
     def _send(self, number: int) -> None:
         attempt, self._last = self._attempts[number], time.monotonic()
         if attempt.protocol == "SCTP":
             data = packets.segment(self._sctp_port(number), attempt.port, tag=number + 1)
             with contextlib.suppress(OSError):
-                self._raw[attempt.source, attempt.family, packets.SCTP].sendto(data, (attempt.address, 0))
+                self._sockets.raw[attempt.source, attempt.family, packets.SCTP].sendto(data, (attempt.address, 0))
             return
         sock = self._clients[number]
         code = sock.connect_ex((attempt.address, attempt.port))
@@ -219,9 +231,9 @@ class _TrialBatch:
             if code not in (0, errno.EINPROGRESS):
                 self._refused.add(number)
                 return
-            self._selector.register(sock, selectors.EVENT_WRITE, lambda opened: self._connected(number, opened))
+            self._sockets.selector.register(sock, selectors.EVENT_WRITE, lambda opened: self._connected(number, opened))
         else:
-            self._selector.register(sock, selectors.EVENT_READ, lambda opened: self._echoed(number, opened))
+            self._sockets.selector.register(sock, selectors.EVENT_READ, lambda opened: self._echoed(number, opened))
             self._hello(number, sock)
 
     def _hello(self, number: int, sock: socket.socket) -> None:
@@ -242,7 +254,7 @@ class _TrialBatch:
             if now >= again:
                 again = now + AGAIN_S
                 self._send_again()
-            for ready, _ in self._selector.select(max(0.0, min(end, again) - now)):
+            for ready, _ in self._sockets.selector.select(max(0.0, min(end, again) - now)):
                 ready.data(ready.fileobj)
 
     def _send_again(self) -> None:
@@ -262,7 +274,7 @@ class _TrialBatch:
 
     def _connected(self, number: int, sock: socket.socket) -> None:
         failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        self._selector.unregister(sock)
+        self._sockets.selector.unregister(sock)
         self._mark(number, self._refused if failed else self._answered)
 
     def _echo(self, sock: socket.socket) -> None:

@@ -6,7 +6,7 @@ all changes are in the kernels (:mod:`podwire.local.inforce`).
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import IPv6Network
 from typing import Any
 
@@ -16,17 +16,14 @@ from msgspec.structs import replace
 from podwire.cluster.names import POD_ADDRESSES
 from podwire.errors import ApiError, ClusterError, ConfigError, Conflict, NotFound
 from podwire.kube.client import Client
-from podwire.kube.informer import Informer
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, NODES, PODS, Json, Resource
 from podwire.local import inforce
 from podwire.local.conformance.families import embedded, in_families
 from podwire.local.conformance.placing import ClusterNode, Placing, cluster_nodes, labels_to_set
-from podwire.local.conformance.stage import Action, CasePod, Manifest, Stage, follow, namespace_of
-from podwire.local.readiness import why_not_ready
+from podwire.local.conformance.stage import Action, CasePod, Manifest, Stage, follow
+from podwire.local.conformance.watches import ObjectWatches
 from podwire.local.topology import Topology
 from podwire.model.pod import Pod
-from podwire.observe.log import Log
-from podwire.runtime.tasks import TaskSet
 
 _READY_S = 60.0
 _IN_FORCE_S = 30.0
@@ -65,40 +62,20 @@ class CaseCluster:
         self.families = families
         self.nodes: tuple[ClusterNode, ...] = ()
         self.placing = Placing(Stage(), ())
-        self.pods = Informer(client, PODS)
         self._client = client
         self._topology = topology
-        self._namespaces: Informer[Json] = Informer(client, NAMESPACES.raw)
-        self._nodes = Informer(client, NODES)
-        self._policies: Informer[Json] = Informer(client, NETWORKPOLICIES.raw)
-        self._cluster_policies: Informer[Json] = Informer(client, CLUSTERNETWORKPOLICIES.raw)
+        self._watches = ObjectWatches(client)
         self._stage = Stage()
-        self._created_namespaces: set[str] = set()
-        """The namespaces that cases have created so far."""
-        self._written: dict[str, str] = {}
-        """The resource versions of written policies and nodes, by plural and key."""
-        self._changed = asyncio.Event()
         self._original_labels: dict[str, dict[str, str | None]] = {}
         """The original values of the node labels that cases changed, by node."""
-        self._log = Log("conformance")
-        self._tasks = TaskSet(lambda name, failure: self._log.error("watch failed", failure=failure, watch=name))
-
-    @property
-    def _informers(self) -> tuple[Informer[Any], ...]:
-        return (self.pods, self._namespaces, self._nodes, self._policies, self._cluster_policies)
 
     async def __aenter__(self) -> "CaseCluster":
-        for informer in self._informers:
-            informer.subscribe(lambda *_: self._changed.set())
-            self._tasks.start(informer.resource.plural, informer.run())
-        async with asyncio.timeout(_READY_S):
-            for informer in self._informers:
-                await informer.synced.wait()
-        self.nodes = cluster_nodes(self._nodes.objects.values())
+        await self._watches.start()
+        self.nodes = cluster_nodes(self._watches.nodes.objects.values())
         return self
 
     async def __aexit__(self, *failure: object) -> None:
-        await self._tasks.close()
+        await self._watches.close()
 
     def check_free(self, namespaces: Collection[str]) -> None:
         """Checks that none of the namespaces exists already.
@@ -106,7 +83,7 @@ class CaseCluster:
         Raises: ConfigError when one exists.
         """
         for name in sorted(namespaces):
-            if name in self._namespaces.objects:
+            if name in self._watches.namespaces.objects:
                 raise ConfigError(
                     "--name", "", f"namespace {name} exists already, and a case creates a namespace of that name"
                 )
@@ -133,7 +110,7 @@ class CaseCluster:
             bare = follow(bare, Action(op="delete_pod", namespace=pod.namespace, name=pod.name))
         self._stage = bare
         if stale or len(bare.namespaces) < len(before.namespaces):
-            await self._until(self._gone)
+            await self._watches.until(lambda: self._watches.undeleted(self._stage))
         await self._add(bare, stage)
         self._stage = stage
 
@@ -141,7 +118,7 @@ class CaseCluster:
         """Creates missing namespaces and pods, and corrects labels."""
         for name, labels in stage.namespaces.items():
             if name not in bare.namespaces:
-                self._created_namespaces.add(name)
+                self._watches.created_namespaces.add(name)
                 await self._client.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
             elif bare.namespaces[name] != labels:
                 await self._set_labels(NAMESPACES, "", name, bare.namespaces[name], labels)
@@ -171,10 +148,10 @@ class CaseCluster:
                         await self._delete(NETWORKPOLICIES, *_split(key))
                 case "delete_namespace":
                     await self._delete(NAMESPACES, "", namespace)
-                    await self._until(self._gone)
+                    await self._watches.until(lambda: self._watches.undeleted(self._stage))
                 case "delete_pod":
                     await self._delete(PODS, namespace, name)
-                    await self._until(self._gone)
+                    await self._watches.until(lambda: self._watches.undeleted(self._stage))
                 case _:
                     await self._add(before, after)
         except ApiError as failure:
@@ -185,85 +162,25 @@ class CaseCluster:
 
         Raises: ClusterError with a change that is not in force in time.
         """
-        await self._until(self._late)
         names = [node.name for node in self.nodes]
-        await inforce.wait(self._topology, names, self._versions, self._client.clock, _IN_FORCE_S)
+        await self._watches.until(lambda: self._watches.outdated(self._stage, names))
+        await inforce.wait(self._topology, names, self._watches.versions, self._client.clock, _IN_FORCE_S)
 
     async def clear(self) -> None:
         """Deletes all objects of cases, also those of a case that failed, and restores node labels."""
-        for name in tuple(self._written):
+        for name in tuple(self._watches.written):
             plural, _, key = name.partition(" ")
             if plural == CLUSTERNETWORKPOLICIES.plural:
                 await self._delete(CLUSTERNETWORKPOLICIES, "", key)
-        for name in self._created_namespaces:
+        for name in self._watches.created_namespaces:
             await self._delete(NAMESPACES, "", name)
         self._stage, self.placing = Stage(), Placing(Stage(), self.nodes)
         await self._label_nodes(self._stage)
-        await self._until(self._gone)
+        await self._watches.until(lambda: self._watches.undeleted(self._stage))
 
     def pod(self, key: str) -> Pod:
         """The pod in the API."""
-        return self.pods.objects[key]
-
-    def _versions(self) -> Mapping[str, Mapping[str, str]]:
-        return {informer.resource.plural: informer.versions for informer in self._informers}
-
-    async def _until(self, late: Callable[[], str]) -> None:
-        """Waits until ``late`` returns an empty text."""
-        problem = late()
-        try:
-            async with asyncio.timeout(_READY_S):
-                while problem := late():
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError as failure:
-            raise ClusterError(f"not ready in time: {problem}") from failure
-
-    def _gone(self) -> str:
-        """A deleted object that still exists; empty when there is none."""
-        for key in self.pods.objects:
-            if namespace_of(key) in self._created_namespaces and key not in self._stage.pods:
-                return f"pod {key} is not deleted yet"
-        for name in self._created_namespaces - self._stage.namespaces.keys():
-            if name in self._namespaces.objects:
-                return f"namespace {name} is not deleted yet"
-        return ""
-
-    def _late(self) -> str:
-        """A change that the API watches do not show yet; empty when they show all."""
-        if problem := self._gone():
-            return problem
-        for name, labels in self._stage.namespaces.items():
-            have = self._namespaces.objects.get(name, {}).get("metadata", {}).get("labels") or {}
-            if have != labels | {"kubernetes.io/metadata.name": name}:
-                return f"namespace {name} has labels {have}"
-        for key, pod in self._stage.pods.items():
-            pod_in_api = self.pods.objects.get(key)
-            if pod_in_api is None or pod_in_api.metadata.labels != pod.labels:
-                return f"pod {key} does not have the labels {pod.labels} yet"
-            if not pod_in_api.ready:
-                return f"pod {key}: {why_not_ready(pod_in_api)}"
-        return (
-            self._late_policies(self._policies, self._stage.policies)
-            or self._late_policies(self._cluster_policies, self._stage.cluster_policies)
-            or self._unseen(self._nodes, (node.name for node in self.nodes))
-        )
-
-    def _late_policies(self, informer: Informer[Json], wanted: Collection[str]) -> str:
-        plural = informer.resource.plural
-        for name in self._written:
-            kind, _, key = name.partition(" ")
-            if kind == plural and key not in wanted and key in informer.versions:
-                return f"{name} is not deleted yet"
-        return self._unseen(informer, wanted)
-
-    def _unseen(self, informer: Informer[Any], keys: Iterable[str]) -> str:
-        """An object whose written version the watch does not show yet; empty when there is none."""
-        for key in keys:
-            written = self._written.get(f"{informer.resource.plural} {key}", "0")
-            if int(informer.versions.get(key, "0")) < int(written):
-                return f"the watch does not show the last change of {informer.resource.plural} {key} yet"
-        return ""
+        return self._watches.pods.objects[key]
 
     async def _label_nodes(self, stage: Stage) -> None:
         wanted = labels_to_set(stage, self.placing)
@@ -275,7 +192,7 @@ class CaseCluster:
             changes = before | labels
             if any(changes[key] != before[key] for key in changes) or (before and not labels):
                 stored = await self._client.patch(NODES, node.name, {"metadata": {"labels": changes}})
-                self._written[f"nodes {node.name}"] = stored["metadata"]["resourceVersion"]
+                self._watches.written[f"nodes {node.name}"] = stored["metadata"]["resourceVersion"]
 
     async def _create_pod(self, pod: CasePod) -> None:
         body = self._pod_body(pod)
@@ -331,7 +248,7 @@ class CaseCluster:
             stored = await self._client.create(kind, body, action.namespace)
         else:
             stored = await self._replace(kind, action, body)
-        self._written[f"{kind.plural} {action.key}"] = stored["metadata"]["resourceVersion"]
+        self._watches.written[f"{kind.plural} {action.key}"] = stored["metadata"]["resourceVersion"]
 
     async def _replace(self, kind: Resource[Any], action: Action, body: Json) -> Json:
         """Replaces a policy; retries when an agent writes its annotations at the same time."""

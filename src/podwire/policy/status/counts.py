@@ -6,7 +6,8 @@ rule) counts as a new one, added to the old total. Of removed rules, the last ``
 the totals of rules that were removed earlier are added up by direction and verdict.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -85,6 +86,59 @@ class Totals:
         for counted in self._last.values():
             totals[counted.hit] = totals.get(counted.hit, Count()).plus(counted.count)
         return tuple(Counted(hit, count) for hit, count in totals.items() if count.packets)
+
+
+class RuleLookup(Protocol):
+    """Finds the rule behind a chain; the contents of a data plane in one family."""
+
+    def meaning(self, name: str) -> RuleHit | None:
+        """The rule of a chain or log prefix that exists or was removed lately; None: unknown."""
+        ...
+
+
+ReadCounters = Callable[[str, Collection[str] | None], Mapping[str, Count]]
+"""Reads the counters of a family by chain; the result has at least the named chains (None: all chains)."""
+
+
+class RuleCounters:
+    """The counters of a data plane's rules by rule; the counts of deleted rules are kept."""
+
+    def __init__(self, contents: Mapping[str, RuleLookup], read: ReadCounters) -> None:
+        """``contents`` finds the rules of each family, ``read`` reads counters from the kernel."""
+        self._contents = contents
+        self._read = read
+        self._totals = Totals()
+
+    def hit(self, prefix: str) -> RuleHit | None:
+        """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
+        hits = (contents.meaning(prefix) for contents in self._contents.values())
+        return next(filter(None, hits), None)
+
+    def counts(self) -> tuple[Counted, ...]:
+        """The counts of all rules, deleted rules included; a rule that is older than this object keeps its count.
+
+        Raises: KernelError.
+        """
+        for family in self._contents:
+            self._totals.totals(family, self._readings(family, None))
+        return self._totals.all()
+
+    def keep(self, family: str, chains: Collection[str] | None) -> None:
+        """Keeps the counts of chains that are deleted or reset next (None: of all chains).
+
+        Raises: KernelError.
+        """
+        if chains is None or chains:
+            self._totals.keep(family, self._readings(family, chains))
+
+    def _readings(self, family: str, chains: Collection[str] | None) -> dict[str, Counted]:
+        """The counters of the chains whose rule is known."""
+        contents = self._contents.get(family)
+        if contents is None:
+            return {}
+        counts = self._read(family, chains).items()
+        hits = ((name, contents.meaning(name), count) for name, count in counts if chains is None or name in chains)
+        return {name: Counted(hit, count) for name, hit, count in hits if hit is not None}
 
 
 def by_policy(rules: Iterable[Counted]) -> dict[tuple[str, str], Count]:

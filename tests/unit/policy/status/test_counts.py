@@ -1,7 +1,9 @@
 """Totals never go down, whatever becomes of the rules that count."""
 
+from collections.abc import Collection
+
 from podwire.policy.ports import Ruling
-from podwire.policy.status.counts import GONE, Count, Counted, Totals, by_policy
+from podwire.policy.status.counts import GONE, Count, Counted, RuleCounters, Totals, by_policy
 from podwire.policy.verdicts import RuleHit
 
 DENIED = RuleHit("Ingress", Ruling(accept=False), ("shop/a", "shop/b"))
@@ -64,3 +66,39 @@ def test_a_denial_counts_for_all_that_isolate() -> None:
         ("shop/b", "dropped"): Count(3, 180),
         ("shop/a", "allowed"): Count(1, 60),
     }
+
+
+class KernelCounters:
+    """Counters by chain, as a kernel holds them; ``read`` counts how often they were read."""
+
+    def __init__(self, counters: dict[str, int]) -> None:
+        self.counters = counters
+        self.wanted: list[Collection[str] | None] = []
+
+    def read(self, _family: str, chains: Collection[str] | None) -> dict[str, Count]:
+        self.wanted.append(chains)
+        return {name: Count(packets, packets * 100) for name, packets in self.counters.items()}
+
+
+class Rules:
+    """The rules of chains."""
+
+    def __init__(self, hits: dict[str, RuleHit]) -> None:
+        self.hits = hits
+
+    def meaning(self, name: str) -> RuleHit | None:
+        return self.hits.get(name)
+
+
+def test_rule_counters_keep_counts_of_deleted_chains() -> None:
+    first, second = RuleHit("Ingress", Ruling(True, "shop/db", 0)), RuleHit("Ingress", Ruling(True, "shop/db", 1))
+    kernel = KernelCounters({"rule-a": 3, "rule-b": 5, "other": 7})
+    counters = RuleCounters({"ip": Rules({"rule-a": first, "rule-b": second})}, kernel.read)
+    counters.keep("ip", set())
+    counters.keep("ip6", {"rule-a"})
+    assert kernel.wanted == [], "nothing is read without chains or without contents"
+    counters.keep("ip", {"rule-a"})
+    del kernel.counters["rule-a"]
+    assert {each.hit: each.count.packets for each in counters.counts()} == {first: 3, second: 5}
+    assert kernel.wanted == [{"rule-a"}, None]
+    assert counters.hit("rule-b") == second and counters.hit("other") is None

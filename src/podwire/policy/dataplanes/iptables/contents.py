@@ -5,7 +5,6 @@ once, and a chain that exists has the right rules. Marks of packets select the c
 change is the difference between the chains and sets that it touches, before and after.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from podwire.dataplane.contents import KeyedContents
@@ -14,8 +13,8 @@ from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
+from podwire.policy.dataplanes.iptables.portchains import NamedTable, NumberedPortChains
 from podwire.policy.dataplanes.iptables.steps import FamilyRules, Steps, steps
-from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.verdicts import RuleHit, denying_policies
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
@@ -23,11 +22,6 @@ from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
 
 Elements = dict[str, dict[str, IpSetElement]]
-Named = tuple[str, PortTable]
-"""A table of ports with the name of its chain."""
-
-_KEPT_HITS = 1024
-"""How many deleted rules are kept, because a log line may still name them."""
 
 
 class Contents:
@@ -44,14 +38,11 @@ class Contents:
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
         self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
         self._keyed: KeyedContents[Rules, IpSet, str, IpSetElement] = KeyedContents()
-        self._uses: Counter[str] = Counter()
-        self._needs: dict[str, tuple[str, ...]] = {}
-        self._chains_of: dict[str, tuple[str, ...]] = {}
+        self._taken: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._hits: dict[str, RuleHit] = {}
-        self._gone: dict[str, RuleHit] = {}
+        self._ports = NumberedPortChains(layout, self._keyed, self._numbers[names.TABLES])
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
         for declared in (*layout.sets(), *devices):
             self._keyed.add_set(declared)
@@ -90,7 +81,7 @@ class Contents:
 
     def move(self, layout: ChainLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
-        self.layout = layout
+        self.layout = self._ports.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -180,31 +171,28 @@ class Contents:
         if before is not None:
             self._end(before)
 
-    def _add(self, chain: str, profile: Profile, ranges: Mapping[str, Named], default: Named) -> None:
+    def _add(self, chain: str, profile: Profile, ranges: Mapping[str, NamedTable], default: NamedTable) -> None:
         key, layout = profile.key, self.layout
         self._numbers[_root(key)].take(chain)
         by_address, by_network = names.profile_sets(chain, layout.family)
         prefix = names.set_prefix(layout.family)
         self._hosts[chain] = {}
         self._keyed.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
-        taken = [self._take(default, key)]
+        taken = [self._ports.take(default, key)]
         if ranges:
             self._keyed.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
             for network, named in ranges.items():
-                taken.append(self._take(named, key))
-                self._keyed.put_element(by_network, network, self._leads_to(taken[-1]))
+                taken.append(self._ports.take(named, key))
+                self._keyed.put_element(by_network, network, self._ports.element(taken[-1]))
         self._keyed.put_chain(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
-        self._needs[chain] = tuple(taken)
+        self._taken[chain] = tuple(taken)
         self._write_hosts(chain, profile, profile.hosts)
-
-    def _leads_to(self, chain: str) -> IpSetElement:
-        return self.layout.numbered(self._numbers[names.TABLES].used[chain])
 
     def _end(self, chain: str) -> None:
         for taken in self._hosts.pop(chain).values():
-            self._drop(taken)
-        for taken in self._needs.pop(chain):
-            self._drop(taken)
+            self._ports.drop(taken)
+        for taken in self._taken.pop(chain):
+            self._ports.drop(taken)
         self._keyed.remove_chain(chain)
         for name in names.profile_sets(chain, self.layout.family):
             if name in self._keyed.sets:
@@ -226,67 +214,20 @@ class Contents:
                 if before is not None:
                     del have[address]
                     self._keyed.put_element(hosts, address, None)
-                    self._drop(before)
+                    self._ports.drop(before)
                 continue
             name = names_by_table.get(id(table)) or names_by_table.setdefault(
                 id(table), names.ports_chain(table, denying)
             )
             if name != before:
-                have[address] = self._take((name, table), profile.key)
-                self._keyed.put_element(hosts, address, self._leads_to(name))
+                have[address] = self._ports.take((name, table), profile.key)
+                self._keyed.put_element(hosts, address, self._ports.element(name))
                 if before is not None:
-                    self._drop(before)
-
-    # Tables and rules
-
-    def _take(self, named: Named, key: ProfileKey) -> str:
-        """The chain of a table of ports; it exists until each taken use is dropped."""
-        chain, table = named
-        if not self._uses[chain]:
-            self._chains_of[chain] = self._ports(table, key, chain)
-            denying = denying_policies(key)
-            self._needs[chain] = tuple(self._rule(denying.hit(ruling)) for ruling in table.rulings)
-            self._numbers[names.TABLES].take(chain)
-        self._uses[chain] += 1
-        return chain
-
-    def _ports(self, table: PortTable, key: ProfileKey, chain: str) -> tuple[str, ...]:
-        chains = self.layout.ports(chain, table, denying_policies(key))
-        for name, rules in chains.items():
-            self._keyed.put_chain(name, rules)
-        return tuple(chains)
-
-    def _rule(self, hit: RuleHit) -> str:
-        chain = names.rule_chain(hit)
-        if not self._uses[chain]:
-            self._keyed.put_chain(chain, self.layout.rule(hit, chain.removeprefix(names.CHAIN).lower()))
-            self._chains_of[chain] = (chain,)
-            self._hits[chain] = hit
-            self._gone.pop(chain, None)
-        self._uses[chain] += 1
-        return chain
-
-    def _drop(self, chain: str) -> None:
-        """Drops one use of a chain; with the last use, the chain is removed and its own uses of chains are dropped."""
-        self._uses[chain] -= 1
-        if self._uses[chain]:
-            return
-        del self._uses[chain]
-        if chain in self._hits:
-            self._gone[chain] = self._hits.pop(chain)
-            if len(self._gone) > _KEPT_HITS:
-                del self._gone[next(iter(self._gone))]
-        for name in self._chains_of.pop(chain):
-            self._keyed.remove_chain(name)
-        if chain in self._numbers[names.TABLES].used:
-            self._numbers[names.TABLES].give_back(chain)
-        for need in self._needs.pop(chain, ()):
-            self._drop(need)
+                    self._ports.drop(before)
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule for a chain name or a log prefix, if it exists or was removed lately; None: unknown."""
-        chain = name if name.startswith(names.RULE) else names.CHAIN + name.upper()
-        return self._hits.get(chain) or self._gone.get(chain)
+        return self._ports.meaning(name)
 
     # Steps
 

@@ -18,7 +18,7 @@ seconds, while other programs write; the caller waits for the lock before the ch
 """
 
 import select
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from podwire.errors import KernelError
@@ -37,7 +37,7 @@ from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
-from podwire.policy.status.counts import Counted, Totals
+from podwire.policy.status.counts import Count, Counted, RuleCounters
 from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import IpSet
 from podwire.state.iptables import Ruleset
@@ -70,7 +70,7 @@ class IptablesPolicy:
         self._undeleted: set[str] = set()
         """Sets to delete that rules still referred to."""
         self._ticks = 0
-        self._totals = Totals()
+        self._counters = RuleCounters(self._contents, self._read_counters)
         self._reload = True
 
     def close(self) -> None:
@@ -203,17 +203,11 @@ class IptablesPolicy:
 
     def _keep_counts(self, tool: Iptables, steps: Steps) -> None:
         """Saves the counts of the rules that a change deletes."""
-        gone = {line.split()[1] for line in steps.leave.splitlines() if line.startswith(f"-X {RULE}")}
-        if gone:
-            readings = self._readings(tool)
-            self._totals.keep(tool.family, {name: readings[name] for name in gone & readings.keys()})
+        deleted = {line.split()[1] for line in steps.leave.splitlines() if line.startswith(f"-X {RULE}")}
+        self._counters.keep(tool.family, deleted)
 
-    def _readings(self, tool: Iptables) -> dict[str, Counted]:
-        contents = self._contents.get(tool.family)
-        if contents is None:
-            return {}
-        counts = ((name, contents.meaning(name), count) for name, count in kernel.read_counts(tool).items())
-        return {name: Counted(hit, count) for name, hit, count in counts if hit is not None}
+    def _read_counters(self, family: str, _chains: Collection[str] | None) -> dict[str, Count]:
+        return kernel.read_counts(self._tools[family])
 
     @property
     def missing(self) -> frozenset[str]:
@@ -222,16 +216,13 @@ class IptablesPolicy:
 
     def hit(self, prefix: str) -> RuleHit | None:
         """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
-        hits = (contents.meaning(prefix) for contents in self._contents.values())
-        return next(filter(None, hits), None)
+        return self._counters.hit(prefix)
 
     def counts(self) -> tuple[Counted, ...]:
         """The counts of all rules, deleted rules included; a rule that is older than this object keeps its count.
         Raises: KernelError.
         """
-        for family in self._contents:
-            self._totals.totals(family, self._readings(self._tools[family]))
-        return self._totals.all()
+        return self._counters.counts()
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
         """The rules and sets that the kernel should hold."""

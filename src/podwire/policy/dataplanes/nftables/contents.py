@@ -6,7 +6,7 @@ after.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
@@ -14,22 +14,16 @@ from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
     TableLayout,
-    leading_to,
     node_name,
-    ports_name,
     profile_name,
-    rule_name,
 )
-from podwire.policy.ports import PortTable
+from podwire.policy.dataplanes.nftables.portchains import PeerChains, PortChains
 from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.verdicts import RuleHit, denying_policies
+from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import Transaction, diff
 
 Elements = dict[str, dict[bytes, Element]]
-
-_KEPT_HITS = 1024
-"""How many deleted chains of rules are kept: their counts and log lines are still looked up."""
 
 
 class Contents:
@@ -43,13 +37,15 @@ class Contents:
         for declared in layout.sets():
             self._keyed.add_set(declared)
         self._keyed.changes()  # the fixed chains and sets are not part of the first change
-        self._uses: Counter[str] = Counter()
-        self._needs: dict[str, tuple[str, ...]] = {}
+        self._taken: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._hits: dict[str, RuleHit] = {}
-        self._gone: dict[str, RuleHit] = {}
+        self._ports = PortChains(layout, self._keyed)
+
+    def meaning(self, name: str) -> RuleHit | None:
+        """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
+        return self._ports.meaning(name)
 
     def table(self) -> Table:
         """The whole table."""
@@ -80,7 +76,7 @@ class Contents:
 
     def move(self, layout: TableLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
-        self.layout = layout
+        self.layout = self._ports.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -99,7 +95,7 @@ class Contents:
 
     def _end(self, name: str) -> None:
         for chain, times in Counter(self._hosts.pop(name).values()).items():
-            self._drop(chain, times)
+            self._ports.drop(chain, times)
         for chain in {name, node_name(name)}:
             self._remove(chain)
         for declared in self.layout.profile_sets(name):
@@ -116,15 +112,15 @@ class Contents:
     def _write(self, profile: Profile) -> None:
         """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
         key, before = profile.key, self._names.get(profile.key)
-        default = self._take(profile.default, key)
+        default = self._ports.take(profile.default, key)
         family = 6 if self.layout.family == "ip6" else 4
-        ranges = tuple((first, last, self._take(ports, key)) for first, last, ports in profile.ranges(family))
+        ranges = tuple((first, last, self._ports.take(ports, key)) for first, last, ports in profile.ranges(family))
         taken = (default, *(chain for _, _, chain in ranges))
         name = profile_name(key, default, ranges)
         if name == before:
             self._map_hosts(name, profile, (*profile.hosts, *(self._hosts[name].keys() - profile.hosts.keys())))
             for chain in taken:
-                self._drop(chain)
+                self._ports.drop(chain)
             return
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, _, _ in pods:
@@ -147,7 +143,7 @@ class Contents:
         for first, last, chain in ranges:
             self._keyed.put_element(by_range.name, *self.layout.ranged(by_range, first, last, chain))
         self._put(self.layout.profile_chain(name, key, taken[0]))
-        self._needs[name] = taken
+        self._taken[name] = taken
         if _node_chain_needed(key):
             self._put(self.layout.node_chain(name, key))
         self._map_hosts(name, profile, profile.hosts)
@@ -157,7 +153,7 @@ class Contents:
         ours = ":" if self.layout.family == "ip6" else "."
         declared, _ = self.layout.profile_sets(name)
         have = self._hosts[name]
-        peer_chains = _PeerChains(lambda table: self._take(table, profile.key))
+        peer_chains = PeerChains(lambda table: self._ports.take(table, profile.key))
         changed: dict[bytes, Element | None] = {}
         for address in addresses:
             if ours not in address:
@@ -173,100 +169,18 @@ class Contents:
             peer_chains.moved(before, chain)
             changed[self.layout.key(address)] = element
         self._keyed.put_elements(declared.name, changed)
-        self._settle(peer_chains)
-
-    def _settle(self, peer_chains: "_PeerChains") -> None:
-        """Updates the use counts of chains, and gives back the chains that were taken only for the update."""
-        self._uses.update({chain: step for chain, step in peer_chains.steps.items() if step > 0})
-        for chain, step in peer_chains.steps.items():
-            if step < 0:
-                self._drop(chain, -step)
-        for chain in peer_chains.taken:
-            self._drop(chain)
+        self._ports.settle(peer_chains)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for packets from pods to their own node; empty: no policy applies to them."""
         return node_name(self._names[key]) if key is not None and _node_chain_needed(key) else ""
 
-    def _take(self, table: PortTable, key: ProfileKey) -> str:
-        """The chain of a table of ports; it exists until each taken use is dropped."""
-        denying = denying_policies(key)
-        name = ports_name(table, denying)
-        if not self._uses[name]:
-            hits = [denying.hit(ruling) for ruling in table.rulings]
-            for hit in hits:
-                self._rule(hit)
-            sets = self.layout.ports_sets(name, table, denying)
-            for declared in sets:
-                self._keyed.add_set(declared)
-            needs = tuple(map(rule_name, hits))
-            self._put(self.layout.ports_chain(name, table, denying))
-            self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
-        self._uses[name] += 1
-        return name
-
-    def _rule(self, hit: RuleHit) -> None:
-        name = rule_name(hit)
-        if not self._uses[name]:
-            self._put(self.layout.rule_chain(hit))
-            self._hits[name] = hit
-        self._uses[name] += 1
-
-    def _drop(self, name: str, times: int = 1) -> None:
-        """Drops uses of a chain; with the last use, the chain is removed and its own uses of chains are dropped."""
-        self._uses[name] -= times
-        if self._uses[name]:
-            return
-        del self._uses[name]
-        if name in self._hits:
-            self._gone[name] = self._hits.pop(name)
-            if len(self._gone) > _KEPT_HITS:
-                del self._gone[next(iter(self._gone))]
-        self._keyed.remove_chain(name)
-        for need in self._needs.pop(name, ()):
-            if need.startswith("@"):
-                self._keyed.remove_set(need[1:])
-            else:
-                self._drop(need)
-
     def _remove(self, name: str) -> None:
         """Removes a chain of a profile, if it exists, and drops its uses of other chains."""
         if name in self._keyed.chains:
             self._keyed.remove_chain(name)
-        for chain in self._needs.pop(name, ()):
-            self._drop(chain)
-
-    def meaning(self, name: str) -> RuleHit | None:
-        """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
-        return self._hits.get(name) or self._gone.get(name)
-
-
-class _PeerChains:
-    """The chains of tables during one update of many addresses; each is taken once, and dropped after the update."""
-
-    def __init__(self, take: Callable[[PortTable], str]) -> None:
-        self._take = take
-        self._known: dict[int, tuple[str | None, Element | None]] = {id(None): (None, None)}
-        self.taken: list[str] = []
-        self.steps: Counter[str] = Counter()
-        """The change in the number of addresses that use each chain."""
-
-    def chain_of(self, table: PortTable | None) -> tuple[str | None, Element | None]:
-        """The chain of a table, and the map element that jumps to it."""
-        known = self._known.get(id(table))
-        if known is None:
-            assert table is not None, "None is known"
-            chain = self._take(table)
-            self.taken.append(chain)
-            known = self._known[id(table)] = (chain, leading_to(chain))
-        return known
-
-    def moved(self, before: str | None, after: str | None) -> None:
-        """Counts that an address now uses another chain."""
-        if before is not None:
-            self.steps[before] -= 1
-        if after is not None:
-            self.steps[after] += 1
+        for chain in self._taken.pop(name, ()):
+            self._ports.drop(chain)
 
 
 def _node_chain_needed(key: ProfileKey) -> bool:

@@ -7,7 +7,7 @@ is raised, and the next call loads again. 4. ``heal`` restores what another prog
 rules in force, ``remove`` deletes the tables.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 
 from podwire.errors import KernelError
@@ -20,7 +20,7 @@ from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, TableLayout
 from podwire.policy.dataplanes.nftables.steps import steps
-from podwire.policy.status.counts import Count, Counted, Totals
+from podwire.policy.status.counts import Count, Counted, RuleCounters
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table
 from podwire.state.nft_diff import (
@@ -49,7 +49,7 @@ class NftablesPolicy:
         self._facts = facts
         self._contents: dict[str, Contents] = {}
         self._reload = True
-        self._totals = Totals()
+        self._counters = RuleCounters(self._contents, self._read_counters)
 
     def close(self) -> None:
         """Closes the sockets to the kernel; what is in force stays."""
@@ -120,39 +120,27 @@ class NftablesPolicy:
 
     def hit(self, prefix: str) -> RuleHit | None:
         """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""
-        hits = (contents.meaning(prefix) for contents in self._contents.values())
-        return next(filter(None, hits), None)
+        return self._counters.hit(prefix)
 
     def counts(self) -> tuple[Counted, ...]:
         """The counts of all rules, deleted rules included; a rule that is older than this object keeps its count.
         Raises: KernelError.
         """
-        for family in self._contents:
-            self._totals.totals(family, self._read_counts(family))
-        return self._totals.all()
+        return self._counters.counts()
 
-    def _read_counts(self, family: str, chain: str = "") -> dict[str, Counted]:
-        """The counters of the rules whose policy is known, by chain."""
-        contents = self._contents.get(family)
-        if contents is None:
-            return {}
-        read = self._tables.nft.counters(family, TABLE, chain)
-        known = ((name, contents.meaning(name), Count(*numbers)) for name, numbers in read.items())
-        return {name: Counted(hit, count) for name, hit, count in known if hit is not None}
+    def _read_counters(self, family: str, chains: Collection[str] | None) -> dict[str, Count]:
+        """The counters of a family by chain: of single chains when few are named, otherwise of the whole table."""
+        wanted = chains if chains is not None and len(chains) <= _FEW else ("",)
+        read = (self._tables.nft.counters(family, TABLE, chain) for chain in wanted)
+        return {name: Count(*numbers) for counters in read for name, numbers in counters.items()}
 
     def _keep_counts(self, transaction: Transaction) -> None:
         """Saves the counts of the rules that a transaction deletes."""
-        gone = {o.name for o in transaction.operations if isinstance(o, DeleteChain | FlushChain)}
-        gone = {name for name in gone if name.startswith(RULE)}
-        family = transaction.family
         if any(isinstance(operation, DeleteTable) for operation in transaction.operations):
-            self._totals.keep(family, self._read_counts(family))
-        elif len(gone) > _FEW:
-            readings = self._read_counts(family)
-            self._totals.keep(family, {name: readings[name] for name in gone & readings.keys()})
-        else:
-            for name in gone:
-                self._totals.keep(family, self._read_counts(family, name))
+            self._counters.keep(transaction.family, None)
+            return
+        changed = {o.name for o in transaction.operations if isinstance(o, DeleteChain | FlushChain)}
+        self._counters.keep(transaction.family, {name for name in changed if name.startswith(RULE)})
 
     def _commit(self, transaction: Transaction) -> None:
         """Commits a transaction; a large one without notifications, because the kernel sends one for each element."""
