@@ -102,7 +102,7 @@ def test_namespaces_of_others_are_not_touched(dual: Cluster) -> None:
         finished = run("conformance", str(CASES), "--name", dual.name)
         assert finished.returncode == 2
         assert finished.stderr.strip() == (
-            "podwire: --name: namespace bank exists already, and a case uses a namespace of that name"
+            "podwire: --name: namespace bank exists already, and a case creates a namespace of that name"
         )
     finally:
         dual.kubectl("delete", "namespace", "bank")

@@ -14,7 +14,7 @@ LOCKED_S = 10.0
 _LOOK_S = 0.005
 
 
-class Admission:
+class PodAdmission:
     """Waits for what a pod's policies need; ``loaded`` is set after the first load of policies."""
 
     def __init__(self, attached: AttachedPods, plane: PolicyDataPlane, loaded: asyncio.Event, clock: Clock) -> None:

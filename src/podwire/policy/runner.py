@@ -20,7 +20,7 @@ from podwire.errors import KernelError
 from podwire.model.changed import Changed
 from podwire.model.node import Node
 from podwire.observe.log import Log
-from podwire.policy.admission import Admission
+from podwire.policy.admission import PodAdmission
 from podwire.policy.attached import AttachedPod, AttachedPods
 from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
@@ -73,7 +73,7 @@ class Enforcement:
         """Set while the kernel holds everything known."""
         self.loaded = self._follower.loaded
         """Set once the kernel held everything known."""
-        self.admission = Admission(self._attached, plane, self.loaded, clock)
+        self.admission = PodAdmission(self._attached, plane, self.loaded, clock)
         """Tells when a pod may get its device."""
 
     @property

@@ -34,7 +34,7 @@ def test_nothing_is_asked_for_without_the_annotation() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_address_is_refused_with_what_was_expected(text: str, problem: str) -> None:
+def test_invalid_addresses_are_refused_with_the_expectation(text: str, problem: str) -> None:
     with pytest.raises(CniError, match=problem) as failure:
         pinned({POD_ADDRESSES: text})
     assert failure.value.code == 7

@@ -26,7 +26,7 @@ VARIABLE = st.text(st.characters(blacklist_characters="\0", blacklist_categories
     st.dictionaries(st.from_regex(r"CNI_[A-Z]{1,8}", fullmatch=True), VARIABLE, max_size=5),
     st.binary(max_size=50),
 )
-def test_a_message_comes_apart_as_it_was_put_together(environment: dict[str, str], stdin: bytes) -> None:
+def test_messages_survive_a_round_trip(environment: dict[str, str], stdin: bytes) -> None:
     assert protocol.split(protocol.join(environment, stdin)) == (environment, stdin)
 
 
@@ -78,6 +78,6 @@ def test_del_needs_no_namespace() -> None:
     assert protocol.parse(ENVIRONMENT | {"CNI_COMMAND": "DEL", "CNI_NETNS": ""}, CONF).netns == ""
 
 
-def test_version_is_answered_whatever_stands_in_the_configuration() -> None:
+def test_version_ignores_the_configuration() -> None:
     assert protocol.parse({"CNI_COMMAND": "VERSION"}, b"").conf.cni_version == "1.1.0"
     assert protocol.parse({"CNI_COMMAND": "VERSION"}, b'{"cniVersion": "0.4.0"}').conf.cni_version == "0.4.0"

@@ -80,7 +80,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 @pytest.mark.parametrize("argv", PROGRAMS)
 class TestProgram:
-    def test_says_what_it_is(self, argv: list[str]) -> None:
+    def test_without_command_prints_its_purpose(self, argv: list[str]) -> None:
         done = run(argv, {})
         assert (done.returncode, done.stdout) == (0, b"")
         assert b"podwire" in done.stderr and b"1.1.0" in done.stderr

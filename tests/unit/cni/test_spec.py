@@ -22,7 +22,7 @@ FULL = spec.CniResult(
 
 
 @pytest.mark.parametrize("version", spec.VERSIONS)
-def test_what_a_version_can_say_survives_a_round_trip(version: str) -> None:
+def test_fields_of_a_version_survive_a_round_trip(version: str) -> None:
     document = json.loads(spec.render_result(FULL, version))
     again = spec.parse_result(document)
     assert document["cniVersion"] == version
@@ -59,7 +59,7 @@ def test_only_the_old_shapes_name_the_address_family(version: str) -> None:
     assert [ip.get("version") for ip in ips] == (["4", "6"] if old else [None, None])
 
 
-def test_mtu_is_said_in_the_newest_version_alone() -> None:
+def test_only_the_newest_version_has_mtu() -> None:
     assert "mtu" not in spec.render_result(FULL, "1.0.0").decode()
     assert json.loads(spec.render_result(FULL, "1.1.0"))["interfaces"][0]["mtu"] == 1450
 

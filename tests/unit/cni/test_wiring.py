@@ -57,7 +57,7 @@ def test_a_pod_of_two_families() -> None:
     assert str(got).startswith("# node\nlink ")
 
 
-def test_the_node_s_end_is_told_from_foreign_devices() -> None:
+def test_foreign_devices_are_not_recognized_as_pods() -> None:
     one = attached()
     link = wiring.plan(one, wiring.WiringFacts()).host.links[0]
     assert wiring.owner_of(link) == ("0123456789ab", "eth0")
@@ -72,7 +72,7 @@ def test_the_node_s_end_is_told_from_foreign_devices() -> None:
         assert wiring.owner_of(foreign) is None
 
 
-def test_wired_pods_are_rebuilt_from_what_the_kernel_holds() -> None:
+def test_wired_pods_are_rebuilt_from_the_kernel() -> None:
     one = attached()
     host = wiring.plan(one, wiring.WiringFacts()).host
     [again] = wiring.missing_in_ledger(host, (), "podwire")

@@ -8,7 +8,7 @@ from tests.fakes.collection import Collection
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
-from podwire.policy.admission import LOCKED_S, Admission
+from podwire.policy.admission import LOCKED_S, PodAdmission
 from podwire.policy.attached import AttachedPods
 
 
@@ -28,7 +28,7 @@ class Bench:
         self.plane = Plane()
         self.loaded = asyncio.Event()
         self.clock = FakeClock()
-        self.admission = Admission(AttachedPods(self.pods, "n1"), cast(Any, self.plane), self.loaded, self.clock)
+        self.admission = PodAdmission(AttachedPods(self.pods, "n1"), cast(Any, self.plane), self.loaded, self.clock)
 
     def arrive(self, uid: str) -> None:
         self.pods.put("shop/web", Pod(metadata=ObjectMeta(name="web", namespace="shop", uid=uid)))

@@ -10,7 +10,7 @@ def test_what_is_known() -> None:
     assert problems({"podwire.io/mode": "audit", "podwire.io/log": "none", "podwire.io/enforced": "{}"}) == ()
 
 
-def test_what_is_not_known_counts_as_nothing_and_is_said() -> None:
+def test_unknown_values_are_ignored_and_reported() -> None:
     annotations = {"podwire.io/mode": "Audit", "podwire.io/log": ""}
     assert not in_audit(annotations) and log_of(annotations) == ""
     assert problems(annotations) == (

@@ -18,7 +18,7 @@ def found(made: PortTable) -> list[tuple[str, int, int, bool, str]]:
     return [(e.protocol, e.first, e.last, e.ruling.audit, e.ruling.audit_policy) for e in made.entries]
 
 
-def test_what_no_rule_in_audit_allows_is_marked() -> None:
+def test_denial_without_rule_in_audit_is_marked() -> None:
     whole = table((WEB, Ruling(True, "shop/a", 0)), rest=SHUT)
     made = mark(table(rest=OPEN), whole, AuditScope(isolating=True))
     assert found(made) == [
@@ -31,7 +31,7 @@ def test_what_no_rule_in_audit_allows_is_marked() -> None:
     assert made.other.audit and made.other.accept
 
 
-def test_what_is_dropped_anyway_is_not() -> None:
+def test_dropped_traffic_is_not_marked() -> None:
     held = table((WEB, Ruling(False, "base", 3)), rest=OPEN)
     made = mark(held, table(rest=SHUT), AuditScope(isolating=True))
     assert made.ruling("TCP", 80) == Ruling(False, "base", 3)
@@ -48,7 +48,7 @@ def test_first_matching_pass_rule_is_named() -> None:
     assert (made.other.audit_policy, made.other.policy) == ("x", "second")
 
 
-def test_what_a_policy_wants_logged_stays_with_its_ruling() -> None:
+def test_log_setting_stays_with_the_ruling() -> None:
     audited = AuditScope(policies=frozenset({"deny"}))
     whole = table(rest=Ruling(False, "deny", 0, log="none"))
     assert mark(table(rest=Ruling(True, "a", 0)), whole, audited).other.log == "none"

@@ -50,5 +50,5 @@ def test_each_family_has_its_own() -> None:
     assert six.holding("2001:db8::1") == NOWHERE
 
 
-def test_what_is_no_range_holds_nowhere() -> None:
+def test_invalid_ranges_contain_no_address() -> None:
     assert Blocks([(0, IPBlock(cidr="10.0.0.0/40")), (1, IPBlock(cidr="all"))], 4).intervals == ()

@@ -44,7 +44,7 @@ def test_every_scenario_is_there_once() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[0].isdigit()], ids=lambda row: row[0])
-def test_what_shows_it_exists(row: list[str]) -> None:
+def test_listed_tests_exist(row: list[str]) -> None:
     _, _, shown = row
     references = re.findall(r"`([^`]+)`", shown)
     assert references

@@ -38,7 +38,7 @@ def test_profiles_are_added_before_their_pods_and_removed_after() -> None:
     ], "a pod without a device is none of this node's"
 
 
-def test_everything_is_what_a_compiler_has() -> None:
+def test_everything_has_all_pods_and_profiles() -> None:
     compiler = compile_world(CASES[0].world, "n1")
     delta = compiler.everything()
     assert delta.pods == dict(compiler.pods)

@@ -41,7 +41,7 @@ def test_verdicts(case: Case) -> None:
             assert check.audit in ("", audited(verdict.egress, verdict.ingress)), (str(check), family)
 
 
-def test_who_isolates_is_told() -> None:
+def test_isolating_policies_are_named() -> None:
     case = next(case for case in CASES if case.name == "peers of one rule do not go with ports of another")
     denied = next(check for check in case.checks if not check.allowed)
     ingress = evaluate(case.world, case.connection(denied, 4)).ingress

@@ -63,7 +63,7 @@ def test_a_first_policy_takes_away() -> None:
     assert Followed().putting(IN) == {DB, "fd18::2"}
 
 
-def test_what_only_adds_takes_nothing_away() -> None:
+def test_added_rules_remove_no_access() -> None:
     followed = Followed(IN)
     assert followed.putting(WIDER) == set()
     assert followed.putting(ALSO) == set()
@@ -128,7 +128,7 @@ def flow(source: str, target: str, sport: int = 40000, dport: int = 53, back: st
     return Flow("UDP", Ends(source, target, sport, dport), reply)
 
 
-def test_a_flow_is_forgotten_when_neither_side_may_begin_it() -> None:
+def test_a_flow_denied_in_both_directions_is_deleted() -> None:
     only_in = verdicts(Followed(policy("in", **of("db"))).compiler)
     assert not only_in(flow(WEB, DB)), "the server may send to the client anyway"
     assert only_in(flow(WEB, DB, back=NODE)), "its answers come back translated"

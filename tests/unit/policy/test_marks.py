@@ -22,6 +22,6 @@ def test_masks_that_cannot(mask: int) -> None:
         check_marks(mask)
 
 
-def test_the_usual_bits_are_nobody_elses() -> None:
+def test_default_bits_are_unused_by_other_programs() -> None:
     kube_proxy, cilium, tailscale, aws = 0xC000, 0xF00, 0xC0000, 0x80
     assert not MARKS & (kube_proxy | cilium | tailscale | aws)

@@ -41,14 +41,14 @@ def test_a_data_plane_is_opened_and_cleared_by_its_name(borrowed: None) -> None:
     assert cleared == ["x"]
 
 
-def test_all_are_cleared_also_when_one_cannot_be(borrowed: None) -> None:
+def test_all_modes_are_cleared_despite_one_failure(borrowed: None) -> None:
     assert clear_all("x")
     with pytest.raises(KernelError):
         clear_all("broken")
     assert cleared == ["x", "x", "broken", "broken"]
 
 
-def test_every_name_is_one_word_of_the_registry() -> None:
+def test_every_mode_is_a_registry_name() -> None:
     assert list(DATAPLANES) == ["nftables", "iptables"]
     with pytest.raises(ConfigError, match="there are nftables, iptables"):
         open_dataplane("ipfw", PolicyFacts())

@@ -162,7 +162,7 @@ async def test_no_report_before_the_first_policy_or_problem(bench: Bench) -> Non
 
 
 @with_bench()
-async def test_what_somebody_took_away_is_told_again(bench: Bench) -> None:
+async def test_a_deleted_report_is_written_again(bench: Bench) -> None:
     bench.change("shop/a", 1)
     await bench.api.time.advance(2)
     bench.api.stored = None
@@ -180,7 +180,7 @@ def found(uid: str, digest: str) -> dict[str, Any]:
 
 
 @with_bench(found("n", str(Digest())))
-async def test_a_start_that_finds_told_what_is_so_writes_nothing(bench: Bench) -> None:
+async def test_a_start_with_a_current_report_writes_nothing(bench: Bench) -> None:
     bench.report.committed({})
     await bench.api.time.advance(60)
     assert bench.api.done == ["get"]

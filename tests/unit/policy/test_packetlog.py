@@ -54,7 +54,7 @@ def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]
     return log, clock, page
 
 
-def test_a_packet_is_told_with_names_and_the_reason() -> None:
+def test_a_packet_is_logged_with_names_and_reason() -> None:
     log, _, page = made()
     log.write(PACKET)
     log.write(replace(PACKET, destination="192.0.2.1", protocol="ICMPv6", destination_port=0, at=None))
@@ -79,7 +79,7 @@ def test_a_packet_is_told_with_names_and_the_reason() -> None:
     assert (second["destination"], second["protocol"], second["number"]) == ("192.0.2.1", "ICMP", 2)
 
 
-def test_only_what_is_new_or_the_last() -> None:
+def test_the_page_selects_new_or_last_lines() -> None:
     log, _, page = made()
     for _ in range(1500):
         log.write(PACKET)

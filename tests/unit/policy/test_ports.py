@@ -36,7 +36,7 @@ def test_ranges_are_sets(one: list[Range], other: list[Range]) -> None:
         assert merged(found) == found
 
 
-def test_ranges_that_touch_are_one() -> None:
+def test_adjacent_ranges_are_merged() -> None:
     assert merged([(5, 9), (1, 4), (20, 30), (25, 26)]) == ((1, 9), (20, 30))
     assert merged([(3, 2)]) == ()
 
@@ -88,7 +88,7 @@ def test_a_table_with_one_ruling_is_uniform() -> None:
     assert maker.table(allowed).uniform is None
 
 
-def test_a_union_speaks_of_what_any_part_speaks_of() -> None:
+def test_a_union_has_the_ports_of_all_parts() -> None:
     parts = (selection({"TCP": [(1, 5)]}), selection({"TCP": [(4, 9)], "UDP": [(7, 7)]}, other=True))
     assert union(parts) == Selection(ports=(("TCP", ((1, 9),)), ("UDP", ((7, 7),))), other=True)
     assert union((EVERYTHING, *parts)) == EVERYTHING

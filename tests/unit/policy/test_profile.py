@@ -39,7 +39,7 @@ def test_ten_thousand_peers_share_their_tables() -> None:
     assert len({id(table) for table in made.hosts.values()}) == 2
 
 
-def test_the_own_node_comes_in() -> None:
+def test_the_own_node_is_always_accepted() -> None:
     made = profile()
     assert made.default.uniform == Ruling(accept=False)
     table = made.table(PeerMatch(address="192.168.99.1", own_node=True))
@@ -57,7 +57,7 @@ def test_named_ports_are_the_destinations() -> None:
     assert incoming.table(PeerMatch(address="10.0.0.1", named=(("http", "TCP", 8080),))) is None
 
 
-def test_what_an_address_comes_to() -> None:
+def test_table_of_an_address() -> None:
     made = profile(rule(blocks=(IPBlock(cidr="10.0.0.0/8"),), ports=HTTP))
     made.follow(PeerMatch(address="192.168.99.1", own_node=True), "192.168.99.1")
     assert made.at("10.1.1.1").ruling("TCP", 80).accept

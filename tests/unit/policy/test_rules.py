@@ -32,7 +32,7 @@ def test_ports_are_numbers_and_names() -> None:
     assert second.everyone
 
 
-def test_selectors_are_given_back() -> None:
+def test_selectors_are_released() -> None:
     known = index()
     policy = msgspec.convert(
         {"metadata": {"namespace": "shop"}, "spec": {"ingress": [{"from": [{"podSelector": {}}]}]}}, NetworkPolicy
@@ -63,7 +63,7 @@ def test_kinds_of_cluster_peers() -> None:
     assert not rule.everyone
 
 
-def test_what_is_not_known_is_never_let_through() -> None:
+def test_unknown_fields_fail_closed() -> None:
     newer = [{"domainNames": ["example.com"]}]
     policy = cluster(
         {"action": "Accept", "to": newer}, {"action": "Pass", "to": newer}, {"action": "Deny", "to": newer}

@@ -202,7 +202,7 @@ async def test_nothing_is_written_before_everything_is_known(bench: Bench) -> No
 
 
 @with_bench
-async def test_what_somebody_notes_on_a_policy_is_no_change(bench: Bench) -> None:
+async def test_foreign_annotations_are_no_change(bench: Bench) -> None:
     await bench.start()
     bench.policies.put("shop/deny", DENY)
     await bench.clock.advance(0.1)
@@ -280,7 +280,7 @@ def with_uid(pod: Pod, uid: str, name: str) -> Pod:
 
 
 @with_bench
-async def test_who_waits_for_a_pod_waits_for_this_very_one(bench: Bench) -> None:
+async def test_waiting_for_a_pod_compares_its_uid(bench: Bench) -> None:
     await bench.start()
     web = bench.pods.objects["shop/web"]
     bench.pods.put("shop/web", with_uid(web, "old", "web"))
@@ -296,7 +296,7 @@ async def test_who_waits_for_a_pod_waits_for_this_very_one(bench: Bench) -> None
 
 
 @with_bench
-async def test_while_somebody_else_holds_the_lock_other_work_goes_on(bench: Bench) -> None:
+async def test_other_work_continues_while_the_lock_is_held(bench: Bench) -> None:
     await bench.start()
     bench.taken()
     bench.plane.held = True
@@ -357,7 +357,7 @@ def ranged(node: Node, *ranges: str) -> Node:
 
 
 @with_bench
-async def test_other_ranges_are_told_and_nothing_is_loaded_anew(bench: Bench) -> None:
+async def test_changed_ranges_need_no_full_load(bench: Bench) -> None:
     await bench.start()
     bench.taken()
     bench.nodes.put("n1", ranged(bench.nodes.objects["n1"], "10.180.0.0/24", "fd18::/64"))
@@ -385,7 +385,7 @@ async def test_ranges_of_a_refused_change_are_loaded_with_the_rest(bench: Bench)
 
 
 @with_bench
-async def test_what_nodes_tell_of_themselves_all_the_time_wakes_nobody(bench: Bench) -> None:
+async def test_node_heartbeats_cause_no_commit(bench: Bench) -> None:
     await bench.start()
     bench.taken()
     node = bench.nodes.objects["n2"]
@@ -398,7 +398,7 @@ async def test_what_nodes_tell_of_themselves_all_the_time_wakes_nobody(bench: Be
 
 
 @with_bench
-async def test_what_somebody_else_changes_is_put_right(bench: Bench) -> None:
+async def test_rules_changed_by_others_are_restored(bench: Bench) -> None:
     await bench.start()
     bench.taken()
     bench.plane.foreign = True

@@ -13,7 +13,7 @@ def index() -> SelectorIndex:
     return SelectorIndex(lambda name: LABELS.get(name, {}))
 
 
-def test_equal_selectors_have_one_number_until_the_last_lets_go() -> None:
+def test_equal_selectors_share_one_number_until_released() -> None:
     made = index()
     first, second = made.take(PodSelector(pods=WEB)), made.take(PodSelector(pods=WEB))
     assert first == second
@@ -33,7 +33,7 @@ def test_a_namespace_by_name_and_by_its_labels() -> None:
     assert made.matching("ops", {}) == {everywhere}
 
 
-def test_a_selector_that_comes_later_matches_labels_that_are_known() -> None:
+def test_a_new_selector_matches_known_labels() -> None:
     made = index()
     first = made.take(PodSelector(pods=WEB))
     assert made.matching("shop", {"app": "web"}) == {first}

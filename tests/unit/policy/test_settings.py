@@ -7,7 +7,7 @@ from podwire.errors import ConfigError
 from podwire.policy.settings import LogSettings, PolicySettings, as_keys, parse_settings
 
 
-def test_defaults_and_other_values() -> None:
+def test_defaults_and_configured_values() -> None:
     assert parse_settings({}) == PolicySettings(own_node_egress=True, established="strict", encapsulation="drop")
     found = parse_settings({"ownNodeEgress": False, "established": "keep", "encapsulation": "allow"})
     assert found == PolicySettings(own_node_egress=False, established="keep", encapsulation="allow")

@@ -29,7 +29,7 @@ def switch(modes: RecordingModes) -> Iterator[Switch]:
     made.close()
 
 
-def test_the_first_load_takes_away_what_others_left(modes: RecordingModes, switch: Switch) -> None:
+def test_the_first_load_clears_other_modes(modes: RecordingModes, switch: Switch) -> None:
     assert modes.taken() == ["open nftables"], "nothing is written before there is something to write"
     switch.load(EMPTY, {})
     switch.load(EMPTY, {})
@@ -37,7 +37,7 @@ def test_the_first_load_takes_away_what_others_left(modes: RecordingModes, switc
     assert switch.problem is None
 
 
-def test_the_new_one_is_complete_before_the_old_one_goes(modes: RecordingModes, switch: Switch) -> None:
+def test_the_new_plane_is_complete_before_the_old_is_removed(modes: RecordingModes, switch: Switch) -> None:
     switch.load(EMPTY, {})
     modes.taken()
     switch.wanted = "iptables"
@@ -49,7 +49,7 @@ def test_the_new_one_is_complete_before_the_old_one_goes(modes: RecordingModes, 
 
 
 @pytest.mark.parametrize("step", ["open", "load"])
-def test_what_cannot_be_had_leaves_the_old_one_in_force(modes: RecordingModes, switch: Switch, step: str) -> None:
+def test_an_unavailable_mode_leaves_the_old_in_force(modes: RecordingModes, switch: Switch, step: str) -> None:
     switch.load(EMPTY, {})
     modes.failures[f"{step} iptables"] = BROKEN
     switch.wanted = "iptables"
@@ -61,7 +61,7 @@ def test_what_cannot_be_had_leaves_the_old_one_in_force(modes: RecordingModes, s
     assert (switch.name, switch.problem) == ("iptables", None), "it is tried again"
 
 
-def test_what_the_machine_lacks_is_not_tried_again(modes: RecordingModes) -> None:
+def test_missing_features_are_not_tried_again(modes: RecordingModes) -> None:
     modes.failures["open nftables"] = LACKS
     switch = Switch(modes, "nftables", PolicyFacts())
     assert (switch.name, switch.problem) == ("iptables", ("nftables", LACKS))
@@ -98,7 +98,7 @@ def test_where_none_can_be_had_selected_pods_are_refused(modes: RecordingModes) 
         switch.close()
 
 
-def test_a_passing_failure_of_the_only_one_is_raised(modes: RecordingModes) -> None:
+def test_a_temporary_failure_of_the_only_mode_is_raised(modes: RecordingModes) -> None:
     modes.failures |= {"open nftables": BROKEN, "open iptables": LACKS_BOTH}
     with pytest.raises(KernelError, match="out of memory"):
         Switch(modes, "nftables", PolicyFacts())

@@ -21,7 +21,7 @@ def test_policies_make_the_same_of_trimmed_pods() -> None:
                 assert profile.hosts == other.profiles[key].hosts
 
 
-def test_what_replicas_have_in_common_is_there_once() -> None:
+def test_replicas_share_labels_and_ports() -> None:
     def replica(name: str) -> Pod:
         port = ContainerPort(name="http", container_port=8080)
         pod = next(pod for pod in WORLD.pods if key_of(pod.metadata) == "ops/scan")

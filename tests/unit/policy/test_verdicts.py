@@ -25,7 +25,7 @@ UNSPOKEN = OWNER.hit(Ruling(accept=True))
         (UNSPOKEN, "no ingress policy applies", "allowed", (), -1),
     ],
 )
-def test_what_they_say(hit: RuleHit, text: str, verdict: str, policies: tuple[str, ...], rule: int) -> None:
+def test_texts_of_rule_hits(hit: RuleHit, text: str, verdict: str, policies: tuple[str, ...], rule: int) -> None:
     assert (hit.text, hit.verdict, hit.policies, hit.rule) == (text, verdict, policies, rule)
 
 
@@ -39,7 +39,7 @@ def test_what_they_say(hit: RuleHit, text: str, verdict: str, policies: tuple[st
         ("all", False, False, True, True),
     ],
 )
-def test_what_is_logged(asked: str, drops: bool, allows: bool, dropped: bool, allowed: bool) -> None:  # noqa: FBT001
+def test_log_settings_select_packets(asked: str, drops: bool, allows: bool, dropped: bool, allowed: bool) -> None:  # noqa: FBT001
     log = LogSettings(drops=drops, allows=allows)
     for ruling, wanted in (
         (Ruling(accept=False, log=asked), dropped),

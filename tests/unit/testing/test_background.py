@@ -8,7 +8,7 @@ import pytest
 from podwire.testing.background import BackgroundLoop
 
 
-def test_bodies_run_in_the_thread_and_their_failures_come_here() -> None:
+def test_coroutines_run_in_the_thread_and_raise_here() -> None:
     background = BackgroundLoop()
 
     async def where() -> str:

@@ -81,7 +81,7 @@ def test_busy_component_or_missing_agent_is_not_converged() -> None:
     assert unsettled(FACTS, {"node-1": ("agent is away",)}) != ""
 
 
-def test_a_node_whose_pods_nobody_knows_the_way_to() -> None:
+def test_a_node_without_routing_facts_is_unsettled() -> None:
     silent = msgspec.structs.replace(FACTS.world, nodes=(Node(metadata=ObjectMeta(name="node-1")),))
     found = unsettled(msgspec.structs.replace(FACTS, world=silent), {})
     assert found == "the way to pods of node-1 is not known yet"
@@ -103,7 +103,7 @@ def test_cluster_dns_without_anybody_who_answers() -> None:
     assert unsettled(waiting, {}) == "cluster DNS is not ready yet"
 
 
-def test_what_agents_do_not_follow_does_not_count() -> None:
+def test_objects_that_agents_ignore_do_not_count() -> None:
     headless = {"service.kubernetes.io/headless": "", "kubernetes.io/service-name": "web"}
     meta = ObjectMeta(name="other", namespace="shop", labels=headless, resource_version="3")
     found = versions(msgspec.structs.replace(FACTS, slices=(EndpointSlice(metadata=meta, address_type="IPv4"),)))

@@ -23,7 +23,7 @@ def test_cluster_is_stale_when_its_process_has_ended() -> None:
     assert stale(names) == (names[1], names[2])
 
 
-def test_names_fit_and_are_ones_own() -> None:
+def test_names_are_valid_and_unique() -> None:
     name = free_name()
     assert len(name) <= 32
     assert stale((name,)) == ()

@@ -32,7 +32,7 @@ def test_all_is_yes_and_none_is_no() -> None:
     assert not reached(result("shop/web-1", reached=False), result("shop/web-2", reached=False))
 
 
-def test_some_is_no_answer() -> None:
+def test_mixed_results_are_undecided() -> None:
     some = reached(result("shop/web-1", reached=True), result("shop/web-2", reached=False))
     with pytest.raises(Undecided, match=r"shop/web-2 -> shop/db .* not reached, refused"):
         bool(some)
@@ -50,14 +50,14 @@ def test_denied_is_not_refused() -> None:
     assert not reached(result("shop/web", reached=True, because=BECAUSE)).denied
 
 
-def test_what_pytest_shows() -> None:
+def test_short_text_for_pytest() -> None:
     assert repr(reached(result("shop/web", reached=True))) == "<shop/web -> db:80: reached>"
     assert repr(reached(result("shop/web", reached=False))) == "<shop/web -> db:80: not reached, refused>"
     denied = reached(result("shop/web", reached=False, because=BECAUSE))
     assert repr(denied) == "<shop/web -> db:80: not reached, policies deny it>"
 
 
-def test_the_whole_text_says_once_what_policies_say() -> None:
+def test_the_full_text_explains_policies_once() -> None:
     two = reached(result("shop/web-1", reached=False), result("shop/web-2", reached=False))
     assert str(two).splitlines() == [
         "shop/web-1 -> shop/db (10.0.0.1) 80/TCP: not reached, refused",
@@ -66,7 +66,7 @@ def test_the_whole_text_says_once_what_policies_say() -> None:
     ]
 
 
-def test_what_was_asserted_last_is_known() -> None:
+def test_the_last_assertion_is_remembered() -> None:
     one = reached(result("shop/web", reached=True))
     assert JUDGED.get() is not one
     assert one

@@ -155,13 +155,13 @@ def test_a_service_without_node_ports_is_for_pods_alone() -> None:
         told("svc/shop/db:sql", OUTSIDE)
 
 
-def test_policies_are_asked_also_where_nobody_listens() -> None:
+def test_policies_are_evaluated_for_ports_without_listener() -> None:
     expecting = Expectations(FACTS)
     attempt = attempts_of(expecting, source_of(WEB), "shop/db-1:1")[0]
     asked = expecting.connections[attempt]
     assert (asked.source.name, asked.destination.name, asked.port) == ("shop/web", "shop/db-1", 1)
 
 
-def test_nobody_translates_the_port_of_a_headless_service() -> None:
+def test_headless_services_use_the_pods_port() -> None:
     assert [port for _, _, port in told("bare:http")] == ["80/TCP"]
     assert [port for _, _, port in told("bare:8080")] == ["8080/TCP"]

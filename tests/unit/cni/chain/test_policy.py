@@ -83,7 +83,7 @@ def code_of(call: Callable[[], object]) -> int:
     return failure.value.code
 
 
-def test_add_puts_policies_in_force_and_answers_what_it_got(bench: Bench) -> None:
+def test_add_puts_policies_in_force_and_returns_prev_result(bench: Bench) -> None:
     assert msgspec.json.decode(bench("ADD")) == RESULT
     (one,) = bench.enforcer.attached
     assert (one.host_link, one.addresses, one.namespace, one.pod, one.uid) == ("veth7", ADDRESSES, "shop", "db", "u")
@@ -94,7 +94,7 @@ def test_add_puts_policies_in_force_and_answers_what_it_got(bench: Bench) -> Non
     assert bench("DEL") == b"", "it is gone already"
 
 
-def test_what_was_added_is_known_after_a_restart(bench: Bench) -> None:
+def test_attachments_are_known_after_a_restart(bench: Bench) -> None:
     bench("ADD")
     again = bench.opened()
     assert [one.addresses for one in again.held.values()] == [ADDRESSES]
@@ -112,7 +112,7 @@ def test_pod_without_its_policies_in_force_is_retried_later(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("conf", [{"policy": False}, {"prev_result": None}, {"prev_result": RESULT | {"ips": []}}])
-def test_a_wrong_list_of_plugins_is_said(bench: Bench, conf: dict[str, Any]) -> None:
+def test_a_wrong_list_of_plugins_is_an_error(bench: Bench, conf: dict[str, Any]) -> None:
     assert code_of(lambda: bench("ADD", **conf)) == spec.INVALID_CONFIG
 
 
@@ -140,7 +140,7 @@ def test_check_compares(bench: Bench) -> None:
     assert code_of(lambda: bench("CHECK")) == spec.CHECK_FAILED
 
 
-def test_garbage_is_what_the_runtime_does_not_name(bench: Bench) -> None:
+def test_gc_removes_attachments_that_the_runtime_does_not_name(bench: Bench) -> None:
     bench("ADD")
     kept = (spec.ValidAttachment(container_id="c7", ifname="eth0"),)
     bench("GC", valid_attachments=kept)

@@ -43,7 +43,7 @@ def test_one_address_of_each_family(tmp_path: Path, opened: Callable[[Path], Led
     assert add(leases, "a").addresses == ("10.244.1.2", "fd00::2")
 
 
-def test_half_exhaustion_takes_nothing_of_the_other_family(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+def test_an_exhausted_family_takes_no_other_address(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V6, V4])
     for name in "abcde":
@@ -94,7 +94,7 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, opened: Callable[[Path], Le
     assert (tmp_path / "ipam.db.damaged").exists()
 
 
-def test_adopting_what_the_kernel_has(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
+def test_adopting_attachments_from_the_kernel(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4])
     leases.adopt(
@@ -116,9 +116,7 @@ def test_failing_disk_is_an_error_and_leases_nothing(tmp_path: Path, opened: Cal
     assert set(leases.held) == {one.key}
 
 
-def test_wanted_addresses_are_given_also_right_after_their_release(
-    tmp_path: Path, opened: Callable[[Path], Ledger]
-) -> None:
+def test_requested_addresses_ignore_the_cooldown(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:
     leases = Leases(opened(tmp_path / "ipam.db"), lambda: START)
     leases.serve([V4, V6])
     wanted = [ip_address("10.244.1.5"), ip_address("fd00::77")]

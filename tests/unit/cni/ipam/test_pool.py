@@ -11,7 +11,7 @@ from podwire.cni.ipam.pool import COOLDOWN_S, Address, Pool
 from podwire.errors import CniError
 
 
-def test_addresses_come_in_order_from_the_third_on() -> None:
+def test_addresses_are_assigned_in_order_from_the_third() -> None:
     pool = Pool(ip_network("10.244.1.0/24"))
     assert [str(pool.allocate(0)[0]) for _ in range(3)] == ["10.244.1.2", "10.244.1.3", "10.244.1.4"]
     assert pool.size == 253
@@ -58,7 +58,7 @@ def test_a_particular_address() -> None:
     assert str(pool.allocate(0)[0]) == "10.0.0.2"
 
 
-def test_what_was_persisted_is_taken_over() -> None:
+def test_persisted_state_is_restored() -> None:
     pool = Pool(ip_network("10.0.0.0/29"))
     pool.restore(
         {ip_address("10.0.0.3"), ip_address("192.0.2.1")},

@@ -197,7 +197,7 @@ ACTION = (*STEP, "actions", 0)
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_file_case_and_field(change: Callable[[dict[str, Any]], None], said: str) -> None:
+def test_errors_name_file_case_and_field(change: Callable[[dict[str, Any]], None], said: str) -> None:
     document = copy.deepcopy(FILE)
     change(document)
     with pytest.raises(ConfigError) as failure:
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_named_with_file_case_and_field(change: Callable[[dict[
     assert str(failure.value).startswith(said), failure.value
 
 
-def test_two_cases_of_one_name_are_refused() -> None:
+def test_duplicate_case_ids_are_refused() -> None:
     with pytest.raises(ConfigError, match="expected an id of its own, found 'one' a second time"):
         parse(json.dumps({**FILE, "cases": FILE["cases"] * 2}).encode(), "f.json")
 

@@ -14,7 +14,7 @@ def test_the_checksum_is_that_of_rfc_3720() -> None:
     assert crc32c(b"\0" * 32) == 0x8A9136AA
 
 
-def test_a_packet_says_again_what_it_was_made_of() -> None:
+def test_packets_survive_a_round_trip() -> None:
     data = segment(20001, 80, tag=7)
     found = read_segment(data)
     assert found == packets.SctpPacket(source=20001, target=80, verification=0, kind=packets.INIT, tag=7)
@@ -53,7 +53,7 @@ def test_a_refusal_names_the_flow(family: int, kind: int, pair: tuple[str, str],
         assert read_refusal(data[:cut], family) is None
 
 
-def test_other_messages_are_no_refusal() -> None:
+def test_only_unreachable_messages_are_refusals() -> None:
     inner = _about(4, 6, struct.pack("!HH", 30000, 80))
     assert read_refusal(b"\0" * 8 + inner, 4) is None
     assert read_refusal(bytes([3, 1]) + b"\0" * 6 + _about(4, 47, b"\0" * 8), 4) is None

@@ -22,7 +22,7 @@ def stage(*pods: CasePod, nodes: tuple[CaseNode, ...] = ()) -> Stage:
     return Stage(namespaces={"x": {}}, pods={one.key: one for one in pods}, nodes=nodes)
 
 
-def test_a_pod_goes_to_the_node_that_owns_its_address() -> None:
+def test_a_pod_is_placed_by_its_address() -> None:
     a, b = pod("a", "10.244.0.11"), pod("b", "10.244.1.11")
     placing = Placing(stage(a, b), (ONE, TWO))
     assert (placing.node_of(a).name, placing.node_of(b).name) == ("node-2", "node-1")
@@ -81,7 +81,7 @@ def test_a_cluster_has_the_ranges_that_the_cases_need(
     assert cluster_for([made]) == expected
 
 
-def test_pods_that_come_later_count_too() -> None:
+def test_pods_created_in_steps_count() -> None:
     (case,) = _file(stage(pod("a", "10.244.0.11"))).cases
     step = CaseStep(number=0, actions=(), checks=(), stage=stage(pod("b", "10.244.3.1")))
     file = CaseFile(source="f.json", cases=(replace(case, steps=(step,)),))

@@ -15,7 +15,7 @@ STAGE = Stage(
 )
 
 
-def test_policies_come_change_and_go() -> None:
+def test_policies_are_created_changed_and_deleted() -> None:
     new = {"metadata": {"name": "n", "namespace": "x"}}
     after = follow(STAGE, Action(op="create_policy", namespace="x", name="n", policy=new))
     assert after.policies == STAGE.policies | {"x/n": new}
@@ -26,7 +26,7 @@ def test_policies_come_change_and_go() -> None:
     assert follow(STAGE, Action(op="delete_cluster_policy", name="admin")).cluster_policies == {}
 
 
-def test_a_namespace_goes_with_everything_in_it() -> None:
+def test_deleting_a_namespace_deletes_its_objects() -> None:
     after = follow(STAGE, Action(op="delete_namespace", namespace="x"))
     assert (list(after.namespaces), list(after.pods), list(after.policies)) == (["y"], ["y/b"], ["y/q"])
 
@@ -47,7 +47,7 @@ def test_labels_of_a_pod_are_replaced_or_added_to(op: str, expected: dict[str, s
     assert after.pods["x/a"].labels == expected
 
 
-def test_pods_come_and_go() -> None:
+def test_pods_are_created_and_deleted() -> None:
     new = CasePod(namespace="y", name="c", address="10.244.0.13")
     after = follow(STAGE, Action(op="create_pod", namespace="y", name="c", pod=new))
     assert after.pods["y/c"] == new

@@ -88,7 +88,7 @@ def test_check_holds_when_answered_or_silent_as_expected(allowed: bool, seen: st
         ("x/b", "x/c", 80, "allowed"),
     ],
 )
-def test_the_evaluator_says_whose_failure_it_is(
+def test_the_evaluator_finds_the_cause_of_a_failure(
     family: int, source: str, target: str, port: int, evaluator: str
 ) -> None:
     allowed = evaluator == "allowed"
@@ -100,7 +100,7 @@ def test_the_evaluator_says_whose_failure_it_is(
     assert (failure.evaluator, failure.whose) == (evaluator, "the file is wrong")
 
 
-def test_a_failure_says_who_whom_and_what() -> None:
+def test_a_failure_names_ends_port_and_result() -> None:
     (failure,) = judge().failures([(check("x/c", "x/b", allowed=False), 6, "refused")], both)
     assert str(failure) == (
         "one step 3: x/c -> x/b TCP/80 IPv6: expected blocked, observed: refused; "
@@ -108,5 +108,5 @@ def test_a_failure_says_who_whom_and_what() -> None:
     )
 
 
-def test_what_holds_is_no_failure() -> None:
+def test_expected_outcomes_are_no_failure() -> None:
     assert judge().failures([(check("x/a", "x/b", allowed=True), 4, "answered")], both) == []

@@ -92,7 +92,7 @@ def service(found: DescribedCluster, namespace: str, name: str) -> Service:
     return one
 
 
-def test_what_controllers_make_is_made() -> None:
+def test_objects_of_controllers_are_added() -> None:
     found = described(WEB + NODES)
     web = service(found, "shop", "web")
     assert web.spec.cluster_ip.startswith("10.96.")
@@ -108,7 +108,7 @@ def test_what_controllers_make_is_made() -> None:
     assert ends[0].zone == "z1"
 
 
-def test_what_the_files_say_stays() -> None:
+def test_facts_of_the_files_are_kept() -> None:
     found = described(WEB + BY_HAND)
     db = service(found, "default", "db")
     assert db.spec.cluster_ip == "10.96.0.77"
@@ -135,7 +135,7 @@ def test_of_a_node_s_addresses_only_addresses_count() -> None:
     assert found.world.nodes[0].internal_ips == ("fd00::1",)
 
 
-def test_what_was_made_up_is_said() -> None:
+def test_assumptions_are_noted() -> None:
     assert described(NODES).notes == ()
     assert any("3 pods" in note for note in described(WEB + NODES).notes)
     assert described(WEB).config("a").cluster_cidrs == ("10.244.0.0/16", "fd10:244::/32")
@@ -175,12 +175,12 @@ def test_what_was_made_up_is_said() -> None:
         ("- a", r"x.yaml:1: expected an object"),
     ],
 )
-def test_wrong_files_are_told_with_line_and_field(text: str, problem: str) -> None:
+def test_errors_name_line_and_field(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         described(text)
 
 
-def test_what_policies_are_about() -> None:
+def test_world_has_the_objects_of_policies() -> None:
     found = described(WEB + "---" + POLICIES)
     world = found.world
     assert [pod.metadata.labels for pod in world.pods] == [{"app": "web"}] * 3
@@ -202,7 +202,7 @@ def test_fields_have_lines() -> None:
     assert line("NetworkPolicy", "shop/other") == ""
 
 
-def test_of_two_objects_with_one_name_the_last_counts() -> None:
+def test_the_last_of_duplicate_objects_is_used() -> None:
     found = described(POLICIES + "---" + POLICIES.replace("app: db", "app: web"))
     (policy,) = found.world.policies
     assert policy.spec.pod_selector.match_labels == {"app": "web"}
@@ -210,7 +210,7 @@ def test_of_two_objects_with_one_name_the_last_counts() -> None:
     assert found.duplicates["NetworkPolicy shop/db"] == "x.yaml:6"
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     text = POLICIES.replace("cidr: 10", "cidr: x").replace("action: Deny", "action: Drop") + "---" + BY_HAND
     with pytest.raises(ConfigErrors) as caught:
         described(text.replace("10.0.0.5", "here"))
@@ -221,7 +221,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     ]
 
 
-def test_policies_of_others_are_told() -> None:
+def test_unenforced_policies_are_noted() -> None:
     other = "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: c, namespace: shop}\n"
     found = described(POLICIES + "---\n" + other)
     assert [manifest.kind for manifest in found.unenforced] == ["CiliumNetworkPolicy"]

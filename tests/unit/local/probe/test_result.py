@@ -69,7 +69,7 @@ def denied(source: PacketSource, target: str, *, reached: bool = False, either: 
     return ProbeResult(attempt, reached=reached, error="" if reached else "timed out")
 
 
-def test_what_policies_deny_is_told_and_is_as_expected() -> None:
+def test_denied_connections_are_expected_and_explained() -> None:
     text = as_table([denied(WEB, "shop/db"), denied(WEB, "shop/db", reached=True), denied(WEB, "x", either=True)])
     assert text.splitlines()[1].endswith("no (timed out)  -            -            0.0  "
                                          "cluster DNS: dropped at ingress: isolated by shop/db")  # fmt: skip
@@ -80,7 +80,7 @@ def test_what_policies_deny_is_told_and_is_as_expected() -> None:
     assert summary([denied(WEB, "shop/db")]) == "1 of 1 as expected, 1 denied by policies"
 
 
-def test_the_overview_tells_denied_from_lost() -> None:
+def test_the_overview_distinguishes_denied_from_lost() -> None:
     text = overview([denied(WEB, "shop/db"), result(DB, "shop/web", reached=False, error="timed out")])
     assert text.splitlines()[:4] == [
         "Pods to pods (o reached, . denied by policies, X not as expected):",
@@ -92,7 +92,7 @@ def test_the_overview_tells_denied_from_lost() -> None:
     assert "reached, yet: cluster DNS: shop/web -> shop/db TCP 80: dropped at ingress" in leaked
 
 
-def test_the_overview_tells_nobody_there_from_reached() -> None:
+def test_the_overview_distinguishes_absent_from_reached() -> None:
     attempt = Attempt(
         source=WEB, target="svc/shop/db", address="db", port=ProbePort(number=80), named=True, expected=False
     )

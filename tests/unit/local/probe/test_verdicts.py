@@ -94,18 +94,18 @@ def test_a_denial_is_expected_and_says_which_policy_it_is() -> None:
     assert found.because.startswith("shop/web -> shop/db-1 TCP 80: dropped at ingress")
 
 
-def test_a_port_that_nobody_declares_is_no_matter_of_policies() -> None:
+def test_policies_do_not_explain_undeclared_ports() -> None:
     assert told(facts(), "shop/web", "shop/db-1", ProbePort(number=9)) == [("shop/db-1", False, False, False)]
 
 
-def test_a_service_is_what_its_endpoints_are() -> None:
+def test_a_service_has_the_verdict_of_its_endpoints() -> None:
     assert told(facts(DENY_DB), "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, True)]
     some = policy("some", podSelector={}, ingress=[{"from": [{"ipBlock": {"cidr": "10.244.1.2/32"}}]}])
     rest = policy("rest", podSelector={}, policyTypes=["Ingress"])
     assert told(facts(some, rest), "shop/web", "svc/shop/db") == [("svc/shop/db", True, False, False)]
 
 
-def test_endpoints_that_policies_tell_apart_let_both_be_well() -> None:
+def test_mixed_endpoints_accept_either_outcome() -> None:
     block = policy(
         "half",
         podSelector={"matchLabels": {"app": "web"}},
@@ -169,7 +169,7 @@ def test_node_port_source_is_client_or_entry_node() -> None:
     assert told(facts(outside), "host", "svc/shop/db")[0][1:3] == (True, True)
 
 
-def test_a_service_without_endpoints_reaches_nobody() -> None:
+def test_a_service_without_endpoints_is_unreachable() -> None:
     found = msgspec.structs.replace(facts(), slices=())
     assert told(found, "shop/web", "svc/shop/db") == [("svc/shop/db", False, False, False)]
     assert told(found, "host", "svc/shop/db")[0][1] is False

@@ -54,7 +54,7 @@ def came_by(rules: BridgeTracer, one: Packet) -> tuple[str, list[str]]:
 FRAME = "prerouting: bridge podwire-policy"
 
 
-def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
+def test_with_br_netfilter_policies_decide_between_ports() -> None:
     verdict, places = came_by(rules(OPEN, bridges()), packet())
     assert verdict == "accept" and places[0] == FRAME
     shut = rules(ISOLATED, bridges())
@@ -66,7 +66,7 @@ def test_where_the_bridge_shows_it_policies_decide_between_its_ports() -> None:
 
 
 @pytest.mark.parametrize(("source", "destination"), [(WEB, DB), ("fd18::1", "fd18::2")])
-def test_selected_pod_is_shut_off_from_other_ports(source: str, destination: str) -> None:
+def test_selected_pod_is_isolated_from_other_ports(source: str, destination: str) -> None:
     blind = bridges(seen=False)
     shut = rules(ISOLATED, blind)
     for ends in ((source, destination), (destination, source)):
@@ -77,7 +77,7 @@ def test_selected_pod_is_shut_off_from_other_ports(source: str, destination: str
     assert came_by(rules(OPEN, blind), packet(source, destination)) == ("accept", [FRAME])
 
 
-def test_what_goes_to_a_service_first_or_elsewhere_is_routed() -> None:
+def test_packets_to_services_or_other_devices_are_routed() -> None:
     blind = rules(OPEN, bridges(seen=False))
     for one in (packet(sent_to="10.96.0.1"), packet(destination="192.0.2.1", output="eth0")):
         verdict, places = came_by(blind, one)
@@ -90,7 +90,7 @@ def test_what_goes_to_a_service_first_or_elsewhere_is_routed() -> None:
     assert "bridge" not in came_by(rules(ISOLATED, two), packet(output="cni1"))[1][-1]
 
 
-def test_what_comes_from_elsewhere_passes_no_frames() -> None:
+def test_packets_from_other_devices_skip_the_bridge_table() -> None:
     verdict, places = came_by(rules(ISOLATED, bridges(seen=False)), packet("192.0.2.1", input="eth0"))
     assert verdict == "drop"
     assert not any("bridge" in place for place in places)

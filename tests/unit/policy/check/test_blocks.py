@@ -20,7 +20,7 @@ _AT = "spec.egress[0].to[0].ipBlock"
         ("10.244.0.2/32", "block-of-one-pod", "pod shop/web now"),
     ],
 )
-def test_addresses_that_are_somebody_s(cidr: str, kind: str, text: str) -> None:
+def test_blocks_with_addresses_of_services_or_pods(cidr: str, kind: str, text: str) -> None:
     found = said(check, policy("shop/p", _OUT % f"{{ipBlock: {{cidr: {cidr}}}}}"))
     assert [each[:2] for each in found] == [(kind, f"{_AT}.cidr")]
     assert text in found[0][2]
@@ -38,7 +38,7 @@ def test_addresses_of_pods() -> None:
     assert ids(check, some, pod_cidrs=("10.244.0.0/24",), assumed_addresses=True) == []
 
 
-def test_one_family_of_two() -> None:
+def test_block_of_one_family_for_dual_stack_pods() -> None:
     one = policy("shop/p", _OUT % "{ipBlock: {cidr: 0.0.0.0/0}}")
     both = policy("shop/p", _OUT % '{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: "::/0"}}')
     assert ids(check, one) == [("one-family", _AT)]
@@ -64,7 +64,7 @@ def stored(block: dict[str, object]) -> ClusterIndex:
         ({"cidr": "192.0.2"}, "no-address", f"{_AT}.cidr"),
     ],
 )
-def test_what_api_servers_took_once(block: dict[str, object], kind: str, field: str) -> None:
+def test_malformed_ranges_that_old_api_servers_accepted(block: dict[str, object], kind: str, field: str) -> None:
     assert [(each.id, each.field) for each in check(stored(block))] == [(kind, field)]
 
 

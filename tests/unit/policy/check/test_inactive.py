@@ -8,7 +8,7 @@ from podwire.policy.check.context import UnenforcedPolicy
 CILIUM = UnenforcedPolicy(api_version="cilium.io/v2", kind="CiliumNetworkPolicy", name="shop/web", where="c.yaml:1")
 
 
-def test_policies_that_come_twice() -> None:
+def test_policies_that_files_define_twice() -> None:
     web = policy("shop/web", "podSelector: {matchLabels: {app: web}}")
     assert ids(inactive.check, web) == []
     assert ids(inactive.check, web, duplicates={"NetworkPolicy shop/web": "a.yaml:3"}) == [
@@ -50,7 +50,7 @@ def test_policies_of_another_kind() -> None:
         ),
     ],
 )
-def test_what_has_taken_the_place_of_an_old_kind(version: str, kind: str, instead: str) -> None:
+def test_old_kinds_name_their_replacement(version: str, kind: str, instead: str) -> None:
     old = UnenforcedPolicy(api_version=version, kind=kind, name="a", where="a.yaml:1")
     (found,) = inactive.check(index(unenforced=(old,)))
     assert found.text.endswith(instead)

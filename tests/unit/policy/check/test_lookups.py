@@ -93,7 +93,7 @@ def test_the_pods_of_cluster_dns_are_those_of_its_service() -> None:
     assert ids(check, out(_DB, other), **there) == [("no-dns", "spec.egress")]
 
 
-def test_other_policies_may_let_it() -> None:
+def test_another_policy_may_allow_dns() -> None:
     more = policy("shop/q", f"podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{{_SYSTEM}}}]}}]")
     names = "protocols: [{udp: {destinationPort: {number: 53}}}]"
     admin = policy("p", f"egress: [{{action: Accept, to: [{{namespaces: {{}}}}], {names}}}]")
@@ -101,7 +101,7 @@ def test_other_policies_may_let_it() -> None:
     assert ids(check, out(_DB), admin) == []
 
 
-def test_a_pod_that_connects_to_nobody_needs_no_names() -> None:
+def test_a_pod_without_peers_needs_no_dns() -> None:
     assert ids(check, out()) == []
     assert ids(check, out("{to: [{ipBlock: {cidr: 192.0.2.0/24}}]}")) == []
 

@@ -16,13 +16,13 @@ def test_the_term_that_missed() -> None:
     assert explain_mismatch(exists, THINGS, "pod") == "no pod has a label zone"
 
 
-def test_the_term_that_misses_most_is_told_first() -> None:
+def test_the_most_selective_term_is_explained_first() -> None:
     both = LabelSelector(match_labels={"app": "db", "tier": "front"})
     reason = "of those with tier=front, no pod of shop has app=db; values of app there are web (3)"
     assert explain_mismatch(both, THINGS, "pod", " of shop") == reason
 
 
-def test_what_may_be_a_slip() -> None:
+def test_similar_labels_may_be_typing_mistakes() -> None:
     assert is_similar(LabelSelector(match_labels={"app": "wep"}), THINGS)
     assert is_similar(LabelSelector(match_labels={"teir": "front"}), THINGS)
     assert not is_similar(LabelSelector(match_labels={"app": "kube-dns"}), THINGS)

@@ -6,7 +6,7 @@ from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import outline
 
 
-def test_paths_lead_to_what_was_written() -> None:
+def test_paths_name_the_fields_of_the_manifest() -> None:
     spec = (
         "podSelector: {}, policyTypes: [Egress], ingress: [{}], egress: [{}, {to: [{ipBlock: {cidr: 192.0.2.0/24}}, "
         "{namespaceSelector: {}, podSelector: {}}], ports: [{port: http}, {port: 80, endPort: 90}]}]"
@@ -22,7 +22,7 @@ def test_paths_lead_to_what_was_written() -> None:
     assert rule.numbers.ports == (("TCP", ((80, 90),)),)
 
 
-def test_a_finding_reads_as_one_line() -> None:
+def test_a_finding_is_printed_as_one_line() -> None:
     one = Finding(
         id="no-dns", severity="warning", kind="NetworkPolicy", name="shop/p", field="spec.egress", text="t", where="f:3"
     )

@@ -52,7 +52,7 @@ def test_nothing_is_wrong(ports: str) -> None:
     assert ids(check, policy("shop/p", spec)) == []
 
 
-def test_a_name_that_some_pods_have() -> None:
+def test_a_port_name_that_only_some_pods_have() -> None:
     found = said(check, policy("shop/p", "podSelector: {}, ingress: [{ports: [{port: sql}]}]"))
     assert [each[0] for each in found] == ["port-name-partly"]
     assert "shop/web" in found[0][2]

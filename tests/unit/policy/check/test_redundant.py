@@ -9,7 +9,7 @@ _WEB = "{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 80}]}"
 _ALL = "{from: [{podSelector: {}}]}"
 
 
-def test_a_rule_that_another_one_covers() -> None:
+def test_a_rule_that_another_rule_covers() -> None:
     found = said(check, policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}, {_ALL}]"))
     assert found == [("covered", "spec.ingress[0]", "spec.ingress[1] allows the same connections")]
 
@@ -60,7 +60,7 @@ def test_priorities_say_which_policy_is_first() -> None:
     assert ids(check, policy("deny", f"priority: 10, ingress: [{rule('Deny')}]"), some) == []
 
 
-def test_what_an_admin_policy_denies_no_network_policy_allows() -> None:
+def test_network_policies_cannot_allow_what_admin_policies_deny() -> None:
     deny = policy("deny", f"ingress: [{rule('Deny', 'namespaces: {}')}]")
     allow = policy("shop/p", f"podSelector: {{}}, ingress: [{_WEB}]")
     assert ids(check, deny, allow) == [("overruled", "spec.ingress[0]")]
@@ -79,7 +79,7 @@ def in_audit(*names: str, **policies: str) -> dict[str, dict[str, object]]:
     return made
 
 
-def test_audited_policy_does_not_cover_an_enforced_one() -> None:
+def test_audited_policy_does_not_cover_an_enforced_policy() -> None:
     specs = {"one": f"podSelector: {{}}, ingress: [{_WEB}]", "two": f"podSelector: {{}}, ingress: [{_ALL}]"}
     for audited, covered in (
         ((), ["shop/one"]),
@@ -107,7 +107,7 @@ def test_audited_policies_decide_nothing_before_enforced_ones() -> None:
     assert found("deny", "accept", "web") == [("never-reached", "accept"), ("overruled", "shop/web")]
 
 
-def test_an_accept_in_audit_does_not_come_before_a_deny() -> None:
+def test_accept_in_audit_does_not_precede_a_deny() -> None:
     specs = {
         "first": f"priority: 1, ingress: [{rule('Accept', 'namespaces: {matchLabels: {team: press}}')}]",
         "deny": f"priority: 2, ingress: [{rule('Deny')}]",

@@ -36,7 +36,7 @@ def test_a_network_policy(spec: str, found: list[tuple[str, str]]) -> None:
     assert ids(check, policy("shop/p", f"podSelector: {{}}, {spec}")) == found
 
 
-def test_what_was_written_is_not_known_of_every_policy() -> None:
+def test_manifests_of_some_policies_are_unknown() -> None:
     assert ids(check, policy("shop/p", "podSelector: {}, egress: [{to: [{podSelector: {}}]}]"), written={}) == []
 
 

@@ -27,7 +27,7 @@ from podwire.policy.check.unmatched import check
         ),
     ],
 )
-def test_a_policy_that_selects_nobody(selector: str, reason: str) -> None:
+def test_a_policy_that_selects_no_pod(selector: str, reason: str) -> None:
     found = said(check, policy("shop/p", f"podSelector: {{{selector}}}"))
     assert [each[:2] for each in found] == [("selects-nothing", "spec.podSelector")]
     assert reason in found[0][2]
@@ -66,7 +66,7 @@ def test_pods_that_policies_do_not_see() -> None:
         ),
     ],
 )
-def test_a_peer_that_is_nobody(peer: str, kind: str, field: str, reason: str) -> None:
+def test_a_peer_that_matches_nothing(peer: str, kind: str, field: str, reason: str) -> None:
     found = said(
         check, policy("shop/p", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{{{peer}}}]}}]")
     )
@@ -74,14 +74,14 @@ def test_a_peer_that_is_nobody(peer: str, kind: str, field: str, reason: str) ->
     assert reason in found[0][2]
 
 
-def test_what_is_there_is_no_finding() -> None:
+def test_selectors_that_match_are_no_finding() -> None:
     peers = "[{podSelector: {matchLabels: {app: web}}}, {namespaceSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]"
     assert (
         ids(check, policy("shop/p", f"podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: {peers}}}]")) == []
     )
 
 
-def test_what_files_leave_out_is_not_held_against_a_policy() -> None:
+def test_objects_missing_in_files_are_no_finding() -> None:
     dns = "namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}"
     out = policy("shop/p", f"podSelector: {{}}, egress: [{{to: [{{{dns}}}]}}]")
     watched = policy("shop/w", "podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {zone: a}}}]}]")

@@ -95,7 +95,7 @@ def test_policies_in_audit_are_not_in_force() -> None:
     assert compare(audited, world(f"shop/db: {DB}, policyTypes: [Ingress]")).differences
 
 
-def test_what_only_one_side_has_is_told() -> None:
+def test_pods_of_only_one_side_are_listed() -> None:
     fewer = world(cluster=CLUSTER.replace("replicas: 4", "replicas: 3"))
     found = compare(world(), fewer)
     assert found.differences == ()

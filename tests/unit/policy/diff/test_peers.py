@@ -11,7 +11,7 @@ from podwire.policy.diff.side import Side
 _BLOCKS = "shop/p: podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.244.0.0/16]}}]}]"
 
 
-def test_pods_that_policies_treat_alike_are_one_place() -> None:
+def test_pods_that_policies_treat_alike_are_one_group() -> None:
     found = peer_groups(Side(world()), Side(world())).common
     pods = [group for group in found if group.kind == PODS and group.family == 4]
     assert [len(group.names) for group in pods] == [5]

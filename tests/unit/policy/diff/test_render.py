@@ -45,7 +45,7 @@ def test_everything() -> None:
     assert "    after:  denied: no ingress rule of shop/db allows it" in found
 
 
-def test_a_workload_is_one_name() -> None:
+def test_a_workload_is_printed_as_one_name() -> None:
     web = "podSelector: {matchLabels: {app: web}}"
     found = "\n".join(text(compare(world(), world(f"shop/web: {web}, policyTypes: [Egress]")), (nowhere, nowhere)))
     assert "Deployment shop/web (4 pods) -> " in found

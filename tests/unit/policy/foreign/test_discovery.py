@@ -197,7 +197,7 @@ async def test_neighbour_events_matter_during_a_search_and_delays_are_reported(b
 
 
 @with_bench
-async def test_pods_that_somebody_else_told_of_are_left_alone(bench: Bench) -> None:
+async def test_pods_reported_by_another_source_are_ignored(bench: Bench) -> None:
     bench.attached["vx"] = AttachedPod(pod="shop/a", device="cni0", port="vx", addresses=(A,))
     bench.node.wires = {"va": A}
     bench.pods.put("a", A)

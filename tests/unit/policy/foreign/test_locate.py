@@ -50,12 +50,12 @@ def test_a_device_of_its_own_and_a_port() -> None:
 
 
 @pytest.mark.parametrize("address", ["10.244.1.99", "10.244.1.78", "192.0.2.9", "10.244.2.5"])
-def test_what_leads_elsewhere_is_no_place(address: str) -> None:
+def test_routes_with_gateways_lead_to_no_pod(address: str) -> None:
     """A port nobody has it behind, a pair of the node's own, a card, another node."""
     assert locate({"a": (address,)}, STATE, BEHIND, {}) == {}
 
 
-def test_a_pod_does_not_come_by_the_place_of_another() -> None:
+def test_a_pod_cannot_take_the_port_of_another() -> None:
     """Whoever may add addresses in a pod's namespace adds that of another pod."""
     pods = {"victim": ("10.244.1.5",), "thief": ("10.244.1.6",)}
     ports = {"cni0": {"vetha": frozenset(("10.244.1.5",)), "vethb": frozenset(("10.244.1.6", "10.244.1.5"))}}

@@ -27,7 +27,7 @@ def test_families_are_added_up() -> None:
     assert only == Counted(DENIED, Count(5, 300))
 
 
-def test_a_rule_that_goes_and_comes_again_goes_on_counting() -> None:
+def test_a_rule_that_is_added_again_continues_counting() -> None:
     totals = Totals()
     totals.totals("ip", read(r1=3))
     totals.keep("ip", read(r1=5))
@@ -37,7 +37,7 @@ def test_a_rule_that_goes_and_comes_again_goes_on_counting() -> None:
     assert found(totals) == {DENIED: 7, ALLOWED: 1}
 
 
-def test_a_counter_that_somebody_took_away_begins_anew() -> None:
+def test_a_deleted_counter_counts_as_a_new_counter() -> None:
     totals = Totals()
     totals.totals("ip", read(r1=10))
     totals.totals("ip", read(r1=4))

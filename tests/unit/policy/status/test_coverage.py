@@ -54,7 +54,7 @@ def test_nodes_that_lag_behind_are_named_with_the_reason() -> None:
     assert not said.complete
 
 
-def test_what_has_not_changed_since_is_in_force_there() -> None:
+def test_policies_unchanged_since_a_report_are_in_force() -> None:
     history = changed()
     other = replace(META, name="web", uid="w")
     history.put("shop/web", other)
@@ -64,14 +64,14 @@ def test_what_has_not_changed_since_is_in_force_there() -> None:
     assert made is not None and made.nodes == "0/1"
 
 
-def test_nodes_that_are_not_ready_are_told_apart() -> None:
+def test_nodes_that_are_not_ready_are_listed_separately() -> None:
     said = found(NEWER, changed(), a=place((NEWER, 2000, 4)), b=place((META, 1000, 3), ready=False))
     assert (said.nodes, said.not_ready, said.complete) == ("1/1", ("b",), True)
     said = found(NEWER, changed(), b=place((NEWER, 1000, 3), ready=False))
     assert (said.nodes, said.complete) == ("0/0", False)
 
 
-def test_nothing_is_said_while_no_node_has_told_anything() -> None:
+def test_without_reports_there_is_no_coverage() -> None:
     assert coverage_of("shop/db", KIND, NetworkPolicy(metadata=META), changed(), {}) is None
 
 
@@ -91,7 +91,7 @@ def test_a_node_more_does_not_change_since_when() -> None:
     assert keep_since(None, now) == now
 
 
-def test_what_is_no_annotation_of_ours() -> None:
+def test_foreign_annotation_values_are_ignored() -> None:
     assert parse("") is None and parse("[]") is None
     assert parse('{"nodes":"1/1","later":true}') == Coverage(nodes="1/1")
 

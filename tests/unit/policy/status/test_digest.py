@@ -74,7 +74,7 @@ def test_set_that_existed_before_is_reported_as_latest() -> None:
     assert history.step(str(first)) == 2
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_history_is_bounded() -> None:
     history = History()
     for generation in range(5000):
         history.put("shop/a", meta("a", generation))

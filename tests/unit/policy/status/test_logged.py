@@ -29,7 +29,7 @@ def test_a_line_for_a_person_and_fields_for_the_log() -> None:
     }
 
 
-def test_the_rule_is_named_where_there_is_one() -> None:
+def test_the_deciding_rule_is_named() -> None:
     hit = RuleHit("Ingress", Ruling(True, "x", 0, audit=True, audit_policy="deny", audit_rule=2))
     icmp = Connection(source=FROM, destination=CONNECTION.destination, protocol="ICMP")
     one = logged_packet("node-1", 0.0, hit, icmp)

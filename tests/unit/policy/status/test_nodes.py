@@ -26,7 +26,7 @@ def node(name: str, **annotations: str) -> Node:
         ("node-1.example", 9440, "9440"),
     ],
 )
-def test_a_port_is_told_where_the_network_reaches_it(address: str, port: int, said: str) -> None:
+def test_only_ports_reachable_by_network_are_announced(address: str, port: int, said: str) -> None:
     assert port_of(address, port) == said
 
 

@@ -34,7 +34,7 @@ def quiet(world: World, packets: Packets | None = None) -> PolicyRow:
     return next(line for line in policy_rows(world, NOW, packets) if line.name == "quiet")
 
 
-def test_all_kinds_with_what_they_select() -> None:
+def test_policies_of_both_kinds_count_their_pods() -> None:
     found = list(policy_rows(WORLD, NOW, Packets(COUNTS)))
     assert [line.cells() for line in found] == [
         ("shop", "quiet", "NetworkPolicy", "enforce", "1", "-", "-", "7", "0"),
@@ -69,12 +69,12 @@ def test_where_and_how_long_it_is_in_force() -> None:
 
 
 @pytest.mark.parametrize("said", [{"generation": 1}, {"generation": 2, "mode": "audit"}])
-def test_what_was_said_of_another_form_is_not_shown(said: dict[str, object]) -> None:
+def test_reports_about_other_generations_are_not_shown(said: dict[str, object]) -> None:
     line = quiet(annotated(WORLD, nodes="3/3", since="2026-01-01T00:00:03Z", **said))
     assert (line.nodes, line.in_force_for_ms) == ("", None)
 
 
-def test_annotations_that_somebody_wrote_do_no_harm() -> None:
+def test_malformed_annotations_are_ignored() -> None:
     (policy,) = WORLD.policies
     for text in ("", "x", '{"generation":0,"nodes":"1/1","since":"soon"}'):
         meta = replace(policy.metadata, annotations={POLICY_ENFORCED: text})

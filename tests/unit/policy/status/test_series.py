@@ -14,7 +14,7 @@ def values(series: Series, *counted: Counted) -> dict[tuple[str, str, str], int]
     return {(name, labels["policy"], labels["direction"]): value for name, _, labels, value in series.samples(counted)}
 
 
-def test_what_is_dropped_and_what_would_be() -> None:
+def test_dropped_and_audited_packets_have_series() -> None:
     audited = Counted(RuleHit("Egress", Ruling(accept=True, audit=True), ("shop/c",)), Count(5, 0))
     allowed = Counted(RuleHit("Egress", Ruling(True, "shop/c", 0)), Count(9, 0))
     cluster = Counted(RuleHit("Ingress", Ruling(False, "deny", 1)), Count(2, 0))

@@ -13,8 +13,8 @@ from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
-from podwire.policy.dataplanes.iptables.portchains import NamedTable, NumberedPortChains
-from podwire.policy.dataplanes.iptables.steps import FamilyRules, Steps, steps
+from podwire.policy.dataplanes.iptables.portchains import NamedTable, NumberedTableChains
+from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.verdicts import RuleHit, denying_policies
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
@@ -42,7 +42,7 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._ports = NumberedPortChains(layout, self._keyed, self._numbers[names.TABLES])
+        self._ports = NumberedTableChains(layout, self._keyed, self._numbers[names.TABLES])
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
         for declared in (*layout.sets(), *devices):
             self._keyed.add_set(declared)
@@ -50,17 +50,17 @@ class Contents:
 
     # What the kernel should hold
 
-    def rules(self) -> FamilyRules:
+    def rules(self) -> FamilyContents:
         """All chains, sets and jumps of the family."""
         chains = {**self._keyed.chains, **self._generate(leading=False)}
-        return FamilyRules(chains, {each.name: each for each in self._keyed.filled_sets()}, self.layout.jumps())
+        return FamilyContents(chains, {each.name: each for each in self._keyed.filled_sets()}, self.layout.jumps())
 
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
         """Whether the rules differ from the desired ones, or a set has a different number of elements."""
         if any(sizes.get(name) != len(elements) for name, elements in self._keyed.elements.items()):
             return True
         rules = self.rules()
-        return bool(steps(saved, {}, FamilyRules(rules.chains, {}, rules.jumps), {}))
+        return bool(steps(saved, {}, FamilyContents(rules.chains, {}, rules.jumps), {}))
 
     def desired(self) -> tuple[Ruleset | IpSet, ...]:
         """The rules and sets of the family, as values with a text form."""
@@ -242,10 +242,10 @@ class Contents:
         generated = self._generate(leading=False)
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
         gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}
-        want = FamilyRules({**now.chains, **differing}, now.sets)
+        want = FamilyContents({**now.chains, **differing}, now.sets)
         return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
-    def _stepped(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyRules) -> Steps:
+    def _stepped(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyContents) -> Steps:
         during = self._generate(leading=True)
         final = self._generate(leading=False)
         for name in list(during):

@@ -19,10 +19,12 @@ _KEPT_HITS = 1024
 """How many deleted rules are kept, because a log line may still name them."""
 
 
-class NumberedPortChains:
+class NumberedTableChains:
     """The chains of port tables and rules of one family, with the number of uses of each."""
 
-    def __init__(self, layout: ChainLayout, keyed: KeyedContents[Rules, IpSet, str, IpSetElement], numbers: Numbers) -> None:
+    def __init__(
+        self, layout: ChainLayout, keyed: KeyedContents[Rules, IpSet, str, IpSetElement], numbers: Numbers
+    ) -> None:
         """``keyed`` receives the chains; ``numbers`` are the numbers of the chains of port tables."""
         self.layout = layout
         self._keyed = keyed

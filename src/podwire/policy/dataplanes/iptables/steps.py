@@ -21,7 +21,7 @@ from podwire.state.iptables_diff import Saved, repair
 Jumps = tuple[tuple[str, str], ...]
 
 
-class FamilyRules(msgspec.Struct, frozen=True):
+class FamilyContents(msgspec.Struct, frozen=True):
     """Chains, sets and jumps of one family: all of them, or those that a change touches."""
 
     chains: Mapping[str, Rules] = {}
@@ -48,7 +48,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(line.rstrip() for line in lines if line)
 
 
-def steps(saved: Saved, have: Mapping[str, IpSet], want: FamilyRules, meanwhile: Mapping[str, Rules]) -> Steps:
+def steps(saved: Saved, have: Mapping[str, IpSet], want: FamilyContents, meanwhile: Mapping[str, Rules]) -> Steps:
     """The steps from the current chains and sets to the desired ones.
 
     ``saved`` are the current tables, ``have`` the current sets, ``want`` the desired state of podwire's chains and

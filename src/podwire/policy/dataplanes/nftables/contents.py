@@ -17,7 +17,7 @@ from podwire.policy.dataplanes.nftables.layout import (
     node_name,
     profile_name,
 )
-from podwire.policy.dataplanes.nftables.portchains import PeerChains, PortChains
+from podwire.policy.dataplanes.nftables.portchains import PeerChains, PortTableChains
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
@@ -41,7 +41,7 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._hosts: dict[str, dict[str, str]] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._ports = PortChains(layout, self._keyed)
+        self._ports = PortTableChains(layout, self._keyed)
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule of a chain that exists or was removed lately; None: the chain is unknown."""

@@ -14,7 +14,7 @@ _KEPT_HITS = 1024
 """How many deleted chains of rules are kept: their counts and log lines are still looked up."""
 
 
-class PortChains:
+class PortTableChains:
     """The chains of port tables and rules of one family, with the number of uses of each."""
 
     def __init__(self, layout: TableLayout, keyed: KeyedContents[Chain, Set, bytes, Element]) -> None:

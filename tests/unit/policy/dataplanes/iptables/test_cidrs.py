@@ -31,7 +31,7 @@ def test_networks_that_are_nested_stay_as_they_are() -> None:
     assert networks(made, 6) == ({}, made.default)
 
 
-def test_what_holds_everywhere_is_what_holds_for_everybody_else() -> None:
+def test_a_block_of_all_addresses_becomes_the_default() -> None:
     made = profile(IPBlock(cidr="0.0.0.0/0", excepted=("10.0.0.0/8",)))
     nets, rest = networks(made, 4)
     assert list(nets) == ["10.0.0.0/8"]

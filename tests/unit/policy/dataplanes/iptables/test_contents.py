@@ -192,7 +192,7 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
         assert {word for word in kernel.sets if "-in-" in word or "-out-" in word} == set()
 
 
-def test_what_is_not_as_it_should_be_is_seen() -> None:
+def test_differences_to_the_kernel_are_detected() -> None:
     contents, kernel = fresh(LAYOUTS["ip"], compile_world(CASES[0].world, "n1")), Kernel()
     kernel.take(contents.loaded(kernel.saved, kernel.held()))
     sizes = {name: len(elements) for name, elements in kernel.elements.items()}
@@ -229,7 +229,7 @@ def test_one_more_peer_costs_one_element() -> None:
     assert not contents.changed()
 
 
-def test_more_devices_than_one_set_takes() -> None:
+def test_more_devices_than_one_set_accepts() -> None:
     compiler, kernel = compile_world(CASES[0].world, "n1"), Kernel()
     contents = fresh(LAYOUTS["ip"], compiler)
     (profiles, *_) = compiler.pods.values()
@@ -264,7 +264,7 @@ def test_new_device_set_is_created_when_the_last_is_full() -> None:
     assert "-m set --match-set podwire4-devices-1 src,src -j DROP" in kernel.chains[names.STRANGER]
 
 
-def test_two_pods_with_one_address_are_told_by_their_devices() -> None:
+def test_pods_with_one_address_are_distinguished_by_device() -> None:
     compiler, kernel = compile_world(CASES[0].world, "n1"), Kernel()
     contents = fresh(LAYOUTS["ip"], compiler)
     profiles = next(iter(compiler.pods.values()))
@@ -279,7 +279,7 @@ def test_two_pods_with_one_address_are_told_by_their_devices() -> None:
     assert "10.180.0.77,a" not in kernel.elements["podwire4-egress"]
 
 
-def test_a_bridge_stands_for_none_of_its_pods() -> None:
+def test_a_bridge_device_identifies_no_pod() -> None:
     layout, kernel = replace(LAYOUTS["ip"], bridges=("cni0",)), Kernel()
     compiler = compile_world(CASES[0].world, "n1")
     contents = Contents(layout, {}, {})
@@ -316,7 +316,7 @@ def test_rules_that_are_gone_are_remembered_for_the_log() -> None:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
+def test_changed_ranges_change_only_set_elements(*, guarded: bool) -> None:
     layout = replace(LAYOUTS["ip"], encapsulation_ports=(4789,) if guarded else (), cluster_ranges=("10.180.0.0/23",))
     compiler, kernel = compile_world(CASES[-1].world, "n1"), Kernel()
     contents = fresh(layout, compiler)

@@ -45,7 +45,7 @@ def test_forwarded_packets() -> None:
     assert SIX.chains(0)[names.FORWARD][0] == "-o cni0 -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j RETURN"
 
 
-def test_what_no_element_knows_is_asked_for_its_device() -> None:
+def test_unknown_addresses_are_looked_up_by_device() -> None:
     chains = LAYOUT.chains(2)
     assert chains[names.STRANGER] == (
         f"-m set --match-set podwire4-devices-0 src,src {TELL.format('podwire-borrowed')}",
@@ -67,7 +67,7 @@ def test_what_no_element_knows_is_asked_for_its_device() -> None:
     assert SIX.chains(1)[names.INTRUDER] == ("! -s fe80::/10 -m set --match-set podwire6-devices-0 src,src -j DROP",)
 
 
-def test_on_a_bridge_addresses_tell_a_pod_from_others() -> None:
+def test_on_a_bridge_addresses_identify_pods() -> None:
     itself = f'-m bpf --bytecode "{same_ends("ip6")}" -j RETURN'
     assert itself in SIX.chains(1)[names.SENT]
     denied = SIX.rule(OWNER.hit(Ruling(accept=False)), "")
@@ -94,7 +94,7 @@ def test_uplinks_and_pods_have_elements_that_give_numbers() -> None:
     assert SIX.of_device("web") == "::/0,web"
 
 
-def test_few_ranges_of_ports_stand_one_after_the_other() -> None:
+def test_few_port_ranges_are_compared_in_sequence() -> None:
     maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
     made = LAYOUT.ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
@@ -167,7 +167,7 @@ def test_connections_are_kept_on_request() -> None:
     assert LAYOUT.root()[0] == "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN"
 
 
-def test_a_profile_asks_for_addresses_then_networks_then_everybody_else() -> None:
+def test_a_profile_looks_up_addresses_then_networks_then_default() -> None:
     key = ProfileKey(direction="Ingress", policies=("shop/db",), audited=("shop/new",))
     assert LAYOUT.profile("PODWIRE-IN-X", key, "PODWIRE-PORTS-Y", ranged=True) == (
         "-j MARK --set-xmark 0x0/0xfff00000",

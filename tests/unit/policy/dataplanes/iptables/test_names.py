@@ -7,7 +7,7 @@ from podwire.state.chain_marks import POLICY
 KEY = ProfileKey(direction="Egress", policies=("shop/db",))
 
 
-def test_names_are_within_what_the_kernel_takes() -> None:
+def test_names_fit_into_the_kernels_limits() -> None:
     table = PortTableBuilder().table(Ruling(accept=True))
     chain = names.profile_chain(KEY, ("default", {}))
     ports = names.ports_chain(table, DenyingPolicies("Egress"))
@@ -19,7 +19,7 @@ def test_names_are_within_what_the_kernel_takes() -> None:
     assert len(ranges) <= 31
 
 
-def test_what_means_something_else_has_another_name() -> None:
+def test_different_meanings_have_different_names() -> None:
     assert names.profile_chain(KEY, 1) != names.profile_chain(KEY, 2)
     assert names.profile_chain(KEY, 1) == names.profile_chain(KEY, 1)
 

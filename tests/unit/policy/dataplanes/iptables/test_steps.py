@@ -1,4 +1,4 @@
-from podwire.policy.dataplanes.iptables.steps import FamilyRules, removal, steps
+from podwire.policy.dataplanes.iptables.steps import FamilyContents, removal, steps
 from podwire.state.ipset import IpSet, plain
 
 JUMPS = (("FORWARD", "-j PODWIRE-FORWARD"),)
@@ -8,11 +8,11 @@ def some(*keys: str, name: str = "podwire4-own") -> IpSet:
     return IpSet(name=name, kind="hash:ip", elements=plain(keys))
 
 
-def test_what_is_new_comes_first_and_what_is_gone_last() -> None:
+def test_additions_come_first_and_deletions_last() -> None:
     saved = {"mangle": {"FORWARD": ["-j PODWIRE-FORWARD"], "PODWIRE-FORWARD": ["-j PODWIRE-IN"],
                         "PODWIRE-IN": ["-g PODWIRE-IN-OLD", "-j DROP"], "PODWIRE-IN-OLD": ["-j DROP"]}}  # fmt: skip
     have = {"podwire4-own": some("10.0.0.1", "10.0.0.2"), "podwire4-old": some(name="podwire4-old")}
-    want = FamilyRules(
+    want = FamilyContents(
         {"PODWIRE-FORWARD": ("-j PODWIRE-IN",), "PODWIRE-IN": ("-g PODWIRE-IN-NEW", "-j DROP"), "PODWIRE-IN-NEW": ()},
         {"podwire4-own": some("10.0.0.2", "10.0.0.3"), "podwire4-new": some("10.0.0.9", name="podwire4-new")},
         JUMPS,
@@ -42,8 +42,8 @@ def test_what_is_new_comes_first_and_what_is_gone_last() -> None:
     ]
 
 
-def test_jumps_come_with_the_chains_that_they_lead_to() -> None:
-    want = FamilyRules({"PODWIRE-FORWARD": ("-j DROP",)}, {}, JUMPS)
+def test_jumps_are_added_with_their_chains() -> None:
+    want = FamilyContents({"PODWIRE-FORWARD": ("-j DROP",)}, {}, JUMPS)
     made = steps({"mangle": {"FORWARD": ["-j OTHER"]}}, {}, want, {})
     assert made.enter.splitlines()[1:4] == [
         ":PODWIRE-FORWARD - [0:0]", "-A PODWIRE-FORWARD -j DROP", "-I FORWARD -j PODWIRE-FORWARD",

@@ -176,7 +176,7 @@ def test_one_more_peer_costs_one_element() -> None:
 
 
 @pytest.mark.parametrize("guarded", [False, True])
-def test_other_ranges_are_elements_that_come_and_go(*, guarded: bool) -> None:
+def test_changed_ranges_change_only_set_elements(*, guarded: bool) -> None:
     layout = replace(LAYOUTS["ip"], encapsulation_ports=(4789,) if guarded else (), cluster_ranges=("10.180.0.0/23",))
     compiler = compile_world(CASES[-1].world, "n1")
     contents = fresh(layout, compiler)

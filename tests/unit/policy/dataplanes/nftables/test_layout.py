@@ -15,7 +15,7 @@ SPARED = ["ct state related accept", "ct status dnat oifname . ip saddr @own acc
 OWNER = DenyingPolicies("Ingress", ("shop/db",))
 
 
-def test_ports_that_fare_alike_take_no_map() -> None:
+def test_ports_with_one_ruling_need_no_map() -> None:
     maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
     made = maker.table(Ruling(accept=False))
@@ -136,7 +136,7 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
 
 
-def test_what_pods_encapsulate_goes_to_pods_alone() -> None:
+def test_encapsulated_packets_reach_only_pods() -> None:
     layout = TableLayout(
         family="ip", cluster_ranges=("10.0.0.0/8",), encapsulation_ports=(8472, 4789, 4789), bridges=("cni0",)
     )
@@ -169,7 +169,7 @@ def test_connections_that_are_kept_pass_in_both_directions() -> None:
     assert first == ["ct direction reply ct state established accept", "ct state established accept"]
 
 
-def test_what_is_dropped_apart_from_policies_is_told_too() -> None:
+def test_drops_independent_of_policies_are_logged() -> None:
     def rules(log: LogSettings) -> list[str]:
         layout = TableLayout(family="ip", pod_ranges=("10.180.0.0/24",), log=log)
         return [str(rule) for chain in layout.chains() if chain.name.startswith("forward-") for rule in chain.rules]

@@ -46,7 +46,7 @@ def test_a_table_that_is_not_there_gets_its_hooks_last() -> None:
     assert kernel.holds(table)
 
 
-def test_a_table_with_another_frame_is_replaced_in_one() -> None:
+def test_a_table_with_other_base_chains_is_replaced_atomically() -> None:
     table = Contents(LAYOUTS["ip"]).table()
     other = Table(family="ip", name=table.name, comment="older", sets=table.sets, chains=table.chains)
     assert len(list(steps(diff(other, table)))) == 1
