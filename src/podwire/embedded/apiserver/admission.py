@@ -1,8 +1,8 @@
-"""What admission adds to a new Pod: its priority, and the token of its ServiceAccount.
+"""Admission of new Pods: sets the priority, and mounts the token of the ServiceAccount.
 
-The rules are those of the plugins Priority and ServiceAccount of Kubernetes: a pod without an account gets
-``default``; unless pod or account say otherwise a projected volume with a token, the cluster's root certificate
-and the namespace is mounted into every container; the account's pull secrets become the pod's.
+The rules are those of Kubernetes' plugins Priority and ServiceAccount. A pod without an account gets ``default``. Every
+container gets a projected volume with a token, the cluster's root certificate and the namespace, unless pod or account
+switch this off. The account's pull secrets are copied to a pod without pull secrets.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class PodAdmission:
             self._set_account(call, pod)
 
     def _set_priority(self, call: Call, pod: Object) -> None:
-        """The priority that the pod's class has, else that of the default class, else 0."""
+        """Sets the priority of the pod's class, or of the default class when the pod names no class, or 0."""
         spec = pod["spec"]
         name = spec.get("priorityClassName")
         if name:

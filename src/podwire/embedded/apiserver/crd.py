@@ -1,8 +1,8 @@
-"""Custom objects: pruning, defaulting and checking by the structural schema of their definition.
+"""Custom objects: pruning, defaulting and validation by the structural schema of their definition.
 
-Order on a write, as in Kubernetes: prune what the schema does not have, drop nulls that a default replaces,
-fill in defaults, then check. A structural schema says for every place what stands there, so each of these is
-one pass over the object; ``allOf`` and its like only constrain and never add fields.
+The order on a write is that of Kubernetes: remove fields that the schema does not have, remove nulls that a default
+replaces, fill in defaults, then validate. A structural schema defines the type of every field, so each step is one pass
+over the object; ``allOf``, ``anyOf``, ``oneOf`` and ``not`` only constrain and never add fields.
 
 Versions of a kind share their objects; with conversion ``None`` only ``apiVersion`` differs, and each version
 prunes and defaults by its own schema. Sources: ``apiextensions-apiserver/pkg/apiserver/schema``.
@@ -25,7 +25,7 @@ _IMMUTABLE = "field is immutable"
 
 
 class Pruned(NamedTuple):
-    """The value without unknown fields, and their paths in the order found."""
+    """The value without unknown fields, and the paths of these fields in their order."""
 
     obj: Any
     unknown: list[str]

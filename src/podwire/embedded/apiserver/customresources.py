@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions at work: the kinds they add, their status, and their end.
+"""CustomResourceDefinitions: the kinds that they add, their status, and their deletion.
 
-A definition serves its kinds from the moment it is written: its versions become :class:`ResourceKind` values beside the
-built-in ones, all with the same objects behind them. Names that another definition or a built-in kind of the
-group has are not accepted. A definition that is deleted waits, by a finalizer, until its objects are gone.
+The kinds of a definition are served as soon as the definition is written. Its versions become :class:`ResourceKind`
+values beside the built-in kinds; all versions share the same objects. A name that another definition or a built-in kind
+of the group uses is not accepted. A definition that is deleted has a finalizer and waits until its objects are deleted.
 Source: ``k8s.io/apiextensions-apiserver`` (naming, establishing and finalizing controllers).
 """
 
@@ -68,7 +68,7 @@ def kinds_of(definition: Object) -> list[ResourceKind]:
 
 
 def problems(definition: Object) -> list[Cause]:
-    """What is missing or contradictory in a definition, as far as it could not be served then."""
+    """The fields that are missing or contradict each other, so that the definition cannot be served."""
     spec = definition.get("spec") or {}
     names = spec.get("names") or {}
     versions = spec.get("versions") or []
@@ -97,7 +97,7 @@ def problems(definition: Object) -> list[Cause]:
 
 
 class CustomVersion:
-    """What one version of a custom kind has besides its :class:`ResourceKind`."""
+    """The properties of one version of a custom kind that :class:`ResourceKind` does not have."""
 
     __slots__ = ("columns", "node", "raw", "scale")
 

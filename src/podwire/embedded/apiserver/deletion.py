@@ -1,9 +1,9 @@
 """Deletion: grace periods of pods, finalizers, propagation, and namespaces.
 
-An object goes in up to three steps. A pod on a node first gets ``deletionTimestamp`` and a grace period; its
-kubelet stops it and deletes it again with grace 0. An object with finalizers, or one whose dependents shall go
-first (Foreground) or stay (Orphan), gets ``deletionTimestamp`` and waits until its finalizers are gone. Else it
-goes at once. Sources: ``k8s.io/apiserver/pkg/registry/rest/delete.go``, ``generic/registry/store.go``.
+A pod on a node first gets ``deletionTimestamp`` and a grace period; its kubelet stops the pod and deletes it again with
+grace period 0. An object with finalizers gets ``deletionTimestamp`` and waits until its finalizers are removed; so does
+an object whose dependents must be deleted first (Foreground) or must stay (Orphan). Any other object is deleted at
+once. Sources: ``k8s.io/apiserver/pkg/registry/rest/delete.go``, ``generic/registry/store.go``.
 """
 
 import datetime
@@ -21,11 +21,11 @@ ORPHAN = "orphan"
 _DEFAULT_GRACE_S = 30
 _IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 _ORPHANING = frozenset({"batch/jobs", "/replicationcontrollers"})
-"""Tables whose dependents stay unless the client asks for deletion, as Kubernetes does for these APIs."""
+"""Tables whose dependents stay unless the client requests their deletion, as in Kubernetes."""
 
 
 def deletes_now(new: Object, old: Object) -> bool:
-    """Whether an update takes the last finalizer from an object that is being deleted."""
+    """Whether an update removes the last finalizer from an object that is being deleted."""
     meta = new["metadata"]
     if meta.get("finalizers") or not old["metadata"].get("deletionTimestamp"):
         return False
@@ -42,9 +42,9 @@ class Deletion:
         self._clock = clock
 
     def delete(self, kind: ResourceKind, entry: StoredObject, options: Object) -> tuple[StoredObject, bool]:
-        """The last or new state of the object and whether it is gone.
+        """The last or new state of the object, and whether it is deleted.
 
-        Raises: Conflict when a precondition does not hold; ApiError 400 for options that contradict.
+        Raises: Conflict when a precondition is not met; ApiError 400 for options that contradict each other.
         """
         self._check(kind, entry, options)
         if options.get("dryRun"):

@@ -1,7 +1,7 @@
 """Serves the OpenAPI documents: version 3 by group, version 2 as a whole.
 
-Documents are made when first asked for, kept, and made again when a CustomResourceDefinition changes the kinds.
-An address with the current ``hash`` may be cached for ever.
+A document is made at its first request, kept, and made again when a CustomResourceDefinition changes the kinds. A URL
+with the current ``hash`` may be cached without limit.
 """
 
 import hashlib

@@ -1,11 +1,10 @@
-"""The garbage collector: dependents follow their owners.
+"""The garbage collector: deletes objects whose owners are deleted.
 
-An index holds the dependents of each owner's uid. When an owner is gone, dependents without another living
-owner are deleted (Background). An owner that waits with ``foregroundDeletion`` is deleted when no dependent
-blocks it any more; for an owner that waits with ``orphan``, the references of
-its dependents are removed first. An object that names
-an owner which never existed is deleted as well. The collector runs inside the server, in the loop
-turn after each committed change; at its start it looks at every object once.
+An index has the dependents of each owner by the owner's uid. When an owner is deleted, dependents without another
+existing owner are deleted (Background). An owner with the finalizer ``foregroundDeletion`` is deleted when no dependent
+blocks it any more. For an owner with the finalizer ``orphan`` the references of its dependents are removed first. An
+object that names an owner which never existed is deleted, too. The collector runs inside the server, in the loop turn
+after each committed change; at its start it checks every object once.
 
 Cost: one set entry for each owner reference. Source: Kubernetes' ``pkg/controller/garbagecollector``.
 """
@@ -41,7 +40,7 @@ class Garbage:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """Indexes everything, looks at everything once, and follows changes from then on."""
+        """Indexes and checks all objects once; later changes arrive by :meth:`observe`."""
         for table in self._store.tables():
             for entry in tuple(table.objects.values()):
                 self._index(entry)
@@ -54,7 +53,7 @@ class Garbage:
         self._store.on_change.append(self.observe)
 
     def observe(self, change: ObjectChange) -> None:
-        """Takes note of a committed change."""
+        """Takes a committed change and checks the objects that it concerns."""
         entry = change.entry
         key = (entry.table, entry.namespace, entry.name)
         if change.type == "DELETED":

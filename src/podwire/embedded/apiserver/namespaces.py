@@ -1,9 +1,10 @@
-"""The end of a namespace: its content is deleted first, then the namespace.
+"""The deletion of a namespace: first its objects are deleted, then the namespace.
 
-A terminating namespace takes no new objects. Its content is deleted kind by kind, pods with their grace
-period; while something is left (a finalizer, a pod that still stops) its status says what. When nothing is
-left, the ``kubernetes`` finalizer goes and with it the namespace. It runs on committed changes, so the last
-object's end is the namespace's end. Source: Kubernetes' ``pkg/controller/namespace/deletion``.
+A terminating namespace accepts no new objects. Its objects are deleted kind by kind, pods with their grace period.
+While objects are left (with a finalizer, or pods that are still being stopped), the status of the namespace names them.
+When no object is left, the finalizer ``kubernetes`` is removed, which deletes the namespace. The controller follows
+committed changes, so the namespace is deleted right after its last object. Source: Kubernetes'
+``pkg/controller/namespace/deletion``.
 """
 
 import asyncio
@@ -35,13 +36,13 @@ class Namespaces:
         self._waiting: set[str] = set()
 
     def start(self) -> None:
-        """Takes up what was left unfinished, and follows changes from then on."""
+        """Continues unfinished deletions; later changes arrive by :meth:`observe`."""
         for entry in self._store.entries(_TABLE):
             self._consider(entry)
         self._store.on_change.append(self.observe)
 
     def observe(self, change: ObjectChange) -> None:
-        """Takes note of a committed change."""
+        """Takes a committed change and continues the deletion of its namespace."""
         entry = change.entry
         if entry.table == _TABLE:
             if change.type == "DELETED":

@@ -1,13 +1,13 @@
-"""OpenAPI documents: what ``kubectl explain``, ``apply`` and client-side validation read.
+"""OpenAPI documents for ``kubectl explain``, ``kubectl apply`` and validation in clients.
 
-Version 3 is an index of group versions and one document each; version 2 is one document of everything. The
-schemas are those of Kubernetes with their descriptions; of the paths only what clients look for is listed: the
-operations on each resource with their kind, and the query parameters of writes (kubectl learns from a PATCH
-with ``fieldValidation`` that the server validates).
+Version 3 is an index of group versions with one document for each; version 2 is one document for all kinds. The schemas
+are those of Kubernetes with their descriptions. Paths list only the parts that clients use: the operations on each
+resource with their kind, and the query parameters of writes (kubectl sees from a PATCH with ``fieldValidation`` that
+the server validates).
 
-Each document is made when first asked for and kept as bytes. Its hash is made from what it is made of, so that
-the index costs nothing: clients cache documents by hash. A :class:`Documents` is never changed; a new one is
-made when the kinds change.
+A document is made at its first request and kept as bytes. Its hash is computed from its inputs, so the index needs no
+document; clients cache documents by hash. A :class:`Documents` object never changes; a new object is made when the
+kinds change.
 """
 
 import hashlib

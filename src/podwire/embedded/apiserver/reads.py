@@ -1,8 +1,8 @@
-"""Get and list: consistent pages, resourceVersion rules, and the form asked for.
+"""Get and list: consistent pages, resourceVersion rules, and the requested form.
 
-A list in pages is a snapshot: the entries of the first page's moment are kept, since entries never change, and
-the continue token names them. Tokens live for five minutes; after that, and after a restart, the client gets
-410 Expired and lists again. A list costs one join of texts; a Table decodes what it shows.
+A list in pages is a snapshot: the objects at the time of the first page are kept, since stored objects never change,
+and the continue token names the snapshot. A token is valid for five minutes; after that, and after a restart, the
+client gets 410 Expired and lists again. A list costs one join of texts; a Table decodes the objects that it shows.
 """
 
 import base64
@@ -60,7 +60,7 @@ class ObjectReader:
         return self.render_entry(call, entry)
 
     def render_entry(self, call: Call, entry: StoredObject, status: int = 200) -> Response:
-        """One stored object in the form asked for."""
+        """One stored object in the requested form."""
         view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
         if view.form == views.PLAIN:
             return self.answer(view, views.plain(call.kind, entry), status)
@@ -77,7 +77,7 @@ class ObjectReader:
         return self.answer(view, _encode(obj), status)
 
     def answer(self, view: views.View, body: bytes, status: int = 200) -> Response:
-        """A body of JSON as the answer, in YAML if that was asked for."""
+        """A body of JSON as the answer, in YAML if the client requested YAML."""
         if view.yaml:
             return Response(status, bodies.render_yaml(body), bodies.YAML)
         return Response(status, body)

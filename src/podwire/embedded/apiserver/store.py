@@ -1,14 +1,15 @@
 """The stored objects: in memory for reads and watches, in the journal on the disk.
 
-A write changes memory at once, so that the next request sees it, and is queued for the journal. All writes of
-one turn of the event loop, and all that arrive while a batch is being written, form one transaction (group
-commit). Only then is the write acknowledged, shown to watchers, and visible to reads: a read of something not
-yet on the disk waits for it. When a batch fails (a full disk), it and everything after it are taken back, in
-reverse order, and every waiting writer gets the error; the state is what it was, and the next write is tried
-afresh. ResourceVersions are one counter over all kinds, kept with each batch, and never go back.
+A write changes memory at once, so that the next request sees the new object, and is queued for the journal. All writes
+of one turn of the event loop, and all writes that arrive while a batch is being written, form one transaction (group
+commit). After the transaction the write is acknowledged and shown to watchers; a read of an object that is not on the
+disk yet waits until it is. When a batch fails (the disk is full), the writes of this batch and all later writes are
+undone in reverse order, and every waiting writer gets the error. The state is then the state before the batch, and the
+next write is tried as usual. All kinds share one counter of resourceVersions, which is stored with each batch and never
+decreases.
 
-Each kind remembers its last changes for watches; older ones are forgotten, and a watch that asks for them gets
-410 Gone. A change is encoded once, whatever the number of watchers.
+Each kind keeps its last changes for watches. A watch that requests older changes gets 410 Gone. A change is encoded
+once, whatever the number of watchers.
 
 Cost: an object is its JSON text and a small index record (about 400 bytes); a list is a join of texts.
 """
@@ -139,13 +140,13 @@ class Store:
         self.on_write: list[Callable[[ObjectChange], None]] = []
         """Called with every write at once, before the write is on the disk."""
         self.on_change: list[Callable[[ObjectChange], None]] = []
-        """Told about every committed change, in order."""
+        """Called with every committed change, in order."""
         self.on_rollback: list[Callable[[], None]] = []
-        """Called when writes were taken back; state that is derived from writes must be derived again."""
+        """Called when writes were undone; state that is derived from writes must be computed again."""
         journal.start()
 
     def table(self, name: str) -> ObjectTable:
-        """The table of that name; an unknown name makes a new table."""
+        """The table with this name; an unknown name creates a new table."""
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = ObjectTable(name, self.version)

@@ -1,8 +1,8 @@
-"""What each kind does to an object before it is stored: status, generation, and fields only the server sets.
+"""Prepares objects by kind before they are stored: status, generation, and fields that only the server sets.
 
-The rules are those of the ``strategy.go`` of each kind in Kubernetes' ``pkg/registry``, as tables where they
-are alike: which kinds count generations and of what, which may be made by PUT, which must be updated with a
-resourceVersion, which are deleted with a grace period.
+The rules are those of the ``strategy.go`` of each kind in Kubernetes' ``pkg/registry``. Common rules are tables: the
+kinds with generations and the fields that count, the kinds that PUT may create, the kinds whose updates need a
+resourceVersion, the kinds that are deleted with a grace period.
 """
 
 import random
@@ -29,7 +29,7 @@ CREATED_BY_UPDATE = frozenset({
     "rbac.authorization.k8s.io/clusterroles", "rbac.authorization.k8s.io/clusterrolebindings",
     "node.k8s.io/runtimeclasses",
 })  # fmt: skip
-"""Tables in which PUT creates what does not exist."""
+"""Tables in which PUT creates an object that does not exist."""
 
 VERSIONED_UPDATES = frozenset({
     "coordination.k8s.io/leases", "apiextensions.k8s.io/customresourcedefinitions",
@@ -87,7 +87,7 @@ def counts_generations(kind: ResourceKind) -> bool:
 
 
 def prepare_create(kind: ResourceKind, obj: Object) -> None:
-    """Sets what the server alone decides about a new object: status and generation."""
+    """Sets the fields of a new object that only the server decides: status and generation."""
     if kind.has_status and kind.table not in _KEEPS_STATUS_ON_CREATE:
         obj.pop("status", None)
         if kind.table == "/pods":
@@ -104,7 +104,7 @@ def prepare_create(kind: ResourceKind, obj: Object) -> None:
 
 
 def prepare_update(kind: ResourceKind, new: Object, old: Object) -> None:
-    """Keeps what a plain update may not change."""
+    """Restores the fields that an update without subresource may not change."""
     if kind.has_status:
         _keep(new, old, "status")
     if kind.table == "/namespaces":
@@ -135,7 +135,7 @@ def prepare_status(kind: ResourceKind, new: Object, old: Object) -> None:
 
 
 def prepare_change(kind: ResourceKind, new: Object, old: Object, subresource: str) -> None:
-    """As :func:`prepare_update`, through a subresource where that says less."""
+    """The same as :func:`prepare_update`, for an update through a subresource."""
     if subresource == "ephemeralcontainers":
         _keep_all_but_ephemeral(new, old)
     if subresource not in _UNCOUNTED:

@@ -54,7 +54,7 @@ class _Pipe(asyncio.Protocol):
             self._other.write(piece)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closes the other end when it has taken what was passed on."""
+        """Closes the other end after it has sent the bytes of this end."""
         self._other.close()
 
     def pause_writing(self) -> None:
@@ -81,7 +81,7 @@ class Tunnel:
     """Carries requests to kubelets, and to other ports of nodes."""
 
     store: Store
-    """Where pods and nodes are found; to be set before the first request."""
+    """The store with pods and nodes; to be set before the first request."""
 
     def __init__(self, settings: ApiServerSettings, tasks: TaskSet) -> None:
         self._tasks = tasks

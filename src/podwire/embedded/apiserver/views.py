@@ -59,7 +59,7 @@ def is_converted(kind: ResourceKind, raw: bytes) -> bool:
 
 
 def plain(kind: ResourceKind, entry: StoredObject) -> bytes:
-    """The object as JSON in the version asked for."""
+    """The object as JSON in the requested version."""
     if not kind.shared or is_converted(kind, entry.raw):
         return entry.raw
     return _encode(conversion.view(kind, entry.object()))

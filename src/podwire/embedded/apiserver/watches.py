@@ -1,14 +1,16 @@
 """Watches: the changes of one kind, as a stream of events.
 
-A watch starts with what exists (resourceVersion 0 or absent, or ``sendInitialEvents``) or with the remembered
-changes after its version; a version older than that gets 410 Gone. After that it gets every commit.
-With selectors, an object that starts to match is ADDED and one that stops to match is DELETED.
+A watch starts with the existing objects (resourceVersion 0 or absent, or ``sendInitialEvents``) or with the kept
+changes after its version; a version older than these changes gets 410 Gone. Then the watch gets every commit. With
+selectors, an object that starts to match is ADDED, and an object that stops matching is DELETED.
 
-Each event is encoded once per view and shared as ready HTTP chunks; what is committed within a few
-milliseconds is one write to each client. A client that does not read is cut when its buffer passes a limit,
-and so is never waited for. Bookmarks go out
-once a minute and at the end of the initial events. Guarantees: 1. versions of events on one stream only grow;
-2. an event is sent only when its change is on the disk; 3. no event is left out or sent twice.
+Each event is encoded once per view and shared by all clients as HTTP chunks. Changes that are committed within a few
+milliseconds are one write to each client. A client that does not read is disconnected when its buffer exceeds a limit,
+so no other client waits. Bookmarks are sent once a minute and at the end of the initial events. Guarantees:
+
+1. The versions of events on one stream only grow.
+2. An event is sent only when its change is on the disk.
+3. No event is left out or sent twice.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from podwire.http.answer import Stream, Streaming, encode_chunk
 _encode = msgspec.json.Encoder().encode
 
 BUFFER_LIMIT = 32 << 20
-"""Bytes that a slow client may leave unread before it is cut."""
+"""Bytes that a slow client may leave unread before it is disconnected."""
 
 _COALESCE_S = 0.005
 """Least time between two writes to one client: at 1,000 events/s to 50 clients it saves half the processor."""
@@ -50,11 +52,11 @@ class ClientWatch:
         self.version = 0
 
     def open(self, stream: Stream) -> None:
-        """Takes the stream that events go to."""
+        """Sets the stream to which events are sent."""
         self._stream = stream
 
     def initial(self, entries: Iterable[StoredObject], version: int, *, mark_end: bool) -> None:
-        """Sends existing objects as ADDED, then the bookmark of their end if the client asked for one."""
+        """Sends existing objects as ADDED, then the bookmark of their end if the client requested bookmarks."""
         frames = [self._frame(ObjectChange("ADDED", entry, None), "ADDED", entry) for entry in entries]
         if mark_end:
             frames.append(self._bookmark(version, end=True))
@@ -63,7 +65,7 @@ class ClientWatch:
         self._send(frames)
 
     def receive(self, changes: Iterable[ObjectChange]) -> None:
-        """Sends committed changes that are selected and newer than what was sent."""
+        """Sends the committed changes that are selected and newer than the last sent version."""
         frames: list[bytes] = []
         selection = self.filter
         for change in changes:
@@ -77,7 +79,7 @@ class ClientWatch:
         self._send(frames)
 
     def bookmark(self, version: int) -> None:
-        """Sends the version up to which the client has all changes, if the client asked for bookmarks."""
+        """Sends the version up to which the client has all changes, if the client requested bookmarks."""
         if self.bookmarks and version >= self.version:
             self.version = version
             self._send([self._bookmark(version)])
@@ -196,7 +198,7 @@ class Watcher:
     def watch(self, call: Call) -> Streaming:
         """The stream that a request asks for.
 
-        Raises: ApiError 400 for options that contradict, Gone for a version that is too old.
+        Raises: ApiError 400 for options that contradict each other, Gone for a version that is too old.
         """
         kind = call.kind
         view = views.choose(kind, call.accept, call.query.get("includeObject", ""))

@@ -2,7 +2,7 @@
 
 Everything between reading the old object and putting the new one happens in one turn of the event loop, so
 that two writers cannot come between each other; only the wait for the disk is asynchronous. The order is that
-of Kubernetes: metadata rules, what the kind itself decides, defaults, allocation, validation, managed fields,
+of Kubernetes: metadata rules, rules of the kind, defaults, allocation, validation, managed fields,
 then the store. A dry run does all of it except the last step.
 """
 
@@ -51,7 +51,7 @@ class Writer:
     def parse(self, call: Call, media_type: str, body: bytes) -> Object:
         """The object in a body, with warnings for unknown fields added to the call.
 
-        Raises: ApiError 400 for what cannot be read, or is refused by strict field validation.
+        Raises: ApiError 400 for a body that cannot be read, or that strict field validation refuses.
         """
         return self._semantics.parsed(call, media_type, body)
 
@@ -64,7 +64,7 @@ class Writer:
     def create(self, call: Call, obj: Object, *, applied: bool = False) -> WriteResult:
         """Stores a new object.
 
-        Raises: ApiError when it exists, is invalid, or its namespace does not take it.
+        Raises: ApiError when the object exists or is invalid, or when its namespace accepts no new objects.
         """
         kind = call.kind
         meta = self._metadata(call, obj)
@@ -217,7 +217,7 @@ class Writer:
     # -- patch
 
     def patch(self, call: Call, media_type: str, body: bytes) -> WriteResult:
-        """Applies a patch; a server-side apply creates what does not exist.
+        """Applies a patch; a server-side apply creates an object that does not exist.
 
         Raises: ApiError when the object is missing, the patch does not fit, or fields conflict.
         """

@@ -31,7 +31,7 @@ ABSENT: Final = _Absent()
 
 
 class FieldComparison(NamedTuple):
-    """Fields that are new, that are gone, and that have another value."""
+    """Fields that were added, removed, and that have another value."""
 
     added: Node
     removed: Node
@@ -110,7 +110,7 @@ def all_fields(value: Any, schema: SchemaNode) -> Node:
 
 
 def compare(old: Any, new: Any, schema: SchemaNode) -> FieldComparison:
-    """What differs between two values."""
+    """The fields in which two values differ."""
     added: Node = {}
     removed: Node = {}
     modified: Node = {}

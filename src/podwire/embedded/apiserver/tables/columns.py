@@ -1,4 +1,4 @@
-"""Renders objects as a ``Table``: what ``kubectl get`` asks for instead of the objects themselves.
+"""Renders objects as a ``Table``, which ``kubectl get`` requests instead of the objects.
 
 The printer of a built-in kind is looked up by group and kind; a custom kind brings the columns of its
 definition; all others show name and creation time. Cost is a few microseconds a cell; nothing is kept.
@@ -102,7 +102,7 @@ def render(
 ) -> Json:
     """A ``meta.k8s.io/v1`` Table with one row an object; ``metadata`` is empty, for the caller to fill.
 
-    ``include`` says what each row carries besides its cells.
+    ``include`` decides whether each row also has the object's metadata, the whole object, or neither.
     """
     shown = printer(kind, columns)
     return {

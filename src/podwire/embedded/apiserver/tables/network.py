@@ -30,7 +30,7 @@ def _balancer(obj: Json) -> str:
 
 
 def _external(obj: Json) -> str:
-    """What a Service is reached by from outside."""
+    """The external addresses of a Service."""
     kind, given = at(obj, "spec.type", "ClusterIP"), at(obj, "spec.externalIPs", [])
     if kind == "ExternalName":
         return str(at(obj, "spec.externalName", ""))

@@ -1,6 +1,6 @@
-"""The row of a Pod: the one state that stands for all its containers.
+"""The row of a Pod, with one state that summarizes all its containers.
 
-The state starts as the phase and is replaced by the most telling thing found: first init containers, in order,
+The state starts as the phase and is replaced by the state of a container: first init containers, in order,
 up to the first that is not done; then, when these are done, the containers from last to first, so that the
 first container wins. Deletion comes over all. Restarts count the phase that shows: init containers while they
 run, else containers and restartable init containers.
