@@ -285,5 +285,5 @@ class Answer(AnswerStruct, frozen=True, kw_only=True):
     @property
     def drifted(self) -> bool:
         """Whether the rules of a node lead elsewhere than those that it should have."""
-        enforced = (node for one in self.policies for node in one.nodes)
+        enforced = (node for verdict in self.policies for node in verdict.nodes)
         return any(hop.drift for hop in self.hops) or any(node.drifted for node in enforced)

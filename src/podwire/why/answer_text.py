@@ -36,9 +36,10 @@ def render(answer: Answer) -> Iterator[str]:
 
 
 def _hop(hop: Hop, label: str) -> Iterator[str]:
-    """``label`` stands before the outcome, which is that of Services alone where policies have the last word.
+    """The lines of one hop; ``label`` precedes the outcome by Services: ``outcome``, or ``services``.
 
-    Where that is so, what this node decides is told as part of it: policies decide on the nodes of the pods.
+    With ``services``, policies decide the outcome, on the nodes of the pods; the node and rules of the hop then follow
+    as part of the line about Services.
     """
     yield _line(label, f"{_WORDS[hop.outcome]}: {hop.message}")
     rules = f"the {hop.mode} rules in its kernel" if hop.state == "held" else f"the {hop.mode} rules it should have"
@@ -51,8 +52,8 @@ def _hop(hop: Hop, label: str) -> Iterator[str]:
         word = "masqueraded" if hop.snat.masqueraded else "kept"
         yield _line("source", f"{word}: {hop.snat.message}")
     if hop.affinity is not None:
-        kept = f"ClientIP, an endpoint is kept for {hop.affinity.timeout_seconds} s"
-        yield _line("affinity", f"{kept}; {_remembered(hop.affinity.entries)}")
+        sentence = f"ClientIP, an endpoint is kept for {hop.affinity.timeout_seconds} s"
+        yield _line("affinity", f"{sentence}; {_remembered(hop.affinity.entries)}")
         yield from (_line("", entry) for entry in hop.affinity.entries)
     yield from (_line("flow", f"known, keeps its endpoint: {flow}") for flow in hop.flows)
     yield from _lists(hop)
@@ -76,7 +77,7 @@ def _lists(hop: Hop) -> Iterator[str]:
     if hop.drift:
         yield ""
         yield "differs from the plan (+ is missing, - is extra)"
-        yield from (f"  {one.sign} {one.where}: {one.text}" for one in hop.drift)
+        yield from (f"  {line.sign} {line.where}: {line.text}" for line in hop.drift)
 
 
 def _line(label: str, text: str) -> str:
@@ -89,19 +90,33 @@ def _remembered(entries: Sequence[str]) -> str:
 
 def _endpoints(endpoints: Sequence[EndpointChoice]) -> Iterator[str]:
     rows = [("endpoint", "used", "chance", "why", "pod", "node", "zone")]
-    for one in endpoints:
-        address = f"[{one.address}]:{one.port}" if ":" in one.address else f"{one.address}:{one.port}"
-        chance = f"{one.probability:.0%}" if one.probability else "-"
-        mark = ", masqueraded" if one.masqueraded and not all(e.masqueraded for e in endpoints if e.used) else ""
-        used = "yes" if one.used else "no"
-        rows.append((address, used, chance, one.message + mark, one.pod or "-", one.node or "-", one.zone or "-"))
+    for endpoint in endpoints:
+        address = (
+            f"[{endpoint.address}]:{endpoint.port}"
+            if ":" in endpoint.address
+            else f"{endpoint.address}:{endpoint.port}"
+        )
+        chance = f"{endpoint.probability:.0%}" if endpoint.probability else "-"
+        mark = ", masqueraded" if endpoint.masqueraded and not all(e.masqueraded for e in endpoints if e.used) else ""
+        used = "yes" if endpoint.used else "no"
+        rows.append(
+            (
+                address,
+                used,
+                chance,
+                endpoint.message + mark,
+                endpoint.pod or "-",
+                endpoint.node or "-",
+                endpoint.zone or "-",
+            )
+        )
     yield from _table(rows)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    kept = [column for column in zip(*rows, strict=True) if any(cell != "-" for cell in column[1:])]
-    widths = [max(map(len, column)) for column in kept]
-    for row in zip(*kept, strict=True):
+    columns = [column for column in zip(*rows, strict=True) if any(cell != "-" for cell in column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
@@ -122,9 +137,9 @@ def _rules(answer: Answer) -> Iterator[str]:
             yield from _steps(finding.steps)
 
 
-def _steps(some: Iterable[MatchedRule]) -> Iterator[str]:
+def _steps(steps: Iterable[MatchedRule]) -> Iterator[str]:
     place = ""
-    for step in some:
+    for step in steps:
         if step.where != place:
             place = step.where
             yield f"  {place}"

@@ -57,13 +57,13 @@ class ApiObjects:
         """The slices of a Service."""
         meta = service.metadata
         label = f"{SERVICE_NAME_LABEL}={meta.name}"
-        found = await self._client.list(ENDPOINTSLICES, meta.namespace, label_selector=label)
-        return tuple(piece for piece in found.items if belongs(piece, service))
+        answer = await self._client.list(ENDPOINTSLICES, meta.namespace, label_selector=label)
+        return tuple(piece for piece in answer.items if belongs(piece, service))
 
     async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
         """The pods of a namespace with these labels."""
-        found = await self._client.list(PODS, namespace, label_selector=str(selector) if selector else "")
-        return tuple(found.items)
+        answer = await self._client.list(PODS, namespace, label_selector=str(selector) if selector else "")
+        return tuple(answer.items)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """A pod by its name."""
@@ -78,8 +78,8 @@ class ApiObjects:
 
     async def nodes(self) -> tuple[Node, ...]:
         """All nodes."""
-        found = await self._client.list(NODES)
-        return tuple(sorted(found.items, key=lambda node: node.metadata.name))
+        answer = await self._client.list(NODES)
+        return tuple(sorted(answer.items, key=lambda node: node.metadata.name))
 
     async def _get(self, resource: Resource[T], namespace: str, name: str) -> T | None:
         try:
@@ -92,14 +92,14 @@ class ApiObjects:
 
         Raises: ApiError, ApiUnreachable.
         """
-        own = await self._selected(pods, addresses)
-        names = sorted({pod.metadata.namespace for pod in own})
+        selected = await self._selected(pods, addresses)
+        names = sorted({pod.metadata.namespace for pod in selected})
         policies: list[NetworkPolicy] = []
         for name in names:
             policies += (await self._client.list(NETWORKPOLICIES, name)).items
         namespaces = [await self._get(NAMESPACES, "", name) for name in names]
         return World(
-            pods=own,
+            pods=selected,
             namespaces=tuple(namespace for namespace in namespaces if namespace is not None),
             nodes=tuple((await self._client.list(NODES)).items),
             policies=tuple(policies),
@@ -108,17 +108,17 @@ class ApiObjects:
 
     async def _selected(self, keys: frozenset[str], addresses: frozenset[str]) -> tuple[Pod, ...]:
         """The pods with these keys or addresses."""
-        found: dict[str, Pod] = {}
+        selected: dict[str, Pod] = {}
         if len(keys) > _FEW:
             for namespace in sorted({key.partition("/")[0] for key in keys}):
                 listed = (await self._client.list(PODS, namespace)).items
-                found |= {key: pod for pod in listed if (key := key_of(pod.metadata)) in keys}
+                selected |= {key: pod for pod in listed if (key := key_of(pod.metadata)) in keys}
         else:
             for key in sorted(keys):
                 namespace, _, name = key.partition("/")
                 pod = await self.pod(namespace, name)
                 if pod is not None:
-                    found[key] = pod
+                    selected[key] = pod
         for address in addresses:
-            found |= {key_of(pod.metadata): pod for pod in await self.pods_at(address)}
-        return tuple(found.values())
+            selected |= {key_of(pod.metadata): pod for pod in await self.pods_at(address)}
+        return tuple(selected.values())

@@ -47,5 +47,5 @@ def explain_connection(
     world: World, connection: Connection, rules: EvaluationOptions | None = None, lines: Lines = no_line
 ) -> PolicyVerdict:
     """What policies say of a connection, in both directions; ``message`` of it is that in one line."""
-    egress, ingress = (explain_direction(world, connection, each, rules, lines) for each in (EGRESS, INGRESS))
+    egress, ingress = (explain_direction(world, connection, direction, rules, lines) for direction in (EGRESS, INGRESS))
     return both_directions(connection, egress, ingress)

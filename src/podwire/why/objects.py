@@ -57,9 +57,9 @@ class Objects(Protocol):
 def concerns(service: Service, address: str, port: int) -> bool:
     """Whether a Service names the address, or has the port as a node port or for its health checks."""
     spec = service.spec
-    given = (spec.cluster_ip, *spec.cluster_ips, *spec.external_ips)
+    addresses = (spec.cluster_ip, *spec.cluster_ips, *spec.external_ips)
     ingress = (entry.ip for entry in service.status.load_balancer.ingress)
-    if any(canonical_address(text) == address for text in (*given, *ingress) if text and text != "None"):
+    if any(canonical_address(text) == address for text in (*addresses, *ingress) if text and text != "None"):
         return True
     return port != 0 and (port == spec.health_check_node_port or any(p.node_port == port for p in spec.ports))
 
@@ -68,8 +68,8 @@ def belongs(piece: EndpointSlice, service: Service) -> bool:
     """Whether a slice counts for a Service; those marked as headless do for a headless one alone."""
     meta = service.metadata
     if service.headless:
-        own = piece.metadata.labels.get(SERVICE_NAME_LABEL) == meta.name
-        return own and piece.metadata.namespace == meta.namespace
+        named = piece.metadata.labels.get(SERVICE_NAME_LABEL) == meta.name
+        return named and piece.metadata.namespace == meta.namespace
     return service_of(piece) == f"{meta.namespace}/{meta.name}"
 
 
@@ -120,4 +120,6 @@ class Collection:
 
 def _named(objects: Iterable[T], namespace: str, name: str) -> T | None:
     wanted = namespace, name
-    return next((one for one in objects if (one.metadata.namespace, one.metadata.name) == wanted), None)
+    return next(
+        (candidate for candidate in objects if (candidate.metadata.namespace, candidate.metadata.name) == wanted), None
+    )

@@ -44,7 +44,7 @@ class TypedQuestion(msgspec.Struct, frozen=True, kw_only=True):
     domain: str = "cluster.local"
 
 
-class ConnectionSource(msgspec.Struct, frozen=True):
+class QuestionSource(msgspec.Struct, frozen=True):
     """The source of a connection; ``node`` is None for a source outside the cluster."""
 
     place: ConnectionEnd
@@ -93,10 +93,10 @@ class _Resolver:
         self.nodes = {node.metadata.name: node for node in nodes}
         self.notes: list[str] = []
 
-    async def client(self, ref: Ref) -> ConnectionSource:
+    async def client(self, ref: Ref) -> QuestionSource:
         """The source that an argument names."""
         if ref.kind == "external":
-            return ConnectionSource(ConnectionEnd(kind="External"), self.asked.outside)
+            return QuestionSource(ConnectionEnd(kind="External"), self.asked.outside)
         if ref.kind == "node":
             return _of_node(self.node(ref.name, "FROM"))
         if ref.kind == "address":
@@ -105,22 +105,22 @@ class _Resolver:
             return _of_node(self.nodes[ref.name])
         return self._of_pod(await self.pod(ref, "FROM"))
 
-    def _of_pod(self, pod: Pod) -> ConnectionSource:
+    def _of_pod(self, pod: Pod) -> QuestionSource:
         node = self.nodes.get(pod.spec.node_name)
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if node is None or not pod.addresses:
             raise ClusterError(f"pod {key} has no {'address' if node else 'node'} yet")
         place = ConnectionEnd(kind="Pod", name=key, node=pod.spec.node_name)
         addresses = node.internal_ips if pod.spec.host_network else pod.addresses
-        return ConnectionSource(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
+        return QuestionSource(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
 
-    async def _of_address(self, address: str) -> ConnectionSource:
+    async def _of_address(self, address: str) -> QuestionSource:
         party = party_at(address, await self.objects.pods_at(address), self.nodes.values())
         if party.pod is not None:
             return msgspec.structs.replace(self._of_pod(party.pod), addresses=(address,))
         if party.node:
             return msgspec.structs.replace(_of_node(self.nodes[party.node]), addresses=(address,))
-        return ConnectionSource(ConnectionEnd(kind="External"), (address,))
+        return QuestionSource(ConnectionEnd(kind="External"), (address,))
 
     def node(self, name: str, argument: str) -> Node:
         """A node by its name."""
@@ -131,15 +131,15 @@ class _Resolver:
     async def pod(self, ref: Ref, argument: str) -> Pod:
         """The pod that an argument names; of several running pods the first."""
         namespace, name = ref.namespace or "default", ref.name
-        found: tuple[Pod, ...]
+        candidates: tuple[Pod, ...]
         if any(sign in name for sign in "=!,"):
-            found = await self.objects.pods("" if namespace == "*" else namespace, parse_selector(name))
+            candidates = await self.objects.pods("" if namespace == "*" else namespace, parse_selector(name))
         else:
             exact = await self.objects.pod(namespace, name)
             if exact is not None:
                 return exact
-            found = tuple(p for p in await self.objects.pods(namespace) if p.metadata.name.startswith(f"{name}-"))
-        running = sorted((p for p in found if p.addresses and not p.finished), key=lambda p: p.metadata.name)
+            candidates = tuple(p for p in await self.objects.pods(namespace) if p.metadata.name.startswith(f"{name}-"))
+        running = sorted((p for p in candidates if p.addresses and not p.finished), key=lambda p: p.metadata.name)
         if not running:
             raise ConfigError(argument, "", f"{ref.word!r} names no running pod; {await self._running(namespace)}")
         if len(running) > 1:
@@ -152,11 +152,11 @@ class _Resolver:
             return "`kubectl get pods -A` lists them"
         pods = [p for p in await self.objects.pods(namespace) if p.addresses and not p.finished]
         names = sorted(pod.metadata.name for pod in pods)
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        there = f"there is {', '.join(names[:_SHOWN])}{more}" if names else "there is none"
+        further = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        there = f"there is {', '.join(names[:_SHOWN])}{further}" if names else "there is none"
         return f"in namespace {namespace} {there}"
 
-    async def towards(self, client: ConnectionSource, ref: Ref) -> Question:
+    async def towards(self, client: QuestionSource, ref: Ref) -> Question:
         """The whole question."""
         port, protocol = syntax.parse_port(self.asked.port) if self.asked.port else ("", "")
         if ref.port:
@@ -185,13 +185,13 @@ class _Resolver:
             )
         return await self._to_address(client, ConnectionEnd(kind="Address"), (ref.name,), (port, protocol))
 
-    def _outside_server(self, client: ConnectionSource) -> tuple[str, ...]:
+    def _outside_server(self, client: QuestionSource) -> tuple[str, ...]:
         """The addresses of a server outside the cluster."""
         if client.place.kind == "External":
             raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
         return self.asked.outside
 
-    async def _service(self, client: ConnectionSource, ref: Ref) -> Service:
+    async def _service(self, client: QuestionSource, ref: Ref) -> Service:
         namespace, name = ref.namespace or client.namespace, ref.name
         if ref.kind == "name":
             parts = syntax.dns_parts(ref.name, client.namespace, self.asked.domain)
@@ -199,13 +199,13 @@ class _Resolver:
                 problem = f"{ref.word!r} is no DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
                 raise ConfigError("TO", "", f"{problem}; {_OUTSIDE}")
             namespace, name = parts
-        found = await self.objects.service(namespace, name)
-        if found is None:
+        service = await self.objects.service(namespace, name)
+        if service is None:
             outside = f"; {_OUTSIDE}" if "." in ref.name else ""
             raise ConfigError("TO", "", f"{ref.word!r}: there is no Service {name} in namespace {namespace}{outside}")
-        return found
+        return service
 
-    async def _to_service(self, client: ConnectionSource, service: Service, port: str, protocol: str) -> Question:
+    async def _to_service(self, client: QuestionSource, service: Service, port: str, protocol: str) -> Question:
         place = ConnectionEnd(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
         if service.spec.type == "ExternalName":
             return self._by_name(client, client.addresses[0], place, service, ("0", protocol))
@@ -225,7 +225,7 @@ class _Resolver:
         return msgspec.structs.replace(question, service=service)
 
     async def _headless(
-        self, client: ConnectionSource, place: ConnectionEnd, service: Service, port: tuple[str, str]
+        self, client: QuestionSource, place: ConnectionEnd, service: Service, port: tuple[str, str]
     ) -> Question:
         """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
         pieces = await self.objects.slices(service)
@@ -234,7 +234,7 @@ class _Resolver:
         return self._by_name(client, source, place, service, port)
 
     def _by_name(
-        self, client: ConnectionSource, source: str, place: ConnectionEnd, service: Service, port: tuple[str, str]
+        self, client: QuestionSource, source: str, place: ConnectionEnd, service: Service, port: tuple[str, str]
     ) -> Question:
         """A question about a Service that has no address of its own."""
         return Question(
@@ -249,7 +249,7 @@ class _Resolver:
 
     async def _to_address(
         self,
-        client: ConnectionSource,
+        client: QuestionSource,
         place: ConnectionEnd,
         addresses: Sequence[str],
         port: tuple[str, str],
@@ -284,11 +284,11 @@ class _Resolver:
 
     def _same_family(self, sources: Sequence[str], targets: Sequence[str], place: ConnectionEnd) -> tuple[str, str]:
         for target in targets:
-            six = ":" in target
-            if self.asked.family and (self.asked.family == "ip6") != six:
+            is_ipv6 = ":" in target
+            if self.asked.family and (self.asked.family == "ip6") != is_ipv6:
                 continue
             for source in sources:
-                if (":" in source) == six:
+                if (":" in source) == is_ipv6:
                     return source, target
         if not targets:
             raise ConfigError("TO", "", f"{place} has no address")
@@ -310,8 +310,8 @@ class _Resolver:
         return ready[0]
 
 
-def _of_node(node: Node) -> ConnectionSource:
-    return ConnectionSource(ConnectionEnd(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
+def _of_node(node: Node) -> QuestionSource:
+    return QuestionSource(ConnectionEnd(kind="Node", name=node.metadata.name), node.internal_ips, node, True)
 
 
 def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:
@@ -331,16 +331,16 @@ def _pod_port(pod: Pod, port: str, protocol: str) -> tuple[str, str]:
 
 def _cluster_addresses(service: Service) -> tuple[str, ...]:
     """The cluster addresses of a Service, the first family first."""
-    given = service.spec.cluster_ips or (service.spec.cluster_ip,)
-    return tuple(filter(None, (canonical_address(text) for text in given)))
+    texts = service.spec.cluster_ips or (service.spec.cluster_ip,)
+    return tuple(filter(None, (canonical_address(text) for text in texts)))
 
 
 def _external_addresses(service: Service) -> tuple[str, ...]:
     """The load balancer addresses of a Service, then its external addresses."""
     spec = service.spec
     balanced = (entry.ip for entry in service.status.load_balancer.ingress if entry.ip and entry.ip_mode != "Proxy")
-    given = (*(balanced if spec.type == "LoadBalancer" else ()), *spec.external_ips)
-    return tuple(filter(None, (canonical_address(text) for text in given)))
+    texts = (*(balanced if spec.type == "LoadBalancer" else ()), *spec.external_ips)
+    return tuple(filter(None, (canonical_address(text) for text in texts)))
 
 
 def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str, int]:

@@ -17,7 +17,7 @@ from podwire.errors import ConfigError
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 PING = "icmp"
-"""Without ports."""
+"""A protocol without ports."""
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -82,16 +82,16 @@ def _named(word: str, argument: str) -> Ref:
         return Ref("node", name=rest, word=word)
     if kind == "pod" and rest:
         namespace, slash, name = rest.partition("/")
-        found = Ref("pod", namespace, name, word=word) if slash else Ref("pod", "", rest, word=word)
+        pod = Ref("pod", namespace, name, word=word) if slash else Ref("pod", "", rest, word=word)
     elif rest:
-        found = Ref("pod", kind, rest, word=word)
+        pod = Ref("pod", kind, rest, word=word)
     elif "/" in word:
-        found = Ref("pod", word=word)
+        pod = Ref("pod", word=word)
     else:
         return Ref("name", name=word, word=word)
-    if not found.name or ("/" in found.name and "=" not in found.name):
+    if not pod.name or ("/" in pod.name and "=" not in pod.name):
         raise ConfigError(argument, "", f"{word!r}: expected NAMESPACE/POD, node/NAME or an address")
-    return found
+    return pod
 
 
 def _address(text: str) -> str:

@@ -1,1 +1,1 @@
-"""Why policies let a connection through or drop it: ``explain.said(world, connection)``; ``explain.line``: as text."""
+"""The explainer of policies: the verdict of the objects, and what the rules of the nodes do."""

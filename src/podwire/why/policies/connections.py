@@ -37,28 +37,28 @@ def observed_connections(answer: Answer, world: World) -> tuple[ObservedConnecti
     """The connections that policies see; none where the packet is dropped or refused, or its end is not known."""
     hop = answer.hops[-1]
     if hop.outcome == "forwarded" or (hop.outcome == "untouched" and hop.endpoints):
-        return tuple(_way(answer, world, end) for end in _reached(hop))
+        return tuple(_observed(answer, world, end) for end in _reachable(hop))
     if hop.outcome == "untouched" and answer.target.address:
-        target = _end(answer.target.address, answer.target.port)
-        return (_way(answer, world, target),)
+        target = _endpoint_at(answer.target.address, answer.target.port)
+        return (_observed(answer, world, target),)
     return ()
 
 
-def _end(address: str, port: int) -> EndpointChoice:
+def _endpoint_at(address: str, port: int) -> EndpointChoice:
     return EndpointChoice(
         address=address, port=port, used=True, reason="", message="", probability=1.0, masqueraded=False
     )
 
 
-def _reached(hop: Hop) -> Iterator[EndpointChoice]:
+def _reachable(hop: Hop) -> Iterator[EndpointChoice]:
     """The endpoints that a connection may reach; for a DNS name, those that DNS returns."""
-    used = [one for one in hop.endpoints if one.used]
+    used = [endpoint for endpoint in hop.endpoints if endpoint.used]
     by_name = hop.service is not None and hop.service.frontend == "Name"
-    for one in used:
-        yield msgspec.structs.replace(one, probability=1 / len(used)) if by_name else one
+    for endpoint in used:
+        yield msgspec.structs.replace(endpoint, probability=1 / len(used)) if by_name else endpoint
 
 
-def _way(answer: Answer, world: World, end: EndpointChoice) -> ObservedConnection:
+def _observed(answer: Answer, world: World, end: EndpointChoice) -> ObservedConnection:
     first, last = answer.hops[0], answer.hops[-1]
     source = world.party(_source(answer, world, end))
     destination = world.party(end.address)
@@ -98,7 +98,7 @@ def _source(answer: Answer, world: World, end: EndpointChoice) -> str:
         return own
     for pod in world.pods:
         if own in pod.addresses:
-            return next((each for each in pod.addresses if (":" in each) == (":" in end.address)), own)
+            return next((address for address in pod.addresses if (":" in address) == (":" in end.address)), own)
     return own
 
 
@@ -106,8 +106,8 @@ def _node_of(world: World, name: str, like: str) -> Party | None:
     """A node, by its address in the family of the address ``like``."""
     for node in world.nodes:
         if node.metadata.name == name:
-            same = (each for each in node.internal_ips if (":" in each) == (":" in like))
-            return next((world.party(each) for each in same), None)
+            same = (address for address in node.internal_ips if (":" in address) == (":" in like))
+            return next((world.party(address) for address in same), None)
     return None
 
 
@@ -117,9 +117,9 @@ def ends_of(answer: Answer) -> tuple[frozenset[str], frozenset[str]]:
     addresses = set()
     if answer.source.kind == "Address":
         addresses.add(answer.source.address)
-    reached = [one for one in answer.hops[-1].endpoints if one.used]
-    named |= {one.pod for one in reached if one.pod}
-    addresses |= {one.address for one in reached if not one.pod}
+    reached = [endpoint for endpoint in answer.hops[-1].endpoints if endpoint.used]
+    named |= {endpoint.pod for endpoint in reached if endpoint.pod}
+    addresses |= {endpoint.address for endpoint in reached if not endpoint.pod}
     if answer.target.kind == "Address" and not reached:
         addresses.add(answer.target.address)
     return frozenset(named), frozenset(filter(None, addresses))

@@ -80,8 +80,8 @@ def _drift(planned: Outcome | None, held: Outcome | None) -> Iterable[Drift]:
 
 def _lines(outcome: Outcome | None) -> dict[tuple[str, str], None]:
     """The rules and elements that matched with their table and chain, without the values of counters."""
-    found: dict[tuple[str, str], None] = {}
+    lines: dict[tuple[str, str], None] = {}
     for step in outcome.steps if outcome is not None else ():
-        found[f"{step.table} {step.chain}", _COUNTED.sub("counter", step.rule)] = None
-        found |= {(step.table, element): None for element in step.elements}
-    return found
+        lines[f"{step.table} {step.chain}", _COUNTED.sub("counter", step.rule)] = None
+        lines |= {(step.table, element): None for element in step.elements}
+    return lines

@@ -67,11 +67,13 @@ class _Enforcement:
 def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_line) -> Answer:
     """The answer with the verdicts of policies, and the outcome changed where all ends are dropped."""
     enforcement = _Enforcement(world, nodes)
-    found = tuple(_said(way, world, enforcement, lines) for way in observed_connections(answer, world))
-    about = (*_of_nodes(answer, world), *_of_services(answer, world, found), *enforcement.notes())
-    notes = dict.fromkeys((*answer.notes, *about))
-    outcome = "dropped" if found and all(one.outcome == "dropped" for one in found) else answer.outcome
-    return replace(answer, outcome=outcome, policies=found, notes=tuple(notes))
+    verdicts = tuple(
+        _verdict_on(connection, world, enforcement, lines) for connection in observed_connections(answer, world)
+    )
+    further_notes = (*_of_nodes(answer, world), *_of_services(answer, world, verdicts), *enforcement.notes())
+    notes = dict.fromkeys((*answer.notes, *further_notes))
+    outcome = "dropped" if verdicts and all(verdict.outcome == "dropped" for verdict in verdicts) else answer.outcome
+    return replace(answer, outcome=outcome, policies=verdicts, notes=tuple(notes))
 
 
 def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
@@ -83,12 +85,12 @@ def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
                 yield f"pod {place.name} uses the network of {party.node}; policies treat it as that node"
 
 
-def _of_services(answer: Answer, world: World, found: Sequence[PolicyVerdict]) -> Iterator[str]:
+def _of_services(answer: Answer, world: World, verdicts: Sequence[PolicyVerdict]) -> Iterator[str]:
     """Notes about ipBlocks with the address of a Service, which policies never see."""
     target = answer.target.address
-    if not target or all(one.egress.reason != "Isolated" or one.address == target for one in found):
+    if not target or all(verdict.egress.reason != "Isolated" or verdict.address == target for verdict in verdicts):
         return
-    isolating = {each.policy for one in found for each in one.egress.isolated_by}
+    isolating = {reference.policy for verdict in verdicts for reference in verdict.egress.isolated_by}
     for policy in world.policies:
         if key_of(policy.metadata) in isolating:
             for place, rule in enumerate(policy.spec.egress):
@@ -99,50 +101,52 @@ def _of_services(answer: Answer, world: World, found: Sequence[PolicyVerdict]) -
                     )
 
 
-def _said(way: ObservedConnection, world: World, enforcement: _Enforcement, lines: Lines) -> PolicyVerdict:
-    egress = explain_direction(world, way.egress, EGRESS, enforcement.settings(way.egress.source.node), lines)
-    ingress = explain_direction(world, way.ingress, INGRESS, enforcement.settings(way.ingress.destination.node), lines)
-    found = both_directions(way.ingress, replace(egress, subject=way.egress.source.name), ingress)
-    nodes = tuple(_enforced(way, enforcement, egress, ingress))
-    passes = all(one.outcome == "allowed" for one in nodes) if nodes else found.outcome == "allowed"
+def _verdict_on(observed: ObservedConnection, world: World, enforcement: _Enforcement, lines: Lines) -> PolicyVerdict:
+    egress = explain_direction(world, observed.egress, EGRESS, enforcement.settings(observed.egress.source.node), lines)
+    ingress = explain_direction(
+        world, observed.ingress, INGRESS, enforcement.settings(observed.ingress.destination.node), lines
+    )
+    verdict = both_directions(observed.ingress, replace(egress, subject=observed.egress.source.name), ingress)
+    nodes = tuple(_enforced(observed, enforcement, egress, ingress))
+    passes = all(node.outcome == "allowed" for node in nodes) if nodes else verdict.outcome == "allowed"
     return replace(
-        found,
-        probability=way.probability,
+        verdict,
+        probability=observed.probability,
         outcome="allowed" if passes else "dropped",
-        message=_message(found, nodes, passes=passes),
+        message=_message(verdict, nodes, passes=passes),
         nodes=nodes,
     )
 
 
-def _message(found: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes: bool) -> str:
-    if passes == (found.outcome == "allowed"):
-        return found.message
-    other = [one for one in nodes if (one.outcome == "allowed") == passes]
-    where = ", ".join(one.node for one in other)
-    if any(one.drifted for one in nodes):
+def _message(verdict: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes: bool) -> str:
+    if passes == (verdict.outcome == "allowed"):
+        return verdict.message
+    deviating = [node for node in nodes if (node.outcome == "allowed") == passes]
+    where = ", ".join(node.node for node in deviating)
+    if any(node.drifted for node in nodes):
         word = "pass" if passes else "drop"
-        return f"the rules of {where} {word} it but differ from the planned rules; by the objects: {found.message}"
-    last = (one.steps[-1].object for one in other if one.steps)
-    because = next((f": {text}" for text in last if text), " that serve no policy")
-    return f"dropped by rules of {where}{because}; by policies: {found.message}"
+        return f"the rules of {where} {word} it but differ from the planned rules; by the objects: {verdict.message}"
+    deciding = (node.steps[-1].object for node in deviating if node.steps)
+    because = next((f": {text}" for text in deciding if text), " that serve no policy")
+    return f"dropped by rules of {where}{because}; by policies: {verdict.message}"
 
 
 def _enforced(
-    way: ObservedConnection, enforcement: _Enforcement, egress: DirectionVerdict, ingress: DirectionVerdict
+    observed: ObservedConnection, enforcement: _Enforcement, egress: DirectionVerdict, ingress: DirectionVerdict
 ) -> Iterator[NodeEnforcement]:
     """What the nodes of both ends do; a node with both ends, which sees one packet, is listed once."""
     if ingress.reason == "Itself":
         return
-    source, destination = way.egress.source, way.ingress.destination
-    if source.pod is not None and source.node == destination.node and way.egress == way.ingress:
+    source, destination = observed.egress.source, observed.ingress.destination
+    if source.pod is not None and source.node == destination.node and observed.egress == observed.ingress:
         yield from _on_node(
-            source.node, way.egress, enforcement, way.sent_to, allowed=egress.allowed and ingress.allowed
+            source.node, observed.egress, enforcement, observed.sent_to, allowed=egress.allowed and ingress.allowed
         )
         return
     if source.pod is not None:
-        yield from _on_node(source.node, way.egress, enforcement, way.sent_to, allowed=egress.allowed)
+        yield from _on_node(source.node, observed.egress, enforcement, observed.sent_to, allowed=egress.allowed)
     if destination.pod is not None:
-        yield from _on_node(destination.node, way.ingress, enforcement, way.sent_to, allowed=ingress.allowed)
+        yield from _on_node(destination.node, observed.ingress, enforcement, observed.sent_to, allowed=ingress.allowed)
 
 
 def _on_node(

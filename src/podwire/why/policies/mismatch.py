@@ -78,8 +78,8 @@ def protocol_text(protocol: ClusterProtocol) -> str:
     """A port of a cluster policy, in the same words."""
     if protocol.destination_named_port:
         return f"port {protocol.destination_named_port}"
-    each = (("TCP", protocol.tcp), ("UDP", protocol.udp), ("SCTP", protocol.sctp))
-    return ", ".join(f"{word}{_number(ports)}" for word, ports in each if ports is not None) or _NEWER
+    protocols = (("TCP", protocol.tcp), ("UDP", protocol.udp), ("SCTP", protocol.sctp))
+    return ", ".join(f"{word}{_number(ports)}" for word, ports in protocols if ports is not None) or _NEWER
 
 
 def _number(ports: ProtocolPorts) -> str:
@@ -99,14 +99,14 @@ def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: st
     if case.peer.pod is None:
         return (Miss(whole, f"{case.peer.name} is no pod", _HOPELESS),)
     meta = case.peer.pod.metadata
-    found: list[Miss] = []
+    misses: list[Miss] = []
     if peer.namespace_selector is not None:
-        found += _namespace_misses(case, meta.namespace, peer.namespace_selector, f"{field}.namespaceSelector")
+        misses += _namespace_misses(case, meta.namespace, peer.namespace_selector, f"{field}.namespaceSelector")
     elif meta.namespace != namespace:
-        found.append(Miss(whole, f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}", 1.0))
+        misses.append(Miss(whole, f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}", 1.0))
     if peer.pod_selector is not None:
-        found += _terms(peer.pod_selector, f"{field}.podSelector", meta.labels, "the pod")
-    return tuple(found)
+        misses += _terms(peer.pod_selector, f"{field}.podSelector", meta.labels, "the pod")
+    return tuple(misses)
 
 
 def cluster_peer_misses(case: DirectionCase, peer: ClusterPeer, field: str) -> tuple[Miss, ...]:
@@ -152,14 +152,14 @@ def _namespace_misses(case: DirectionCase, namespace: str, selector: LabelSelect
     return _terms(selector, field, case.world.labels_of(namespace), f"namespace {namespace}")
 
 
-def _terms(selector: LabelSelector, field: str, labels: Mapping[str, str], who: str) -> Iterator[Miss]:
+def _terms(selector: LabelSelector, field: str, labels: Mapping[str, str], owner: str) -> Iterator[Miss]:
     """The terms of a selector that labels do not satisfy."""
     word = field.rpartition(".")[2]
     for term, place in _placed(selector):
         if not term.matches(dict(labels)):
             have = labels.get(term.key)
-            found = f"{who} has no label {term.key}" if have is None else f"{who} has {term.key}={have}"
-            yield Miss(RulePart(f"{field}.{place}", f"{word} {term}"), found, _unlike(term, have))
+            text = f"{owner} has no label {term.key}" if have is None else f"{owner} has {term.key}={have}"
+            yield Miss(RulePart(f"{field}.{place}", f"{word} {term}"), text, _unlike(term, have))
 
 
 def _placed(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:
@@ -186,13 +186,13 @@ def _block_miss(address: str, block: IPBlock, field: str) -> Miss:
 def _far(address: str, cidr: str) -> float:
     """The distance of an address from a range: 1 to 2, by the share of the prefix that is equal."""
     try:
-        found, network = ip_address(address), ip_network(cidr.strip(), strict=False)
+        value, network = ip_address(address), ip_network(cidr.strip(), strict=False)
     except ValueError:
         return _HOPELESS
-    if found.version != network.version:
+    if value.version != network.version:
         return _HOPELESS
-    differing = (int(found) ^ int(network.network_address)).bit_length()
-    return 2.0 - min(1.0, (found.max_prefixlen - differing) / max(1, network.prefixlen))
+    differing = (int(value) ^ int(network.network_address)).bit_length()
+    return 2.0 - min(1.0, (value.max_prefixlen - differing) / max(1, network.prefixlen))
 
 
 def connection_text(case: DirectionCase) -> str:
@@ -211,15 +211,15 @@ def port_miss(case: DirectionCase, ports: tuple[PolicyPort, ...], field: str) ->
 
 def protocol_miss(case: DirectionCase, protocols: tuple[ClusterProtocol, ...], field: str) -> Miss:
     """The mismatch of a connection with all protocols of a cluster policy's rule."""
-    texts = tuple(protocol_text(each) for each in protocols)
-    names = [each.destination_named_port for each in protocols if each.destination_named_port]
+    texts = tuple(protocol_text(protocol) for protocol in protocols)
+    names = [protocol.destination_named_port for protocol in protocols if protocol.destination_named_port]
     return _ports_miss(case, texts, names, f"{field}.protocols", 1.0)
 
 
 def _ports_miss(case: DirectionCase, texts: tuple[str, ...], names: Iterable[str], field: str, cost: float) -> Miss:
     place = f"{field}[0]" if len(texts) == 1 else field
-    found = [f"the connection is {connection_text(case)}", *(_called(case, name) for name in names)]
-    return Miss(RulePart(place, f"ports {', '.join(texts)}"), ", ".join(found), cost)
+    sentences = [f"the connection is {connection_text(case)}", *(_named_port_text(case, name) for name in names)]
+    return Miss(RulePart(place, f"ports {', '.join(texts)}"), ", ".join(sentences), cost)
 
 
 def _port_cost(case: DirectionCase, port: PolicyPort) -> float:
@@ -231,7 +231,7 @@ def _port_cost(case: DirectionCase, port: PolicyPort) -> float:
     return 1.0 if same else 0.5 if inside else 1.5
 
 
-def _called(case: DirectionCase, name: str) -> str:
+def _named_port_text(case: DirectionCase, name: str) -> str:
     """The ports of the destination with this name, as text."""
     destination = case.connection.destination
     if destination.pod is None:

@@ -39,8 +39,8 @@ def nearest(case: DirectionCase) -> RuleDistance | None:
         for policy in case.isolating()
         for place, rule in enumerate(policy_rules(policy, case.direction))
     )
-    found = [_near(case, policy, place, rule) for policy, place, rule in rules]
-    return min(found, key=_distance, default=None)
+    distances = [_near(case, policy, place, rule) for policy, place, rule in rules]
+    return min(distances, key=_distance, default=None)
 
 
 def _distance(near: RuleDistance) -> tuple[int, float]:
@@ -53,10 +53,13 @@ def _near(case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressR
     field = rule_field(case.direction, place)
     misses: tuple[Miss, ...] = ()
     if not case.peers_match(policy, rule.peers):
-        each = enumerate(rule.peers)
+        peers = enumerate(rule.peers)
         namespace = policy.metadata.namespace
-        found = [peer_misses(case, namespace, one, f"{field}.{peers_word(case)}[{number}]") for number, one in each]
-        misses = min(found, key=lambda some: sum(miss.cost for miss in some))
+        misses_by_peer = [
+            peer_misses(case, namespace, rule_peer, f"{field}.{peers_word(case)}[{number}]")
+            for number, rule_peer in peers
+        ]
+        misses = min(misses_by_peer, key=lambda one_peer: sum(miss.cost for miss in one_peer))
     missed_port = None if case.ports_match(rule.ports) else port_miss(case, rule.ports, field)
     return RuleDistance(policy, place, peer, port, misses, missed_port)
 

@@ -111,8 +111,8 @@ class PolicyReader:
         """What the agent of a node tells its data plane."""
         settings, network = access.policies, self._network
         ranges = ClusterRanges(access.cluster_cidrs)
-        for one in self._world.nodes:
-            ranges.follow(one.metadata.name, one)
+        for known in self._world.nodes:
+            ranges.follow(known.metadata.name, known)
         ports = {*ENCAPSULATION_PORTS, *access.tunnel_ports}
         devices = set(self._devices(node).values())
         links = network.links if network is not None else ()
@@ -129,11 +129,11 @@ class PolicyReader:
 
     def _devices(self, node: Node) -> dict[str, str]:
         """The device of each pod of the node."""
-        found = {}
+        devices = {}
         for key, pod in self._here():
             party = Party(address=next(iter(pod.addresses), ""), node=self._name, pod=pod)
-            found[key] = self._device(node, party)
-        return {key: device for key, device in found.items() if device}
+            devices[key] = self._device(node, party)
+        return {key: device for key, device in devices.items() if device}
 
     def _device(self, node: Node, end: Party) -> str:
         """The device by which the node has an end of a connection; empty: the end is the node itself."""
@@ -153,7 +153,7 @@ def _held(wanted: str, netns: Path | None, machine: LocalAddresses) -> tuple[str
     """
     for mode in dict.fromkeys((wanted, *TRACERS)):
         tracing = open_tracing(mode)
-        found = trace_held(tracing, netns, machine) if tracing is not None else None
-        if found is not None:
-            return mode, found
+        tracer = trace_held(tracing, netns, machine) if tracing is not None else None
+        if tracer is not None:
+            return mode, tracer
     return wanted, None

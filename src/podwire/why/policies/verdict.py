@@ -1,8 +1,8 @@
-"""What policies say of a connection in one direction, and why (pure).
+"""The verdict of policies on one direction of a connection, and its reasons (pure).
 
-The verdict is that of :mod:`podwire.policy.evaluate`; here stands what led to it. ``lines`` finds the line of a field
-in what a person has written; without it the field is named alone. The cost is that of the evaluator, and of the nearest
-rule: a look at each term of the policies that isolate.
+:mod:`podwire.policy.evaluate` gives the verdict; this module adds the rule, peers and ports that led to it. ``lines``
+finds the line of a field in the user's files; without ``lines`` only the field is named. The cost is that of the
+evaluator and of the nearest rule, which needs a look at each term of the isolating policies.
 """
 
 from collections.abc import Callable, Iterable
@@ -63,20 +63,20 @@ def explain_direction(
     rules = rules or EvaluationOptions()
     decision = decide(world, connection, direction, rules)
     subject, peer = ends(connection, direction)
-    silence = _silence(subject, peer, direction, rules)
-    if subject.pod is None or (silence and not decision.tier and silence != "OwnNode"):
-        return _unsaid(decision, silence, subject, peer)
+    no_policy = _why_no_policy(subject, peer, direction, rules)
+    if subject.pod is None or (no_policy and not decision.tier and no_policy != "OwnNode"):
+        return _without_policies(decision, no_policy, subject, peer)
     explainer = _Explainer(DirectionCase(world, connection, direction, subject.pod, peer), lines)
-    found = explainer.said(decision, silence)
+    verdict = explainer.verdict(decision, no_policy)
     if not decision.audit:
-        return found
+        return verdict
     whole = DirectionCase(world, connection, direction, subject.pod, peer, audited=True)
     exempt = rules.own_node_egress and own_node(subject, peer)
-    audit = _Explainer(whole, lines).said(whole.decide(own_node=exempt), silence)
-    return msgspec.structs.replace(found, audit=audit, audited_by=decision.audit)
+    audit = _Explainer(whole, lines).verdict(whole.decide(own_node=exempt), no_policy)
+    return msgspec.structs.replace(verdict, audit=audit, audited_by=decision.audit)
 
 
-def _silence(subject: Party, peer: Party, direction: str, rules: EvaluationOptions) -> str:
+def _why_no_policy(subject: Party, peer: Party, direction: str, rules: EvaluationOptions) -> str:
     """The word for why no policy applies; empty: policies may apply."""
     if subject.pod is None:
         return "NoPod"
@@ -87,7 +87,7 @@ def _silence(subject: Party, peer: Party, direction: str, rules: EvaluationOptio
     return ""
 
 
-def _unsaid(decision: Decision, word: str, subject: Party, peer: Party) -> DirectionVerdict:
+def _without_policies(decision: Decision, word: str, subject: Party, peer: Party) -> DirectionVerdict:
     return DirectionVerdict(
         direction="Ingress" if decision.direction == INGRESS else "Egress",
         subject=subject.name,
@@ -106,26 +106,26 @@ class _Explainer:
         self.case = case
         self.lines = lines
 
-    def said(self, decision: Decision, silence: str) -> DirectionVerdict:
+    def verdict(self, decision: Decision, no_policy: str) -> DirectionVerdict:
         """The verdict with its rule, the isolating policies and the nearest rule."""
         subject, peer = ends(self.case.connection, self.case.direction)
-        found = _unsaid(decision, silence or self._word(), subject, peer)
+        verdict = _without_policies(decision, no_policy or self._word(), subject, peer)
         passed = tuple(self._passed(decision))
         if not decision.tier:
-            return msgspec.structs.replace(found, passed=passed)
+            return msgspec.structs.replace(verdict, passed=passed)
         rule = self._rule(decision)
-        near = self._near() if rule is None else None
+        nearest_rule = self._near() if rule is None else None
         isolated = tuple(map(self._named, self.case.isolating())) if decision.tier == "Namespace" else ()
         return msgspec.structs.replace(
-            found,
+            verdict,
             allowed=decision.allowed,
             tier=decision.tier,
             reason="Isolated" if rule is None else "Allowed" if decision.allowed else "Denied",
-            message=_message(decision, rule, isolated, near),
+            message=_message(decision, rule, isolated, nearest_rule),
             rule=rule,
             isolated_by=isolated,
             passed=passed,
-            nearest=near,
+            nearest=nearest_rule,
         )
 
     def _word(self) -> str:
@@ -145,14 +145,16 @@ class _Explainer:
         if not decision.policy:
             return None
         if decision.tier == "Namespace":
-            policy = next(each for each in self.case.isolating() if key_of(each.metadata) == decision.policy)
+            policy = next(
+                isolating for isolating in self.case.isolating() if key_of(isolating.metadata) == decision.policy
+            )
             parts = matching_parts(
                 self.case, policy, decision.rule, policy_rules(policy, self.case.direction)[decision.rule]
             )
             return self._plain_rule(policy, decision.rule, *parts)
-        found = self.case.first("Admin" if decision.tier == "Admin" else "Baseline")
-        assert found is not None, "a rule of the tier decided"
-        return self._cluster_rule(found[0], found[1])
+        first = self.case.first("Admin" if decision.tier == "Admin" else "Baseline")
+        assert first is not None, "a rule of the tier decided"
+        return self._cluster_rule(first[0], first[1])
 
     def _plain_rule(self, policy: NetworkPolicy, place: int, peer: RulePart | None, port: RulePart | None) -> RuleMatch:
         key, field = key_of(policy.metadata), rule_field(self.case.direction, place)
@@ -195,9 +197,9 @@ class _Explainer:
             if not peer.known or self.case.cluster_peer_matches(peer)
         )
         protocols = (
-            RulePart(f"{field}.protocols[{number}]", protocol_text(each))
-            for number, each in enumerate(rule.protocols)
-            if not each.known or self.case.protocol_matches(each)
+            RulePart(f"{field}.protocols[{number}]", protocol_text(protocol))
+            for number, protocol in enumerate(rule.protocols)
+            if not protocol.known or self.case.protocol_matches(protocol)
         )
         return next(peers, None), next(protocols, None)
 
@@ -229,7 +231,7 @@ def _action(rule: ClusterIngressRule | ClusterEgressRule) -> Literal["Accept", "
     """The action of a rule; in a rule with an unknown part, every action but Accept counts as Deny."""
     if rule.action == "Accept":
         return "Accept"
-    known = all(peer.known for peer in rule.peers) and all(each.known for each in rule.protocols)
+    known = all(peer.known for peer in rule.peers) and all(protocol.known for protocol in rule.protocols)
     return "Pass" if rule.action == "Pass" and known else "Deny"
 
 

@@ -81,11 +81,11 @@ def _allowed(port: ResolvedPort, packet: Packet, facts: NodeFacts) -> bool:
 
 
 def _no_frontend(packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap) -> ServiceDecision:
-    address, what = packet.destination, f"port {packet.destination_port}/{packet.protocol.upper()}"
+    address, port = packet.destination, f"port {packet.destination_port}/{packet.protocol.upper()}"
     if not packet.destination_port:
-        what = "ICMP"
+        port = "ICMP"
     if service := is_cluster_ip(services, address):
-        return _end("refused", "NoSuchPort", f"Service {service} has no {what}")
+        return _end("refused", "NoSuchPort", f"Service {service} has no {port}")
     if any(ip_address(address) in ip_network(cidr) for cidr in of_family(facts.service_cidrs, packet.family)):
         return _end("dropped", "NoSuchService", f"{address} is in the Service range, and no Service has it")
     if machine.owns(address):
@@ -93,11 +93,11 @@ def _no_frontend(packet: Packet, facts: NodeFacts, machine: LocalAddresses, serv
             if packet.protocol == "tcp" and any(p.health_check_node_port == packet.destination_port for p in ports):
                 message = f"it is the healthCheckNodePort of Service {service}, which the node's agent answers"
                 return _end("untouched", "HealthCheckNodePort", message)
-        return _end("untouched", "NoNodePort", f"no Service has node {what} at {address}; it is for the node itself")
-    return _end("untouched", "NoService", f"no Service has {address} {what}")
+        return _end("untouched", "NoNodePort", f"no Service has node {port} at {address}; it is for the node itself")
+    return _end("untouched", "NoService", f"no Service has {address} {port}")
 
 
-def _endless(front: Matched) -> ServiceDecision:
+def _no_endpoint(front: Matched) -> ServiceDecision:
     """A frontend that no endpoint may serve."""
     if front.port.has_endpoints:
         field = "internalTrafficPolicy" if front.internal else "externalTrafficPolicy"
@@ -124,7 +124,7 @@ def _forward(
 def _to_cluster_ip(front: Matched, client: ClientKind, facts: NodeFacts) -> ServiceDecision:
     endpoints = front.port.internal_endpoints
     if not endpoints:
-        return _endless(front)
+        return _no_endpoint(front)
     if facts.masquerade_all:
         snat = True, "MasqueradeAll", "masqueradeAll is set: every client of a cluster IP gets the node's address"
     elif client == "pod":
@@ -151,13 +151,17 @@ def _from_outside(front: Matched, client: ClientKind, facts: NodeFacts) -> Servi
     if not port.external_local:
         message = "externalTrafficPolicy is Cluster: answers come back through this node"
         snat = True, "ExternalTrafficPolicyCluster", message
-        return _forward(front, port.cluster_endpoints, snat, local=False) if port.cluster_endpoints else _endless(front)
+        return (
+            _forward(front, port.cluster_endpoints, snat, local=False)
+            if port.cluster_endpoints
+            else _no_endpoint(front)
+        )
     if client == "external":
         message = "externalTrafficPolicy is Local: the client's address is kept"
         snat = False, "ExternalTrafficPolicyLocal", message
-        return _forward(front, port.local_endpoints, snat, local=True) if port.local_endpoints else _endless(front)
+        return _forward(front, port.local_endpoints, snat, local=True) if port.local_endpoints else _no_endpoint(front)
     if not port.cluster_endpoints:
-        return _endless(front)
+        return _no_endpoint(front)
     if client == "pod":
         message = "externalTrafficPolicy is Local: a pod keeps its address, and may use every endpoint"
         snat = False, "PodToLocal", message

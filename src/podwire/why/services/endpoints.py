@@ -12,7 +12,7 @@ Shares = Mapping[tuple[str, int], tuple[float, bool]]
 
 def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from as many sides
     explained: Iterable[ExplainedEndpoint],
-    doubles: Iterable[Candidate],
+    duplicates: Iterable[Candidate],
     shares: Shares,
     facts: NodeFacts,
     *,
@@ -25,22 +25,22 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
     ``local``: chosen by policy Local. ``forwarded``: the connection goes to an endpoint at all. ``kept``: session
     affinity keeps the client's endpoint.
     """
-    found: list[EndpointChoice] = []
+    choices: list[EndpointChoice] = []
     rest = dict(shares)
-    for one in explained:
-        why = one.local if local else one.cluster
-        end = one.candidate.endpoint
+    for explanation in explained:
+        why = explanation.local if local else explanation.cluster
+        end = explanation.candidate.endpoint
         share = rest.pop((end.address, end.port), None)
-        reason, message = why.value, _message(one.candidate, why, facts)
+        reason, message = why.value, _message(explanation.candidate, why, facts)
         if why.chosen and share is None and forwarded:
             reason, message = _passed_over(message, kept=kept)
         elif not why.chosen and share is not None:
             reason, message = "OnlyInKernel", f"{message}, but the rules in force use it"
         used = share is not None or (why.chosen and not forwarded)
-        found.append(_said(one.candidate, used, (reason, message), share or (0.0, False)))
-    found += map(_double, doubles)
+        choices.append(_choice(explanation.candidate, used, (reason, message), share or (0.0, False)))
+    choices += map(_duplicate, duplicates)
     for (address, port), (share_, masqueraded) in rest.items():
-        found.append(
+        choices.append(
             EndpointChoice(
                 address=address,
                 port=port,
@@ -51,25 +51,25 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
                 masqueraded=masqueraded,
             )
         )
-    return tuple(found)
+    return tuple(choices)
 
 
-def dns_endpoints(candidates: Iterable[Candidate], doubles: Iterable[Candidate]) -> tuple[EndpointChoice, ...]:
+def dns_endpoints(candidates: Iterable[Candidate], duplicates: Iterable[Candidate]) -> tuple[EndpointChoice, ...]:
     """The endpoints of a headless Service: those that DNS returns, and the others with the reason."""
-    found = []
+    choices = []
     for candidate in candidates:
         reason = (
             (SelectionReason.READY.value, "ready")
             if candidate.ready
             else (SelectionReason.NOT_READY.value, "not ready")
         )
-        found.append(_said(candidate, candidate.ready, reason, (0.0, False)))
-    return (*found, *(_double(candidate) for candidate in doubles))
+        choices.append(_choice(candidate, candidate.ready, reason, (0.0, False)))
+    return (*choices, *(_duplicate(candidate) for candidate in duplicates))
 
 
-def _double(candidate: Candidate) -> EndpointChoice:
+def _duplicate(candidate: Candidate) -> EndpointChoice:
     text = f"another entry of this address counts (slice {candidate.slice_name})"
-    return _said(candidate, False, ("Duplicate", text), (0.0, False))
+    return _choice(candidate, False, ("Duplicate", text), (0.0, False))
 
 
 def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:
@@ -78,7 +78,7 @@ def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:
     return "NotInKernel", f"{message}, but the rules in force do not use it"
 
 
-def _said(candidate: Candidate, used: bool, reason: tuple[str, str], share: tuple[float, bool]) -> EndpointChoice:
+def _choice(candidate: Candidate, used: bool, reason: tuple[str, str], share: tuple[float, bool]) -> EndpointChoice:
     entry, end = candidate.entry, candidate.endpoint
     target = entry.target_ref
     return EndpointChoice(

@@ -29,7 +29,7 @@ async def explain_services(question: Question, answer: Answer, cluster: ClusterA
 
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
     """
-    target, objects, known = question.target, cluster.objects, cluster.nodes
+    target, objects, views = question.target, cluster.objects, cluster.nodes
     if not target.address:
         hop = await _by_name(question, cluster)
         return msgspec.structs.replace(answer, outcome=hop.outcome, hops=(hop,))
@@ -40,19 +40,19 @@ async def explain_services(question: Question, answer: Answer, cluster: ClusterA
         destination=target.address,
         protocol=_PING6 if question.protocol == PING and ":" in target.address else question.protocol,
         destination_port=target.port,
-        input="" if question.on_node else known.device(question.node, question.source.address),
+        input="" if question.on_node else views.device(question.node, question.source.address),
     )
-    hop, packet, notes = _hop(question.node, packet, backed, known)
+    hop, packet, notes = _hop(question.node, packet, backed, views)
     hops, nodes = [hop], [question.node]
     if hop.outcome == "untouched":
         for node in await objects.nodes():
             if target.address in node.internal_ips and node.metadata.name != hop.node:
-                packet = msgspec.structs.replace(packet, input=known.device(node, packet.source))
-                hop, _, more = _hop(node, packet, backed, known)
+                packet = msgspec.structs.replace(packet, input=views.device(node, packet.source))
+                hop, _, further = _hop(node, packet, backed, views)
                 hops.append(hop)
                 nodes.append(node)
-                notes += more
-    notes += tuple(note for node in nodes for note in known.notes(node))
+                notes += further
+    notes += tuple(note for node in nodes for note in views.notes(node))
     return msgspec.structs.replace(
         answer,
         outcome=hops[-1].outcome,
@@ -66,7 +66,7 @@ async def _by_name(question: Question, cluster: ClusterAccess) -> Hop:
     service = question.service
     assert service is not None, "an address is missing only where a Service was named"
     six = ":" in question.source.address
-    pieces = tuple(one for one in await cluster.objects.slices(service) if (one.address_type == "IPv6") == six)
+    pieces = tuple(piece for piece in await cluster.objects.slices(service) if (piece.address_type == "IPv6") == six)
     wanted = RequestedPort(question.target.port, question.protocol, question.port_named)
     node = question.node
     return explain_name((service, pieces), wanted, cluster.nodes.access(node.metadata.name).facts(node))

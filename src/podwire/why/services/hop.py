@@ -161,8 +161,8 @@ class _Explainer:
         _, pieces = self.backed[port.service]
         wanted = ServicePort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
         own = [piece for piece in pieces if piece.address_type == _FAMILIES[port.family]]
-        candidates, doubles = survey(own, wanted, self.view.facts.name)
-        return explain(candidates, self.view.facts), doubles
+        candidates, duplicates = survey(own, wanted, self.view.facts.name)
+        return explain(candidates, self.view.facts), duplicates
 
     def _endpoints(self, outcome: Word) -> tuple[EndpointChoice, ...]:
         if self.front is None:
@@ -172,10 +172,16 @@ class _Explainer:
             if word == "forwarded":
                 shares[address, port] = share, masqueraded
         local = self.decision.local if self.decision.endpoints else self._local_alone()
-        explained, doubles = self._explained(self.front.port)
+        explained, duplicates = self._explained(self.front.port)
         remembered = any(o.remembered for o in self.outcomes)
         return explain_endpoints(
-            explained, doubles, shares, self.view.facts, local=local, forwarded=outcome == "forwarded", kept=remembered
+            explained,
+            duplicates,
+            shares,
+            self.view.facts,
+            local=local,
+            forwarded=outcome == "forwarded",
+            kept=remembered,
         )
 
     def _local_alone(self) -> bool:
@@ -189,16 +195,16 @@ class _Explainer:
             return None, leaving
         flags = {flag for _, address, _, flag in self.ends if address != leaving.source and not self._here(address)}
         if outcome == "forwarded":
-            if any(step.hook == RELAY for each in self.outcomes for step in each.steps):
-                return _told(True, Reason(reason="Relay", message=_RELAYED)), leaving
+            if any(step.hook == RELAY for trace in self.outcomes for step in trace.steps):
+                return _translation(True, Reason(reason="Relay", message=_RELAYED)), leaving
             if not flags:
                 return self._special(), leaving
             masqueraded, why = True in flags, self.decision.snat
             if self.hidden and not self.decision.masquerade:
-                return _told(True, Reason(reason="Routing", message=_OUT)), leaving
+                return _translation(True, Reason(reason="Routing", message=_OUT)), leaving
             if why is not None and masqueraded == self.decision.masquerade:
-                return _told(masqueraded, why), leaving
-            return _told(masqueraded, Reason(reason="Rules", message="the rules in force say so")), leaving
+                return _translation(masqueraded, why), leaving
+            return _translation(masqueraded, Reason(reason="Rules", message="the rules in force say so")), leaving
         return self._routed(leaving)
 
     def _here(self, address: str) -> bool:
@@ -209,18 +215,18 @@ class _Explainer:
         """The reason where the client can only reach itself or the node."""
         if any(self._here(address) for _, address, _, _ in self.ends):
             message = "the endpoint is in this node's own network, so the packet does not leave it"
-            return _told(False, Reason(reason="EndpointOnNode", message=message))
-        return _told(True, Reason(reason="Hairpin", message="the endpoint is the client itself"))
+            return _translation(False, Reason(reason="EndpointOnNode", message=message))
+        return _translation(True, Reason(reason="Hairpin", message="the endpoint is the client itself"))
 
     def _routed(self, packet: Packet) -> tuple[SourceTranslation | None, Packet]:
         own = self.view.machine.owns(packet.destination)
         if self.view.other_nat is None or own or not packet.input:
             return None, packet
         if not self._hides(packet):
-            return _told(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
+            return _translation(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
         same = [a for a in self.view.facts.addresses if (":" in a) == (":" in packet.source)]
         left = msgspec.structs.replace(packet, source=same[0]) if same else packet
-        return _told(True, Reason(reason="Routing", message=_OUT)), left
+        return _translation(True, Reason(reason="Routing", message=_OUT)), left
 
     def _hides(self, packet: Packet) -> bool:
         """Whether routing masquerades a packet."""
@@ -230,23 +236,23 @@ class _Explainer:
         """The reason where a hostPort of a pod takes the port of the node."""
         if self.view.other_nat is None or self.decision.outcome != "untouched":
             return None
-        found = next(self.view.other_nat.outcomes(self.packet))
-        if not found.translated:
+        outcome = next(self.view.other_nat.outcomes(self.packet))
+        if not outcome.translated:
             return None
-        target = f"{found.packet.destination} port {found.packet.destination_port}"
+        target = f"{outcome.packet.destination} port {outcome.packet.destination_port}"
         return Reason(reason="HostPort", message=f"{self.decision.reason.message}, and by its hostPort for {target}")
 
     def _chances(self) -> dict[End, float]:
         """The probability of each end, by the rules."""
-        found: dict[End, float] = {}
+        chances: dict[End, float] = {}
         for outcome in self.outcomes:
             word, address, port, masqueraded = end_of(outcome)
             if word == "forwarded" and self.packet.input and not masqueraded and not self._here(address):
                 masqueraded = self._hides(outcome.packet)
                 self.hidden |= {address} if masqueraded else set()
             end = word, address, port, masqueraded
-            found[end] = found.get(end, 0.0) + outcome.probability
-        return found
+            chances[end] = chances.get(end, 0.0) + outcome.probability
+        return chances
 
     def _affinity(self) -> AffinityState | None:
         if self.front is None or not self.front.port.affinity_s:
@@ -258,29 +264,29 @@ class _Explainer:
         """The steps of the most probable outcome."""
         if not self.outcomes:
             return ()
-        way = max(self.outcomes, key=lambda outcome: outcome.probability)
-        found = []
-        for step in way.steps:
+        likeliest = max(self.outcomes, key=lambda outcome: outcome.probability)
+        steps = []
+        for step in likeliest.steps:
             subject = self._subject((step.rule, *step.elements))
             where = f"{step.hook}: {step.table} {step.chain}"
-            found.append(
+            steps.append(
                 MatchedRule(layer="service", where=where, rule=step.rule, elements=step.elements, object=subject)
             )
-        return tuple(found)
+        return tuple(steps)
 
     def _subject(self, texts: Iterable[str]) -> str:
         """The Service that a step serves; empty: none."""
         if self.front is None:
             return ""
         port = self.front.port
-        said = " ".join(texts)
+        text = " ".join(texts)
         number = port.node_port if self.front.kind == "NodePort" else port.port
         address = "" if self.front.kind == "NodePort" else f"{self.packet.destination} . "
         key = f"{address}{port.protocol} . {number}"
-        return f"Service {port.service}" if key in said or f'"{port.service}' in said else ""
+        return f"Service {port.service}" if key in text or f'"{port.service}' in text else ""
 
     def _drift(self) -> tuple[Drift, ...]:
-        want, have = ({end_of(outcome) for outcome in some} for some in (self.planned, self.outcomes))
+        want, have = ({end_of(outcome) for outcome in outcomes} for outcomes in (self.planned, self.outcomes))
         kept = any(outcome.remembered for outcome in self.outcomes)
         if want == have or (kept and have <= want) or self._other_claimant_has_it(want, have):
             return ()
@@ -295,12 +301,15 @@ class _Explainer:
         """Whether the rules serve another Service that claims the same address; the first claimant gets it."""
         if len(self.fronts) < 2 or {end[0] for end in want | have} != {"forwarded"}:
             return False
-        some = (*(f.port.cluster_endpoints for f in self.fronts), *(f.port.local_endpoints for f in self.fronts))
-        known = {(e.address, e.port) for endpoints in some for e in endpoints}
+        endpoint_lists = (
+            *(f.port.cluster_endpoints for f in self.fronts),
+            *(f.port.local_endpoints for f in self.fronts),
+        )
+        known = {(e.address, e.port) for endpoints in endpoint_lists for e in endpoints}
         return all((address, port) in known for _, address, port, _ in have)
 
 
-def _told(masqueraded: bool, why: Reason) -> SourceTranslation:
+def _translation(masqueraded: bool, why: Reason) -> SourceTranslation:
     return SourceTranslation(masqueraded=masqueraded, reason=why.reason, message=why.message)
 
 
@@ -313,25 +322,25 @@ def _expected(decision: ServiceDecision, packet: Packet, machine: LocalAddresses
     if not decision.endpoints:
         return {(decision.outcome, "", 0, False): 1.0}
     share = 1 / len(decision.endpoints)
-    found: dict[End, float] = {}
-    for e in decision.endpoints:
-        masquerade = decision.masquerade and not _stays(e.address, packet, machine)
-        found["forwarded", e.address, e.port, masquerade or e.address == packet.source] = share
-    return found
+    ends: dict[End, float] = {}
+    for endpoint in decision.endpoints:
+        masquerade = decision.masquerade and not _stays(endpoint.address, packet, machine)
+        ends["forwarded", endpoint.address, endpoint.port, masquerade or endpoint.address == packet.source] = share
+    return ends
 
 
 def _by_word(ends: Mapping[End, float]) -> dict[Word, float]:
-    found: dict[Word, float] = {}
+    chances: dict[Word, float] = {}
     for (word, *_), share in ends.items():
-        found[word] = found.get(word, 0.0) + share
-    return found
+        chances[word] = chances.get(word, 0.0) + share
+    return chances
 
 
 def _lines(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], None]:
     """Rules and elements of all steps with where they are, in their order, each once."""
-    found: dict[tuple[str, str], None] = {}
+    lines: dict[tuple[str, str], None] = {}
     for outcome in outcomes:
         for step in outcome.steps:
-            found[f"{step.table} {step.chain}", step.rule] = None
-            found |= {(step.table, element): None for element in step.elements}
-    return found
+            lines[f"{step.table} {step.chain}", step.rule] = None
+            lines |= {(step.table, element): None for element in step.elements}
+    return lines

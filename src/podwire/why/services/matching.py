@@ -44,13 +44,13 @@ def find(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses, packet
     """The Service ports that a packet is for; several only where Services claim the same address and port."""
     ports = [
         port
-        for _, some in sorted(services.items())
-        for port in some
+        for _, of_service in sorted(services.items())
+        for port in of_service
         if port.family == packet.family and port.protocol == packet.protocol
     ]
-    found = tuple(_by_address(ports, packet))
-    if found or not is_node_port_address(facts, machine, packet.destination):
-        return found
+    matches = tuple(_by_address(ports, packet))
+    if matches or not is_node_port_address(facts, machine, packet.destination):
+        return matches
     return tuple(Matched("NodePort", port) for port in ports if port.node_port == packet.destination_port != 0)
 
 

@@ -73,9 +73,9 @@ def _answer(own: Iterable[EndpointChoice], endpoints: Iterable[EndpointChoice], 
     """The answer of DNS, and a warning where the port is not translated."""
     if not any(end.used for end in endpoints):
         return "the Service is headless and no endpoint is ready, so DNS answers with no address"
-    said = "the Service is headless, DNS answers with the addresses of its ready endpoints"
-    others = sorted({end.port for end in own if end.port != wanted.port})
-    if others and not wanted.named:
-        listening = " and ".join(map(str, others))
-        said += f"; nobody translates its port: connections go to port {wanted.port} of the pods, not to {listening}"
-    return said
+    text = "the Service is headless, DNS answers with the addresses of its ready endpoints"
+    other_ports = sorted({end.port for end in own if end.port != wanted.port})
+    if other_ports and not wanted.named:
+        listening = " and ".join(map(str, other_ports))
+        text += f"; nobody translates its port: connections go to port {wanted.port} of the pods, not to {listening}"
+    return text
