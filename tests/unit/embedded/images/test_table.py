@@ -41,8 +41,8 @@ def test_repository(image: str, expected: str) -> None:
 )
 def test_find_rule(image: str, command: str | None) -> None:
     rule = find_rule(image, RULES)
-    found = None if rule is None else " ".join(rule.command).removesuffix(" --fast")
-    assert found == command
+    actual = None if rule is None else " ".join(rule.command).removesuffix(" --fast")
+    assert actual == command
 
 
 def stand_in(*ports: int, ends: bool = False) -> Program:
@@ -50,7 +50,7 @@ def stand_in(*ports: int, ends: bool = False) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("request_facts", "expected"),
     [
         (
             ContainerRequest("acme/app", args=("-v",)),
@@ -76,5 +76,5 @@ def stand_in(*ports: int, ends: bool = False) -> Program:
     ],
     ids=str,
 )
-def test_choose(asked: ContainerRequest, expected: Program) -> None:
-    assert choose(asked, RULES, ENTRIES, HERE.__contains__) == expected
+def test_choose(request_facts: ContainerRequest, expected: Program) -> None:
+    assert choose(request_facts, RULES, ENTRIES, HERE.__contains__) == expected

@@ -29,8 +29,8 @@ def test_writer_joins_partial_lines_and_splits_long_lines(tmp_path: Path) -> Non
     writer.write("stderr", b"err\n", T0)
     writer.write("stdout", b"o\n" + b"x" * (PART + 5) + b"\nend", T0)
     writer.close(T0)
-    found, size = logs.read_lines(path)
-    texts = [line.text for line in found]
+    lines, size = logs.read_lines(path)
+    texts = [line.text for line in lines]
     assert texts == [b"one\n", b"err\n", b"two\n", b"x" * PART, b"xxxxx\n", b"end\n"]
     assert size == path.stat().st_size
 

@@ -23,7 +23,7 @@ POD = msgspec.convert(
 FACTS = PodFields(POD, "node-1", ("10.0.0.5",), ("192.0.2.1",), {"cpu": "8"})
 
 
-class Held:
+class FakeConfig:
     """ConfigMap ``cm`` and Secret ``s``."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
@@ -36,7 +36,7 @@ class Held:
 def compiled(**container: object) -> dict[str, str]:
     spec = {"name": "c", "resources": {"limits": {"memory": "64Mi"}}, **container}
     made = msgspec.convert(spec, type(POD.spec.containers[0]))
-    return compile_environment(made, FACTS, {"SVC": "s"}, Held())
+    return compile_environment(made, FACTS, {"SVC": "s"}, FakeConfig())
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_references(reference: dict[str, object], expected: str) -> None:
 
 
 def test_order_of_sources() -> None:
-    found = compiled(
+    variables = compiled(
         envFrom=[{"configMapRef": {"name": "cm"}, "prefix": "P_"}, {"secretRef": {"name": "s"}}],
         env=[{"name": "SVC", "value": "own"}, {"name": "Y", "value": "$(SVC)-$(P_a)-$(LATER)"}, {"name": "LATER"}],
     )
-    assert found == {"SVC": "own", "P_a": "1", "key": "hidden", "Y": "own-1-$(LATER)", "LATER": ""}
+    assert variables == {"SVC": "own", "P_a": "1", "key": "hidden", "Y": "own-1-$(LATER)", "LATER": ""}
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ SERVICES = (
 
 
 def test_service_variables() -> None:
-    found = service_variables(SERVICES, "shop", links=True)
-    assert found["MY_DB_SERVICE_HOST"] == "10.96.0.7"
-    assert found["MY_DB_PORT"] == "udp://10.96.0.7:53"
-    assert found["MY_DB_PORT_53_UDP_ADDR"] == "10.96.0.7"
-    assert found["KUBERNETES_SERVICE_PORT_HTTPS"] == "443"
-    assert not any(key.startswith(("OTHER", "HEADLESS")) for key in found)
+    variables = service_variables(SERVICES, "shop", links=True)
+    assert variables["MY_DB_SERVICE_HOST"] == "10.96.0.7"
+    assert variables["MY_DB_PORT"] == "udp://10.96.0.7:53"
+    assert variables["MY_DB_PORT_53_UDP_ADDR"] == "10.96.0.7"
+    assert variables["KUBERNETES_SERVICE_PORT_HTTPS"] == "443"
+    assert not any(key.startswith(("OTHER", "HEADLESS")) for key in variables)
 
 
 def test_without_links_only_the_api_has_variables() -> None:

@@ -17,11 +17,11 @@ def pod(policy: str = "Always", *, init: tuple[str, ...] = (), sidecars: tuple[s
     return msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
 
 
-def states(given: Pod, **words: str) -> dict[str, ContainerState]:
+def states(subject: Pod, **outlines: str) -> dict[str, ContainerState]:
     """``new``, ``runs`` (not started yet), ``started``, ``done`` (0), ``failed`` (1), ``waits`` (1, retry at 50)."""
-    found = {}
-    for container in given.spec.init_containers + given.spec.containers:
-        word = words.get(container.name, "new")
+    result = {}
+    for container in subject.spec.init_containers + subject.spec.containers:
+        word = outlines.get(container.name, "new")
         state = ContainerState(container, sidecar=is_sidecar(container))
         record = ContainerRecord(name=container.name, attempt=0, id="i", log="l", started_at="t")
         if word in ("runs", "started"):
@@ -30,8 +30,8 @@ def states(given: Pod, **words: str) -> dict[str, ContainerState]:
             code = 0 if word == "done" else 1
             state.record = msgspec.structs.replace(record, finished_at="t", code=code)
             state.retry_at = 50.0 if word == "waits" else 0.0
-        found[container.name] = state
-    return found
+        result[container.name] = state
+    return result
 
 
 PLAIN, NEVER, ON_FAILURE = pod(), pod("Never"), pod("OnFailure")
@@ -40,7 +40,7 @@ SIDE = pod("Never", sidecars=("s",))
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "expected"),
+    ("subject", "outlines", "expected"),
     [
         (PLAIN, {}, Actions(("a", "b"))),
         (PLAIN, {"a": "started", "b": "started"}, Actions()),
@@ -67,14 +67,14 @@ SIDE = pod("Never", sidecars=("s",))
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_next_actions(given: Pod, words: dict[str, str], expected: Actions) -> None:
-    assert plan(given, states(given, **words), now=10.0) == expected
+def test_next_actions(subject: Pod, outlines: dict[str, str], expected: Actions) -> None:
+    assert plan(subject, states(subject, **outlines), now=10.0) == expected
 
 
 def test_starting_container_is_not_started_again() -> None:
-    held = states(PLAIN)
-    held["a"].starting = True
-    assert plan(PLAIN, held, now=0.0) == Actions(("b",))
+    containers = states(PLAIN)
+    containers["a"].starting = True
+    assert plan(PLAIN, containers, now=0.0) == Actions(("b",))
 
 
 def test_back_off_doubles_and_resets_after_long_runs() -> None:
@@ -87,13 +87,17 @@ def test_back_off_doubles_and_resets_after_long_runs() -> None:
 
 
 def test_ephemeral_containers_start_at_once_and_run_once() -> None:
-    given = pod("Never", init=("i",))
+    subject = pod("Never", init=("i",))
     debug = msgspec.convert({"name": "d"}, Container)
-    given = msgspec.structs.replace(given, spec=msgspec.structs.replace(given.spec, ephemeral_containers=(debug,)))
-    held = states(given, i="runs")
-    held["d"] = ContainerState(debug, ephemeral=True)
-    assert plan(given, held, 0.0) == Actions(("d",))
-    held["d"].record = ContainerRecord(name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1)
-    assert plan(given, held, 0.0) == Actions()
-    held |= states(given, i="done", a="done", b="done")
-    assert plan(given, held, 0.0) == Actions(phase="Succeeded")
+    subject = msgspec.structs.replace(
+        subject, spec=msgspec.structs.replace(subject.spec, ephemeral_containers=(debug,))
+    )
+    containers = states(subject, i="runs")
+    containers["d"] = ContainerState(debug, ephemeral=True)
+    assert plan(subject, containers, 0.0) == Actions(("d",))
+    containers["d"].record = ContainerRecord(
+        name="d", attempt=0, id="i", log="l", started_at="t", finished_at="t", code=1
+    )
+    assert plan(subject, containers, 0.0) == Actions()
+    containers |= states(subject, i="done", a="done", b="done")
+    assert plan(subject, containers, 0.0) == Actions(phase="Succeeded")

@@ -12,11 +12,11 @@ NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
 
 @pytest.mark.parametrize("text", ["true", "True", "1", "yes", ""])
 def test_streams_are_wanted_in_any_spelling(text: str) -> None:
-    wanted = StreamOptions(command=("a", "b"), stdin=True, stdout=True, stderr=True)
+    expected = StreamOptions(command=("a", "b"), stdin=True, stdout=True, stderr=True)
     names = ("stdin", "stdout", "stderr"), ("input", "output", "error")
     for spelling in names:
         pairs = [("command", "a"), ("command", "b"), ("tty", "0"), *((name, text) for name in spelling)]
-        assert parse_options(pairs) == wanted
+        assert parse_options(pairs) == expected
 
 
 def test_a_terminal_has_no_separate_errors() -> None:

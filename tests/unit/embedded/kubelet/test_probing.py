@@ -22,11 +22,11 @@ TWICE = Probe(period_seconds=10, failure_threshold=2, success_threshold=2)
 )
 def test_probe_states(kind: ProbeKind, probe: Probe, results: str, verdicts: str) -> None:
     state = ProbeState.begin(kind, probe)
-    found = ""
+    states = ""
     for result in results:
         state.record(result == "+")
-        found += "+" if state.good else "-"
-    assert found == verdicts
+        states += "+" if state.good else "-"
+    assert states == verdicts
 
 
 def test_early_readiness_failures_are_retried_soon_and_not_counted() -> None:

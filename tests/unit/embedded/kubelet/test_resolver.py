@@ -44,10 +44,10 @@ def test_dns_policies(spec: dict[str, object], expected: str) -> None:
 
 def test_limits() -> None:
     config = {"nameservers": [f"1.1.1.{n}" for n in range(9)], "searches": [f"{'x' * 60}{n}" for n in range(60)]}
-    found = pod_resolver(pod(dnsConfig=config), NODE, ("10.96.0.10",), "cluster.local")
-    assert len(found.servers) == 3
-    assert len(found.searches) <= 32
-    assert len(" ".join(found.searches)) <= 2048
+    resolver = pod_resolver(pod(dnsConfig=config), NODE, ("10.96.0.10",), "cluster.local")
+    assert len(resolver.servers) == 3
+    assert len(resolver.searches) <= 32
+    assert len(" ".join(resolver.searches)) <= 2048
 
 
 def test_without_cluster_dns_the_nodes_settings_apply() -> None:
@@ -73,8 +73,8 @@ def test_hostname(spec: dict[str, object], expected: str) -> None:
 
 
 def test_hosts_name_the_pod_and_its_aliases() -> None:
-    given = pod(subdomain="db", hostAliases=[{"ip": "1.2.3.4", "hostnames": ["a", "b"]}])
-    lines = pod_hosts(given, ("10.244.0.5",), "web-0", "cluster.local", "").splitlines()
+    subject = pod(subdomain="db", hostAliases=[{"ip": "1.2.3.4", "hostnames": ["a", "b"]}])
+    lines = pod_hosts(subject, ("10.244.0.5",), "web-0", "cluster.local", "").splitlines()
     assert "10.244.0.5\tweb-0.db.shop.svc.cluster.local\tweb-0" in lines
     assert lines[-1] == "1.2.3.4\ta\tb"
     assert "127.0.0.1\tlocalhost" in lines

@@ -27,14 +27,14 @@ def pod(policy: str = "Always", *, init: bool = False, **status: Any) -> Pod:
     return msgspec.convert({"metadata": {"name": "p"}, "spec": spec, "status": status}, Pod)
 
 
-def render(given: Pod, sandbox: PodVerdict = UP, **changes: Any) -> dict[str, Any]:
+def render(subject: Pod, sandbox: PodVerdict = UP, **changes: Any) -> dict[str, Any]:
     states = {
-        c.name: ContainerState(c, sidecar=is_sidecar(c)) for c in given.spec.init_containers + given.spec.containers
+        c.name: ContainerState(c, sidecar=is_sidecar(c)) for c in subject.spec.init_containers + subject.spec.containers
     }
     for key, value in changes.items():
         name, _, field = key.partition("_")
         setattr(states[name], field, value)
-    return render_status(given, states, sandbox, NOW)
+    return render_status(subject, states, sandbox, NOW)
 
 
 def conditions(status: dict[str, Any]) -> dict[str, str]:
@@ -42,7 +42,7 @@ def conditions(status: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "changes", "phase", "ready", "state"),
+    ("subject", "changes", "phase", "ready", "state"),
     [
         (pod(), {}, "Pending", "False", "waiting"),
         (pod(), {"c_record": RUN}, "Running", "False", "running"),
@@ -57,8 +57,8 @@ def conditions(status: dict[str, Any]) -> dict[str, str]:
     ],
     ids=str,
 )
-def test_phases(given: Pod, changes: dict[str, Any], phase: str, ready: str, state: str) -> None:
-    status = render(given, **changes)
+def test_phases(subject: Pod, changes: dict[str, Any], phase: str, ready: str, state: str) -> None:
+    status = render(subject, **changes)
     assert status["phase"] == phase
     assert conditions(status)["Ready"] == ready
     assert list(status["containerStatuses"][0]["state"]) == [state]
@@ -73,18 +73,18 @@ def test_a_crash_loop_shows_reason_count_and_last_state() -> None:
 
 
 def test_transition_time_changes_only_with_the_status() -> None:
-    held = [{"type": "Initialized", "status": "True", "lastTransitionTime": "then"},
+    conditions = [{"type": "Initialized", "status": "True", "lastTransitionTime": "then"},
             {"type": "Ready", "status": "True", "lastTransitionTime": "then"}]  # fmt: skip
-    status = render(pod(conditions=held), c_record=RUN)
+    status = render(pod(conditions=conditions), c_record=RUN)
     times = {c["type"]: c["lastTransitionTime"] for c in status["conditions"]}
     assert (times["Initialized"], times["Ready"]) == ("then", NOW)
 
 
 def test_readiness_gates() -> None:
-    given = msgspec.convert(
+    subject = msgspec.convert(
         {"spec": {"containers": [{"name": "c"}], "readinessGates": [{"conditionType": "x/y"}]}}, Pod
     )
-    status = render(given, c_record=RUN, c_ready=True)
+    status = render(subject, c_record=RUN, c_ready=True)
     assert conditions(status) | {"Ready": "False", "ContainersReady": "True"} == conditions(status)
     reasons = {c["type"]: c["reason"] for c in status["conditions"]}
     assert reasons["Ready"] == "ReadinessGatesNotReady"
@@ -107,8 +107,8 @@ def test_old_addresses_are_removed() -> None:
     ids=str,
 )
 def test_qos(resources: dict[str, Any], expected: str) -> None:
-    given = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
-    assert qos_class(msgspec.convert(given, Pod)) == expected
+    document = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+    assert qos_class(msgspec.convert(document, Pod)) == expected
 
 
 def test_phase_and_condition_changes_are_urgent() -> None:

@@ -47,15 +47,15 @@ def test_token_is_bound_to_its_pod_and_renewed_early() -> None:
         tokens = PodTokens(issuer, clock)  # type: ignore[arg-type]
         volumes = [_volume({"path": "token", "expirationSeconds": 1000})]
         wish = TokenRequest("", 1000)
-        found, renew_at = await tokens.for_volumes(POD, volumes)
-        assert (found.by_request, found.ca, renew_at) == ({wish: "t1"}, b"PEM", 800.0)
+        volume_tokens, renew_at = await tokens.for_volumes(POD, volumes)
+        assert (volume_tokens.by_request, volume_tokens.ca, renew_at) == ({wish: "t1"}, b"PEM", 800.0)
         reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-1"}
         assert issuer.requests == [("shop", "clerk", "token", {"expirationSeconds": 1000, "boundObjectRef": reference})]
         await clock.advance(799)
         assert (await tokens.for_volumes(POD, volumes))[0].by_request == {wish: "t1"}
         await clock.advance(2)
-        found, renew_at = await tokens.for_volumes(POD, volumes)
-        assert (found.by_request, renew_at) == ({wish: "t2"}, 1601.0)
+        volume_tokens, renew_at = await tokens.for_volumes(POD, volumes)
+        assert (volume_tokens.by_request, renew_at) == ({wish: "t2"}, 1601.0)
 
     asyncio.run(body())
 
@@ -66,12 +66,12 @@ def test_each_audience_and_lifetime_has_its_own_token() -> None:
         issuer = Issuer(clock)
         tokens = PodTokens(issuer, clock)  # type: ignore[arg-type]
         volumes = [_volume({"path": "a", "audience": "vault"}, {"path": "b", "expirationSeconds": 600}, {"path": "c"})]
-        found, renew_at = await tokens.for_volumes(POD, volumes)
-        assert found.by_request.keys() == {TokenRequest("vault"), TokenRequest("", 600), TokenRequest()}
+        volume_tokens, renew_at = await tokens.for_volumes(POD, volumes)
+        assert volume_tokens.by_request.keys() == {TokenRequest("vault"), TokenRequest("", 600), TokenRequest()}
         assert sorted(str(spec.get("audiences")) for *_, spec in issuer.requests) == ["None", "None", "['vault']"]
         assert renew_at == 480.0
         assert await tokens.for_volumes(POD, [{"name": "e", "emptyDir": {}}]) == (
-            type(found)({}, b"PEM"),
+            type(volume_tokens)({}, b"PEM"),
             0.0,
         )
 

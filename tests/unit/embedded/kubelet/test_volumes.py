@@ -29,7 +29,7 @@ from podwire.model.pod import Pod
 POD = msgspec.convert({"metadata": {"name": "p", "namespace": "shop", "labels": {"a": "b"}}}, Pod)
 
 
-class Held:
+class FakeConfig:
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         return {"a": b"1", "b": b"2"} if (namespace, name) == ("shop", "cm") else None
 
@@ -44,7 +44,7 @@ TOKEN_VOLUME = {"name": "kube-api-access-abcde", "projected": {"sources": [
 ]}}  # fmt: skip
 CONTENT = Content(
     PodFields(POD, "node-1"),
-    Held(),
+    FakeConfig(),
     VolumeTokens({TokenRequest(life_s=3607): "tok", TokenRequest("vault", 600): "tok2"}, b"PEM"),
 )
 

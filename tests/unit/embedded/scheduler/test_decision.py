@@ -50,17 +50,17 @@ def pod(
 
 def cluster(*nodes: Node) -> SchedulerState:
     state = SchedulerState()
-    for one in nodes or (node("n1"), node("n2"), node("n3")):
-        state.put_node(one)
+    for entry in nodes or (node("n1"), node("n2"), node("n3")):
+        state.put_node(entry)
     return state
 
 
-def put(state: SchedulerState, one: Pod, where: str) -> None:
-    state.put_pod(pod_demand(one), where)
+def put(state: SchedulerState, subject: Pod, where: str) -> None:
+    state.put_pod(pod_demand(subject), where)
 
 
-def decide(one: Pod, state: SchedulerState) -> SchedulingDecision:
-    return choose(pod_demand(one), state)
+def decide(subject: Pod, state: SchedulerState) -> SchedulingDecision:
+    return choose(pod_demand(subject), state)
 
 
 def container(requests: dict[str, str] | None = None, ports: Iterable[JsonObject] = ()) -> JsonObject:
@@ -155,8 +155,8 @@ def test_host_ports() -> None:
     put(state, pod("b", container(ports=[port])), "n2")
     refused = decide(pod("c", container(ports=[port])), state)
     assert "2 node(s) didn't have free ports for the requested pod ports" in refused.message
-    other = container(ports=[port | {"protocol": "UDP"}])
-    assert decide(pod("d", other), state).node
+    datagrams = container(ports=[port | {"protocol": "UDP"}])
+    assert decide(pod("d", datagrams), state).node
     put(state, pod("e", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "10.0.0.1"}])), "n1")
     loopback = pod("f", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "127.0.0.1"}]))
     assert refusal(constraints_of(pod_demand(loopback), state), state.nodes["n1"]) is None
@@ -200,8 +200,8 @@ def test_anti_affinity_both_ways_and_namespaces() -> None:
     state = cluster()
     shy = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"})]}}}
     for name in "abc":
-        one = pod(name, shy, {"g": "1"})
-        put(state, one, decide(one, state).node)
+        subject = pod(name, shy, {"g": "1"})
+        put(state, subject, decide(subject, state).node)
     assert {state.node_of(name) for name in "abc"} == {"n1", "n2", "n3"}
     assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), state).message
     plain = pod("e", labels={"g": "1"})
@@ -210,9 +210,9 @@ def test_anti_affinity_both_ways_and_namespaces() -> None:
     state.namespaces = {"d": {"team": "x"}, "other": {"team": "y"}}
     everywhere = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"}, namespaceSelector={})]}}}
     assert decide(pod("g", everywhere, namespace="other"), state).node == ""
-    some = {"affinity": {"podAntiAffinity": {AFFINE: [
+    selective = {"affinity": {"podAntiAffinity": {AFFINE: [
         term({"g": "1"}, namespaceSelector={"matchLabels": {"team": "y"}})]}}}  # fmt: skip
-    assert decide(pod("h", some, namespace="other"), state).node
+    assert decide(pod("h", selective, namespace="other"), state).node
 
 
 def test_hard_spread_over_zones() -> None:
@@ -221,9 +221,9 @@ def test_hard_spread_over_zones() -> None:
         {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {"matchLabels": {"x": "y"}}}]}  # fmt: skip
     zones = []
     for n in range(6):
-        one = pod(f"p{n}", spread, {"x": "y"})
-        where = decide(one, state).node
-        put(state, one, where)
+        subject = pod(f"p{n}", spread, {"x": "y"})
+        where = decide(subject, state).node
+        put(state, subject, where)
         zones.append(state.nodes[where].labels["zone"])
         assert abs(zones.count("a") - zones.count("b")) <= 1
     state.put_node(node("n3", {"zone": "b"}, unschedulable=True))
@@ -260,8 +260,8 @@ def test_soft_taints_are_avoided() -> None:
 def test_pods_of_one_owner_spread_and_pods_balance() -> None:
     state = cluster()
     for n in range(30):
-        one = pod(f"p{n}", owner=f"rs{n % 5}")
-        put(state, one, decide(one, state).node)
+        subject = pod(f"p{n}", owner=f"rs{n % 5}")
+        put(state, subject, decide(subject, state).node)
     assert [len(n.pods) for n in state.nodes.values()] == [10, 10, 10]
     for facts_of_node in state.nodes.values():
         assert set(facts_of_node.owners.values()) == {2}
@@ -289,6 +289,6 @@ def test_explain_sorts_reasons() -> None:
 def test_a_thousand_pods_are_spread_over_a_hundred_nodes() -> None:
     state = cluster(*(node(f"n{n:03}", room={"cpu": "64", "memory": "256Gi", "pods": "110"}) for n in range(100)))
     for n in range(1000):
-        one = pod(f"p{n}", container({"cpu": "100m", "memory": "64Mi"}), owner=f"rs{n % 10}")
-        put(state, one, decide(one, state).node)
+        subject = pod(f"p{n}", container({"cpu": "100m", "memory": "64Mi"}), owner=f"rs{n % 10}")
+        put(state, subject, decide(subject, state).node)
     assert {len(n.pods) for n in state.nodes.values()} == {10}

@@ -28,7 +28,7 @@ class Cluster:
     def recorder(self, component: str) -> "Cluster":
         return self
 
-    def event(self, *said: object) -> None:
+    def event(self, *arguments: object) -> None:
         pass
 
     def of(self, resource: Resource[Any]) -> "Changes":

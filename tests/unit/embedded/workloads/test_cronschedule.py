@@ -79,11 +79,11 @@ def test_daylight_saving() -> None:
 def test_next_times_grow_and_skip_no_match(text: str, stamp: int) -> None:
     now = datetime.datetime.fromtimestamp(stamp, datetime.UTC)
     schedule = parse_schedule(text)
-    found = present(schedule.next_after(now))
-    assert found > now
-    between = found - datetime.timedelta(minutes=1)
+    following = present(schedule.next_after(now))
+    assert following > now
+    between = following - datetime.timedelta(minutes=1)
     if between > now:
-        assert schedule.next_after(between - datetime.timedelta(seconds=1)) == found
+        assert schedule.next_after(between - datetime.timedelta(seconds=1)) == following
 
 
 NOW = when("2026-01-01T12:00:30")
@@ -108,8 +108,8 @@ def chosen(item: CronJob, jobs: Sequence[Job] = ()) -> CronJobPlan:
 
 
 def test_only_the_last_missed_time_starts() -> None:
-    found = chosen(cron())
-    assert (found.start, found.again_s) == (when("2026-01-01T12:00"), 570.0)
+    result = chosen(cron())
+    assert (result.start, result.again_s) == (when("2026-01-01T12:00"), 570.0)
     assert chosen(cron({"lastScheduleTime": "2026-01-01T12:00:00Z"})).start is None
     assert chosen(cron(created="2020-01-01T00:00:00Z")).start == when("2026-01-01T12:00")
     rare = cron(created="2020-01-01T00:00:00Z", schedule="0 0 1 3 *")
@@ -122,8 +122,8 @@ def test_starting_deadline_drops_older_times() -> None:
 
 
 def test_suspended_cron_job_starts_nothing() -> None:
-    found = chosen(cron(suspend=True))
-    assert (found.start, found.again_s) == (None, None)
+    result = chosen(cron(suspend=True))
+    assert (result.start, result.again_s) == (None, None)
 
 
 def test_concurrency_policies() -> None:

@@ -33,7 +33,7 @@ GONE = [Taint(key=nodehealth.UNREACHABLE, effect=e, time_added="t") for e in ("N
 
 
 @pytest.mark.parametrize(
-    ("given", "want"),
+    ("subject", "want"),
     [
         (node(), []),
         (node(""), []),
@@ -44,8 +44,8 @@ GONE = [Taint(key=nodehealth.UNREACHABLE, effect=e, time_added="t") for e in ("N
         (node(unschedulable=True, marks=[OWN]), ["mine:NoExecute", "unschedulable:NoSchedule"]),
     ],
 )
-def test_taints(given: Node, want: list[str]) -> None:
-    assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(given, NOW)] == want
+def test_taints(subject: Node, want: list[str]) -> None:
+    assert [f"{t.key.rpartition('/')[2]}:{t.effect}" for t in taints(subject, NOW)] == want
 
 
 def test_existing_taints_keep_their_time() -> None:
@@ -123,11 +123,11 @@ def revision(number: int, template: dict[str, Any], digest: str) -> ControllerRe
 
 
 def test_history() -> None:
-    one, two, three = ({"spec": {"n": n}} for n in (1, 2, 3))
-    known = history([revision(2, two, "b"), revision(1, one, "a")], one)
+    first, second, third = ({"spec": {"n": n}} for n in (1, 2, 3))
+    known = history([revision(2, second, "b"), revision(1, first, "a")], first)
     assert [item.revision for item in known.revisions] == [1, 2]
     assert (present(known.current).revision, known.next_number) == (1, 3)
-    assert template_of(present(known.current)) == one
-    assert history([], three).current is None
+    assert template_of(present(known.current)) == first
+    assert history([], third).current is None
     many = [revision(n, {"n": n}, f"h{n}") for n in range(6)]
     assert [item.revision for item in surplus(many, ["h0", "h5"], 2)] == [1, 2]

@@ -33,11 +33,11 @@ def stateful(
 
 def pods(text: str, digest: str = NEW) -> list[Pod]:
     """``0 1! 2-`` : ordinals, ``!`` unready, ``-`` going, ``x`` failed, ``'`` of the old revision."""
-    found = []
+    result = []
     for word in text.split():
         number = word.rstrip("!-x'")
         marks = word[len(number) :]
-        found.append(
+        result.append(
             make_pod(
                 f"db-{number}",
                 ready="!" not in marks,
@@ -46,7 +46,7 @@ def pods(text: str, digest: str = NEW) -> list[Pod]:
                 labels={"controller-revision-hash": OLD if "'" in marks else digest},
             )
         )
-    return found
+    return result
 
 
 def did(chosen: StatefulSetPlan) -> tuple[list[int], list[str]]:
@@ -96,9 +96,9 @@ def test_updates(spec: dict[str, Any], text: str, want: tuple[list[int], list[st
 
 
 def test_a_replaced_pod_gets_the_revision_of_its_ordinal() -> None:
-    told = plan(stateful(), pods("0' 1' 2'"), ROLLING, NOW)
-    assert told.status.current_replicas == 2
-    during = stateful(status=msgspec.to_builtins(told.status))
+    result = plan(stateful(), pods("0' 1' 2'"), ROLLING, NOW)
+    assert result.status.current_replicas == 2
+    during = stateful(status=msgspec.to_builtins(result.status))
     assert plan(during, pods("0' 1'"), ROLLING, NOW).create == [(2, NEW)]
     assert plan(during, pods("1' 2"), ROLLING, NOW).create == [(0, OLD)]
     parted = stateful(partition=1)

@@ -86,8 +86,8 @@ def replicaset(
     ],
 )
 def test_limits(replicas: int, surge: Amount, unavailable: Amount, want: tuple[int, int]) -> None:
-    found = rollout.limits(deployment(replicas, surge=surge, unavailable=unavailable).spec)
-    assert (found.surge, found.unavailable) == want
+    limits = rollout.limits(deployment(replicas, surge=surge, unavailable=unavailable).spec)
+    assert (limits.surge, limits.unavailable) == want
 
 
 STEPS = [
@@ -157,8 +157,8 @@ def test_scaling_in_the_middle_of_a_rollout_is_proportional() -> None:
 
 def test_scaling_one_set_and_none() -> None:
     spec = deployment(5).spec
-    one = marked(replicaset(1, 3), 3, 4)
-    assert rollout.scale(spec, Sets(one, ())) == {"web-1": 5}
+    single = marked(replicaset(1, 3), 3, 4)
+    assert rollout.scale(spec, Sets(single, ())) == {"web-1": 5}
     assert rollout.scale(spec, Sets(marked(replicaset(1, 5), 3, 4), ())) == {}
     assert rollout.scale(spec, Sets(None, ())) == {}
     assert not rollout.resized(spec, Sets(replicaset(1, 3), ()))
@@ -294,8 +294,8 @@ def test_bad_version_stays_within_limits_and_undo_repairs(replicas: int, seed: i
 
 def status_of(shown: Deployment, *sets: ReplicaSet, event: Condition | None = None, after_s: float = 0) -> Deployment:
     now = NOW + datetime.timedelta(seconds=after_s)
-    found = rollout.partition(shown, sets)
-    return msgspec.structs.replace(shown, status=deploymentstatus.plan(shown, found, now, event))
+    partition = rollout.partition(shown, sets)
+    return msgspec.structs.replace(shown, status=deploymentstatus.plan(shown, partition, now, event))
 
 
 def reasons(shown: Deployment) -> dict[str, tuple[str, str]]:
