@@ -1,7 +1,8 @@
-"""Which Service holds a frontend that several Services name (pure).
+"""Which Service owns a frontend that several Services name (pure).
 
-The first Service that claims a frontend holds it until it releases it; the others wait, and the first of them by name
-gets it next. The API server keeps cluster addresses and node ports unique, but not external addresses.
+The first Service that claims a frontend owns the frontend until it releases it. Other Services wait; when the frontend
+is released, the first waiting Service by name gets it. The API server keeps cluster addresses and node ports unique,
+but not external addresses.
 """
 
 from collections.abc import Hashable
@@ -11,7 +12,7 @@ F = TypeVar("F", bound=Hashable)
 
 
 class FrontendClaims(Generic[F]):
-    """The frontends of all Services of one family."""
+    """The claims of all Services of one family."""
 
     def __init__(self) -> None:
         self._owners: dict[F, str] = {}
@@ -19,7 +20,7 @@ class FrontendClaims(Generic[F]):
         self._wanted: dict[str, frozenset[F]] = {}
 
     def claim(self, service: str, wanted: frozenset[F]) -> frozenset[F]:
-        """Claims frontends for a Service and releases the others that it held; returns those that it gets."""
+        """Claims the ``wanted`` frontends for a Service and releases its other frontends; returns those it owns now."""
         for frontend in self._wanted.pop(service, frozenset()) - wanted:
             if self._owners.get(frontend) == service:
                 del self._owners[frontend]
@@ -35,16 +36,16 @@ class FrontendClaims(Generic[F]):
         return wanted if len(owned) == len(wanted) else frozenset(owned)
 
     def owner(self, frontend: F) -> str:
-        """The Service that holds a frontend; empty: none."""
+        """The Service that owns a frontend; empty without one."""
         return self._owners.get(frontend, "")
 
     def released(self) -> list[str]:
-        """Services that waited for a frontend which is free now; each has to claim again."""
+        """Services that waited for a frontend that is free now; each must claim again."""
         if not self._waiting:
             return []
         free = [frontend for frontend in self._waiting if frontend not in self._owners]
         return sorted({service for frontend in free for service in self._waiting.pop(frontend)})
 
     def waiting(self) -> tuple[str, ...]:
-        """Services that wait for a frontend which another Service holds."""
+        """Services that wait for a frontend that another Service owns."""
         return tuple(sorted({service for waiting in self._waiting.values() for service in waiting}))

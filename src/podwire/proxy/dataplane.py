@@ -1,13 +1,13 @@
 """The interface of a data plane of Services, which every mode implements.
 
 A data plane is opened for one network namespace, takes resolved Services (``proxy.servicemap``) and makes the kernel
-hold what they mean. It is one module with a class and a function ``clear``, named in ``proxy.registry``; that entry is
-all that opening, fallback, switching, cleaning up, ``podwire state`` and the packet table need.
+forward their packets. It is one module with a class and a function ``clear``, named in ``proxy.registry``. Opening,
+fallback, switching, cleaning up, ``podwire state`` and the packet table use only this entry.
 
 Every data plane guarantees: 1. a load with nothing changed writes nothing, so a restart of the agent does not disturb
 traffic; 2. rules are replaced in one step, never removed first; 3. the cost of an update grows with its Services alone;
 4. a change that the kernel refuses leaves the last good state in force and is raised; 5. ``close`` leaves everything in
-force, ``remove`` and ``clear`` remove what is marked as ours and nothing else.
+force, ``remove`` and ``clear`` remove the state with our marks and nothing else.
 
 The proxy runner owns the resolved Services and hands them to each call. A data plane keeps what it compiles from them,
 and no second collection of them.
@@ -23,17 +23,17 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap
 from podwire.state.network import NetworkState, OwnerMark
 
 OWNER = OwnerMark(route_protocol=115, alias_prefix="podwire/proxy")
-"""The mark of what data planes have among the objects of ip(8)."""
+"""The marks of data planes on devices, addresses and routes."""
 
 
 def addresses_of_node(state: NetworkState) -> tuple[str, ...]:
     """The addresses of a node's devices, without those that a data plane put there for Services."""
     proxied = {link.name for link in state.links if OWNER.owns_link(link)}
-    return tuple(each.cidr.partition("/")[0] for each in state.addresses if each.link not in proxied)
+    return tuple(entry.cidr.partition("/")[0] for entry in state.addresses if entry.link not in proxied)
 
 
 class ServiceDataPlane(DataPlane, Protocol):
-    """What programs the Services of one node: one mode, or a switch between several."""
+    """Programs the Services of one node: one mode, or a switch between several modes."""
 
     @property
     def instant(self) -> bool:
@@ -62,12 +62,12 @@ class ServiceDataPlane(DataPlane, Protocol):
         ...
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service."""
+        """Services that wait for a frontend that another Service owns."""
         ...
 
 
 INVALID_DROPPED = "ct_state_invalid_dropped_pkts"
-"""Packets of no connection that were dropped; kube-proxy's name, as nfacct(8) shows it."""
+"""Dropped packets that connection tracking calls invalid; kube-proxy's name, as nfacct(8) shows it."""
 LOCALHOST_ACCEPTED = "localhost_nps_accepted_pkts"
 """First packets to node ports on loopback."""
 
@@ -76,18 +76,18 @@ class Counts(msgspec.Struct, frozen=True):
     """The counters of a data plane."""
 
     packets: Mapping[str, int] = {}
-    """By the names above, since the rules are there; a name is missing where nothing counts it."""
+    """Packets by the names above, since the rules were written; a name without a counter is missing."""
     rules: Mapping[tuple[str, str], tuple[int, int]] = {}
-    """By family (``ip``, ``ip6``) and table of iptables: rules that are ours, and those that the last change wrote."""
+    """By family (``ip``, ``ip6``) and iptables table: our rules, and the rules that the last change wrote."""
     refused_updates: int = 0
-    """Updates that the kernel refused and that were answered by a load of everything."""
+    """Updates that the kernel refused and that a full load followed."""
     refused_removals: int = 0
-    """Removals that follow an update by themselves, and that the kernel refused."""
+    """Later steps of an update, which remove unused elements and chains, that the kernel refused."""
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A data plane that counts."""
+    """A data plane that has counters."""
 
     def counts(self) -> Counts:
         """The counters since the data plane was opened.

@@ -27,7 +27,7 @@ Forgotten = Mapping[str, int]
 """The number of deleted flows, by ``IPv4`` and ``IPv6``."""
 _FAMILIES = {AF_INET: "IPv4", AF_INET6: "IPv6"}
 UDP_AND_TCP: Collection[str] = ("udp", "tcp")
-_APART = 12
+_SEPARATE_LISTINGS = 12
 """Up to this many frontends, the flows of each are listed on their own; with more, listing all flows once is faster
 (measured with a million flows)."""
 
@@ -50,7 +50,7 @@ class StaleFlows(msgspec.Struct, frozen=True):
 
     def listings(self) -> tuple[tuple[str, Target | None], ...]:
         """The listings to request: one for each frontend, or one for each protocol when frontends are many."""
-        if len(self.frontends) <= _APART:
+        if len(self.frontends) <= _SEPARATE_LISTINGS:
             return tuple((protocol, Target(address, port)) for protocol, address, port in sorted(self.frontends))
         return tuple((protocol, None) for protocol in sorted(self.protocols))
 
@@ -74,30 +74,30 @@ def stale_flows(
     Frontends that lost no endpoint are left out, except UDP frontends that got their first endpoint: no flow to the
     others can be stale.
     """
-    had = _serving(port for port in before if port.protocol in protocols)
-    have = _serving(port for port in after if port.protocol in protocols)
+    old_endpoints = _serving(port for port in before if port.protocol in protocols)
+    new_endpoints = _serving(port for port in after if port.protocol in protocols)
     frontends: dict[tuple[str, str, int], frozenset[str]] = {}
-    for front in had.keys() | have.keys():
-        old, new = had.get(front, frozenset()), have.get(front, frozenset())
-        if old - new or (new and not old and front[0] == "UDP"):
-            frontends[front] = new
+    for frontend in old_endpoints.keys() | new_endpoints.keys():
+        old, new = old_endpoints.get(frontend, frozenset()), new_endpoints.get(frontend, frozenset())
+        if old - new or (new and not old and frontend[0] == "UDP"):
+            frontends[frontend] = new
     return StaleFlows(frontends)
 
 
 def _serving(ports: Iterable[ResolvedPort]) -> dict[tuple[str, str, int], frozenset[str]]:
-    """Serving endpoints by protocol, address and port, those of node ports by an empty address."""
-    found: dict[tuple[str, str, int], frozenset[str]] = {}
+    """Serving endpoints by protocol, address and port of their frontend; node ports have an empty address."""
+    endpoints: dict[tuple[str, str, int], frozenset[str]] = {}
     for port in ports:
         protocol = port.protocol.upper()
         for address in (port.cluster_ip, *port.external_ips, *port.load_balancer_ips):
-            found[protocol, address, port.port] = frozenset(port.serving)
+            endpoints[protocol, address, port.port] = frozenset(port.serving)
         if port.node_port:
-            front = (protocol, "", port.node_port)
-            found[front] = frozenset(port.serving) | found.get(front, frozenset())
-    return found
+            frontend = (protocol, "", port.node_port)
+            endpoints[frontend] = frozenset(port.serving) | endpoints.get(frontend, frozenset())
+    return endpoints
 
 
-def left_to_a_relay(
+def without_relayed(
     before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...]
 ) -> tuple[tuple[ResolvedPort, ...], tuple[ResolvedPort, ...]]:
     """The change, without the ports that had serving endpoints before and have some after it.
@@ -105,8 +105,8 @@ def left_to_a_relay(
     In mode ``userspace`` flows lead to the relay, not to endpoints, and the relay itself stops using a removed
     endpoint. So only flows to a port that lost its last endpoint, or got its first one, can be stale.
     """
-    had = {(port.family, port.key) for port in before if port.serving}
-    served = had & {(port.family, port.key) for port in after if port.serving}
+    served_before = {(port.family, port.key) for port in before if port.serving}
+    served = served_before & {(port.family, port.key) for port in after if port.serving}
     return (
         tuple(port for port in before if (port.family, port.key) not in served),
         tuple(port for port in after if (port.family, port.key) not in served),
@@ -144,12 +144,12 @@ class FlowCleaner(Protocol):
         ...
 
 
-def _forget_untranslated(netns: NetnsPath, lost: Untranslated) -> Forgotten:
+def _forget_untranslated(netns: NetnsPath, flows: Untranslated) -> Forgotten:
     """Deletes untranslated flows. No Service address answers, so assured flows are left out."""
     counts = dict.fromkeys(_FAMILIES.values(), 0)
     with Conntrack(netns) as conntrack:
-        for protocol in sorted({protocol for protocol, _, _ in lost.frontends}):
-            for flow in conntrack.forget(lost, protocol=protocol, assured=False):
+        for protocol in sorted({protocol for protocol, _, _ in flows.frontends}):
+            for flow in conntrack.forget(flows, protocol=protocol, assured=False):
                 counts[_FAMILIES[flow.family]] += 1
     return counts
 
@@ -184,10 +184,10 @@ def flow_cleaner(
         before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...], *, gap: bool = False
     ) -> Callable[[], Forgotten] | None:
         if gap:
-            lost = untranslated(after)
-            return partial(_forget_untranslated, netns, lost) if lost.frontends else None
+            flows = untranslated(after)
+            return partial(_forget_untranslated, netns, flows) if flows.frontends else None
         if mode == "userspace":
-            before, after = left_to_a_relay(before, after)
+            before, after = without_relayed(before, after)
         stale = stale_flows(before, after, protocols)
         return partial(forget, stale) if stale.frontends else None
 

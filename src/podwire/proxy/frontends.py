@@ -1,4 +1,4 @@
-"""The ways in to a port of a Service, as data planes tell them apart (pure)."""
+"""The frontends of a Service port: address, protocol and port at which clients reach it (pure)."""
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
@@ -8,7 +8,7 @@ from podwire.proxy.servicemap import NodeFacts, ResolvedPort, of_family
 
 
 class Frontend(msgspec.Struct, frozen=True, gc=False, order=True):
-    """One way in; no address: a node port."""
+    """A frontend; a node port has an empty address."""
 
     address: str
     protocol: str
@@ -16,18 +16,19 @@ class Frontend(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 def frontends(port: ResolvedPort) -> frozenset[Frontend]:
-    """All ways in to a port."""
+    """All frontends of a port."""
     addresses = {port.cluster_ip, *port.external_ips, *port.load_balancer_ips}
-    found = {Frontend(address, port.protocol, port.port) for address in addresses}
+    result = {Frontend(address, port.protocol, port.port) for address in addresses}
     if port.node_port:
-        found.add(Frontend("", port.protocol, port.node_port))
-    return frozenset(found)
+        result.add(Frontend("", port.protocol, port.node_port))
+    return frozenset(result)
 
 
 def admitted(port: ResolvedPort, facts: NodeFacts) -> tuple[IPv4Network | IPv6Network, ...]:
-    """The sources that may come to the addresses of a load balancer: its ranges.
+    """The sources that may connect to the load balancer addresses of a port.
 
-    A node that may reach them comes with that very address, so where the ranges have the node, they are admitted too.
+    These are its source ranges. A node that connects to a load balancer address has that address as its source, so when
+    a range contains the node, the load balancer addresses are added.
     """
     ranges = tuple(map(ip_network, port.source_ranges))
     own = (ip_network(address) for address in of_family(facts.addresses, port.family))

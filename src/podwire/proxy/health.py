@@ -1,11 +1,11 @@
-"""Whether the proxy works, and the answers that say so: ``/healthz``, ``/livez``, healthCheckNodePort.
+"""Whether the proxy is healthy, and the answers of ``/healthz``, ``/livez`` and healthCheckNodePort.
 
-The proxy is healthy unless a change waits for longer than a minute without a successful commit; it is while it starts
-and while nothing changes. ``/livez`` says just that, for whoever restarts it. ``/healthz`` is what a cloud's load
-balancer asks before it sends new connections to the node: it also fails once the node is about to go (deleted, being
-deleted, or tainted by the cluster autoscaler), or is not known yet. A healthCheckNodePort says whether this node has a
-ready endpoint of its Service, to a load balancer that shall skip nodes without one. Bodies, headers and rules are
-kube-proxy's (pkg/proxy/healthcheck), so that dashboards and load balancers need no change.
+The proxy is unhealthy when a change has waited for more than a minute without a successful commit. It is healthy while
+it starts and while nothing changes. ``/livez`` reports this health to the program that restarts the proxy. A cloud's
+load balancer asks ``/healthz`` before it sends new connections to the node: ``/healthz`` also fails when the node is
+not known yet, is being deleted, or has the taint of the cluster autoscaler. A healthCheckNodePort reports whether this
+node has a ready endpoint of its Service, so that a load balancer skips nodes without one. Bodies, headers and rules are
+those of kube-proxy (pkg/proxy/healthcheck), so dashboards and load balancers need no change.
 """
 
 import datetime
@@ -24,7 +24,7 @@ _NOSNIFF = ("X-Content-Type-Options", "nosniff")
 
 
 class Pulse:
-    """When something changed, and when it was last programmed."""
+    """The times of the oldest uncommitted change and of the last commit."""
 
     def __init__(self, clock: Clock, families: tuple[str, ...] = ("IPv4", "IPv6")) -> None:
         self._clock = clock
@@ -35,12 +35,12 @@ class Pulse:
         """Answers by page (``healthz``, ``livez``) and status, for the metrics."""
 
     def queued(self) -> None:
-        """A change came."""
+        """Records a change that is not committed yet."""
         if self._waiting_since is None:
             self._waiting_since = self._clock.monotonic()
 
     def committed(self) -> None:
-        """Everything that came so far is programmed."""
+        """Records a commit of all changes so far."""
         self._waiting_since = None
         self._committed = self._clock.now()
 
@@ -51,7 +51,7 @@ class Pulse:
         return waiting is None or self._clock.monotonic() - waiting < PATIENCE_S
 
     def healthz(self, node: Node | None) -> Response:
-        """Whether new connections should be sent to this node; ``node`` as it is now, None when it is not there."""
+        """Whether new connections should be sent to this node; ``node`` is None when the Node does not exist."""
         return self._answer("healthz", eligible(node))
 
     def livez(self) -> Response:
@@ -74,14 +74,14 @@ class Pulse:
 
 
 def eligible(node: Node | None) -> bool:
-    """Whether the node is to get new connections: it is there and not about to go."""
+    """Whether the node should get new connections: it exists and will not be removed soon."""
     if node is None or node.metadata.deletion_timestamp is not None:
         return False
     return all(taint.key != AUTOSCALER_TAINT for taint in node.spec.taints)
 
 
 def service_answer(service: str, endpoints: int, *, healthy: bool) -> Response:
-    """The answer of a healthCheckNodePort: ``service`` is ``namespace/name``, ``endpoints`` the ready ones here."""
+    """The answer of a healthCheckNodePort; ``service`` is ``namespace/name``, ``endpoints`` are ready on this node."""
     namespace, _, name = service.partition("/")
     body = (
         f'{{\n\t"service": {{\n\t\t"namespace": "{namespace}",\n\t\t"name": "{name}"\n\t}},\n'

@@ -1,10 +1,13 @@
-"""The listeners of the proxy's health: one for ``/healthz`` and ``/livez``, one for each healthCheckNodePort.
+"""The servers of the proxy's health pages: one for ``/healthz`` and ``/livez``, one for each healthCheckNodePort.
 
 A load balancer in front of the cluster asks every node on the healthCheckNodePort of a Service with
-``externalTrafficPolicy: Local`` and sends to those that answer 200. Guarantees: 1. a listener opens and closes with
-what is programmed, never before; 2. it listens where node ports answer and nowhere else; 3. the number of endpoints
-is that of the moment of the question; 4. a port that cannot be had is told once (on the Service, as an Event) and
-tried again every 5 s and with every change.
+``externalTrafficPolicy: Local`` and sends connections to nodes that answer 200. Guarantees:
+
+1. A listener opens and closes after the Service is programmed, never before.
+2. It listens only on addresses at which node ports answer.
+3. The answer has the current number of endpoints.
+4. When a port is not available, the Service gets one Event, and the port is tried again every 5 s and after every
+   change.
 """
 
 import asyncio
@@ -49,7 +52,7 @@ async def _open(sock: socket.socket, handler: Handler, tasks: TaskSet, clock: Cl
 
 
 async def serve_at(listen: Listen, address: tuple[str, int], handler: Handler, tasks: TaskSet, clock: Clock) -> None:
-    """Answers at an address and port until cancelled; while the port cannot be had, it is tried again every 5 s."""
+    """Answers at an address and port until cancelled; while the port is not available, tries again every 5 s."""
     log = Log("proxy")
     logged = ""
     while True:
@@ -76,7 +79,7 @@ class MovableServer:
         self._log = Log("proxy")
 
     def move(self, address: tuple[str, int] | None) -> None:
-        """Stops listening where it listens, and listens at another address and port; None: nowhere."""
+        """Moves the server to another address and port; None: stops listening."""
         if address != self._address:
             self._address = address
             self._moved.set()
@@ -96,7 +99,7 @@ class MovableServer:
 
 
 class _Check(msgspec.Struct, frozen=True):
-    """What one Service wants: a port, and the ready endpoints of this node."""
+    """The health check of one Service: the port, and the number of ready endpoints on this node."""
 
     port: int
     endpoints: int
@@ -105,7 +108,8 @@ class _Check(msgspec.Struct, frozen=True):
 class HealthChecks:
     """The healthCheckNodePorts of all Services.
 
-    ``addresses`` tells where to listen; ``refused`` is told the Service and the problem of a port that cannot be had.
+    ``addresses`` returns the addresses to listen on; ``refused`` is called with Service and problem when a port is not
+    available.
     """
 
     def __init__(
@@ -123,14 +127,14 @@ class HealthChecks:
         self._refused = refused
         self._checks: dict[str, _Check] = {}
         self._servers: dict[tuple[str, str, int], HttpServer] = {}
-        self._told: set[tuple[str, str, int]] = set()
+        self._reported: set[tuple[str, str, int]] = set()
         self._retrying = False
         self._wake = asyncio.Event()
         self._log = Log("proxy")
         self._tasks = TaskSet(lambda task, failure: self._log.error("task failed", failure=failure, task=task))
 
     def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
-        """Takes over Services as they are programmed now; an empty tuple: gone. ``moved``: addresses may be others."""
+        """Applies programmed Services; an empty tuple: deleted. ``moved``: the addresses may have changed."""
         before = {service: self._checks[service].port for service in changed if service in self._checks}
         for service, ports in changed.items():
             port = next((p.health_check_node_port for p in ports if p.health_check_node_port), 0)
@@ -149,7 +153,7 @@ class HealthChecks:
         return tuple(sorted(self._servers))
 
     async def run(self) -> None:
-        """Keeps listeners equal to the Services until cancelled, and closes them then."""
+        """Opens and closes listeners as Services change, until cancelled; then closes all listeners."""
         try:
             while True:
                 await self._reconcile()
@@ -164,22 +168,22 @@ class HealthChecks:
     async def _reconcile(self) -> None:
         addresses = self._addresses() if self._checks else ()
         wanted = {(s, address, c.port) for s, c in self._checks.items() for address in addresses}
-        for gone in self._servers.keys() - wanted:
-            await self._servers.pop(gone).close()
-        self._told &= wanted
+        for unwanted in self._servers.keys() - wanted:
+            await self._servers.pop(unwanted).close()
+        self._reported &= wanted
         failed = False
-        for place in sorted(wanted - self._servers.keys()):
-            service, address, port = place
+        for listener_key in sorted(wanted - self._servers.keys()):
+            service, address, port = listener_key
             try:
                 sock = self._listen(address, port)
             except OSError as problem:
                 failed = True
-                if place not in self._told:
-                    self._told.add(place)
+                if listener_key not in self._reported:
+                    self._reported.add(listener_key)
                     self._refused(service, f"node port {port} on {address}: {os.strerror(problem.errno or 0)}")
                 continue
-            self._told.discard(place)
-            self._servers[place] = await _open(sock, partial(self._answer, service), self._tasks, self._clock)
+            self._reported.discard(listener_key)
+            self._servers[listener_key] = await _open(sock, partial(self._answer, service), self._tasks, self._clock)
         if failed and not self._retrying:
             self._retrying = True
             self._tasks.start("health check retry", self._retry())

@@ -1,8 +1,8 @@
-"""What proxies left in the kernel: kube-proxy's tables, and all of podwire's own for ``podwire proxy cleanup``.
+"""Removes rules that proxies left in the kernel: those of kube-proxy, and all of podwire for ``podwire proxy cleanup``.
 
-Two proxies translate one packet twice. So kube-proxy's nftables tables go once our own rules are in force; its
-iptables chains have the names of our data plane ``iptables``, and go with what that one left when another mode starts
-(:mod:`podwire.proxy.switch`). Where there is nothing, that costs a list of tables and no process.
+Two proxies would translate a packet twice. So kube-proxy's nftables tables are removed when our rules are in force. Its
+iptables chains have the same names as those of our data plane ``iptables``; another mode removes both when it starts
+(:mod:`podwire.proxy.switch`). Without leftovers, this costs a list of tables and starts no process.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ KUBE_PROXY = "kube-proxy"
 
 
 def clear_kube_proxy(netns: NetnsPath = None) -> bool:
-    """Removes kube-proxy's nftables tables; whether there were any.
+    """Removes kube-proxy's nftables tables; returns whether there were any.
 
     Raises: KernelError.
     """
@@ -31,22 +31,22 @@ def clear_kube_proxy(netns: NetnsPath = None) -> bool:
 
 
 def clear(netns: NetnsPath = None) -> tuple[str, ...]:
-    """Removes what every mode of podwire and kube-proxy left; returns what there was.
+    """Removes the rules of every mode of podwire and of kube-proxy; returns what was removed, one text each.
 
-    Raises: KernelError when something cannot be removed; the rest is then gone all the same.
+    Raises: KernelError when some rules cannot be removed; all other rules are removed first.
     """
     modes = ServiceModes(netns)
     steps: dict[str, Callable[[], bool]] = {f"tables of {KUBE_PROXY}": partial(clear_kube_proxy, netns)}
     for name in modes.names():
         steps[f"rules of mode {name}"] = partial(modes.clear, name)
-    found: list[str] = []
+    removed: list[str] = []
     failure: KernelError | None = None
-    for what, step in steps.items():
+    for rules, step in steps.items():
         try:
             if step():
-                found.append(what)
+                removed.append(rules)
         except KernelError as problem:
             failure = failure or problem
     if failure is not None:
         raise failure
-    return tuple(found)
+    return tuple(removed)

@@ -1,9 +1,9 @@
 """The proxy's metrics under kube-proxy's names, so that dashboards and alerts need no change.
 
-Names, buckets and meanings are those of pkg/proxy/metrics. One commit programs both families, so what is measured of
-commits stands under both values of ``ip_family``. ``network_programming_duration_seconds`` is the time from the
-change of a pod's readiness (the annotation that the EndpointSlice controller writes, in whole seconds) until the
-kernel knows; changes from before the start are not counted.
+Names, buckets and meanings are those of pkg/proxy/metrics. One commit programs both families, so metrics of commits
+have the same value for both values of ``ip_family``. ``network_programming_duration_seconds`` is the time from the
+change of a pod's readiness (an annotation that the EndpointSlice controller writes, in whole seconds) until the kernel
+has the rules; changes from before the start of the agent are not counted.
 """
 
 import datetime
@@ -24,13 +24,13 @@ _SYNC_BOUNDS = doubling_bounds(0.001, 15)
 _PROGRAMMING_BOUNDS = tuple(chain((0.25, 0.5), range(1, 60), range(60, 120, 5), range(120, 330, 30)))
 _KINDS = {"ip": "IPv4", "ip6": "IPv6"}
 _PACKETS = {
-    INVALID_DROPPED: ("ct_state_invalid_dropped_packets", "Packets of no connection that were dropped."),
+    INVALID_DROPPED: ("ct_state_invalid_dropped_packets", "Invalid packets that were dropped."),
     LOCALHOST_ACCEPTED: ("localhost_nodeports_accepted_packets", "Connections to node ports on loopback."),
 }
 
 
 class ProxyMetrics:
-    """What the proxy counts; ``mode`` is the data plane."""
+    """The metrics of the proxy; ``mode`` is the data plane."""
 
     def __init__(self, mode: str, clock: Clock) -> None:
         self.mode = mode
@@ -53,14 +53,14 @@ class ProxyMetrics:
         for family in FAMILIES:
             self._count("service", family)
 
-    def endpoints_changed(self, piece: EndpointSlice) -> None:
-        """A slice came, changed or went."""
+    def endpoints_changed(self, endpoint_slice: EndpointSlice) -> None:
+        """An EndpointSlice was added, changed or removed."""
         self._queued = self._clock.now()
-        family = piece.address_type
+        family = endpoint_slice.address_type
         if family not in FAMILIES:
             return
         self._count("endpoint", family)
-        trigger = _instant(piece.metadata.annotations.get(TRIGGER_TIME_ANNOTATION, ""))
+        trigger = _instant(endpoint_slice.metadata.annotations.get(TRIGGER_TIME_ANNOTATION, ""))
         if trigger is not None and trigger > self._started:
             self._triggers.append((family, trigger))
 
@@ -69,7 +69,7 @@ class ProxyMetrics:
         self._pending[kind, family] += 1
 
     def take(self) -> "Pending":
-        """The changes that the next commit carries; they are not pending any more."""
+        """Removes and returns the pending changes, for the next commit."""
         taken = Pending(dict(self._pending), self._triggers)
         self._pending = dict.fromkeys(self._pending, 0)
         self._triggers = []
@@ -84,14 +84,14 @@ class ProxyMetrics:
             self._programming[family].observe(max(0.0, (now - trigger).total_seconds()))
 
     def refused(self, pending: "Pending") -> None:
-        """A commit failed; what it carried is pending again."""
+        """A commit failed; its changes are pending again."""
         self._failures += 1
         for key, count in pending.changes.items():
             self._pending[key] += count
         self._triggers = pending.triggers + self._triggers
 
     def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
-        """Stale flows of both families were looked for and taken away."""
+        """Stale flows of both families were searched and deleted."""
         for family in FAMILIES:
             self._forgotten[family] += counts.get(family, 0)
             self._conntrack[family].observe(duration_s)
@@ -108,9 +108,9 @@ class ProxyMetrics:
         for family in FAMILIES:
             labels = {"ip_family": family}
             name = "kubeproxy_conntrack_reconciler"
-            text = "Time of one look for stale flows."
+            text = "Time of one search for stale flows."
             yield self._conntrack[family].histogram(f"{name}_sync_duration_seconds", text, labels)
-            text = "Stale flows that were taken away."
+            text = "Stale flows that were deleted."
             yield Sample(f"{name}_deleted_entries_total", text, self._forgotten[family], labels, "counter")
         for page in ("healthz", "livez"):
             for (name, code), count in sorted({(page, 200): 0, (page, 503): 0, **answered}.items()):
@@ -122,30 +122,30 @@ class ProxyMetrics:
         prefix = "kubeproxy_sync_"
         for family in FAMILIES:
             labels = {"ip_family": family}
-            for kind, seen in self._durations.items():
+            for kind, durations in self._durations.items():
                 text = f"Time of one {kind.strip('_') or 'any'} commit of rules."
-                yield seen.histogram(f"{prefix}{kind}proxy_rules_duration_seconds", text, labels)
+                yield durations.histogram(f"{prefix}{kind}proxy_rules_duration_seconds", text, labels)
             yield self._programmed(family)
             for name, text, instant in (
                 ("last_timestamp_seconds", "When rules were last committed.", self._committed),
-                ("last_queued_timestamp_seconds", "When a change last came.", self._queued),
+                ("last_queued_timestamp_seconds", "When the last change was received.", self._queued),
             ):
                 value = instant.timestamp() if instant is not None else 0.0
                 yield Sample(f"{prefix}proxy_rules_{name}", text, value, labels)
 
     def _of_refusals(self, counts: Counts) -> Iterator[Sample]:
-        """kube-proxy's two ways to say it: of iptables, updates and loads apart; of nftables, with removals apart."""
-        found: dict[str, tuple[str, int]] = {}
+        """The counters of kube-proxy: in iptables separate for updates and loads, in nftables separate for removals."""
+        counters: dict[str, tuple[str, int]] = {}
         if self.mode == "nftables":
             everything = self._failures + counts.refused_updates
-            found["nftables_sync_failures_total"] = ("Commits that the kernel refused.", everything)
-            text = "Removals behind a commit that the kernel refused."
-            found["nftables_cleanup_failures_total"] = (text, counts.refused_removals)
+            counters["nftables_sync_failures_total"] = ("Commits that the kernel refused.", everything)
+            text = "Removals after a commit that the kernel refused."
+            counters["nftables_cleanup_failures_total"] = (text, counts.refused_removals)
         elif self.mode in ("iptables", "ipvs"):
-            found["iptables_restore_failures_total"] = ("Commits that the kernel refused.", self._failures)
-            text = "Updates that the kernel refused; everything was written anew then."
-            found["iptables_partial_restore_failures_total"] = (text, counts.refused_updates)
-        for name, (text, count) in found.items():
+            counters["iptables_restore_failures_total"] = ("Commits that the kernel refused.", self._failures)
+            text = "Updates that the kernel refused and that a full load followed."
+            counters["iptables_partial_restore_failures_total"] = (text, counts.refused_updates)
+        for name, (text, count) in counters.items():
             for family in FAMILIES:
                 yield Sample(f"kubeproxy_sync_proxy_rules_{name}", text, count, {"ip_family": family}, "counter")
 
@@ -159,13 +159,13 @@ class ProxyMetrics:
     def _of_changes(self) -> Iterator[Sample]:
         for (kind, family), count in self._changes.items():
             name, labels = f"kubeproxy_sync_proxy_rules_{kind}_changes", {"ip_family": family}
-            yield Sample(f"{name}_total", f"Changes of {kind}s that came.", count, labels, "counter")
+            yield Sample(f"{name}_total", f"Changes of {kind}s that were received.", count, labels, "counter")
             waiting = self._pending[kind, family]
             yield Sample(f"{name}_pending", f"Changes of {kind}s that are not programmed yet.", waiting, labels)
 
 
 class Pending:
-    """Changes on their way into a commit."""
+    """The changes of one commit."""
 
     def __init__(self, changes: dict[tuple[str, str], int], triggers: list[tuple[str, datetime.datetime]]) -> None:
         self.changes = changes
@@ -184,7 +184,7 @@ def _of_counts(counts: Counts) -> Iterator[Sample]:
 
 
 def _no_local_endpoints(ports: Iterable[ResolvedPort]) -> Iterator[Sample]:
-    """Ports with endpoints, none of them on this node, though a policy wants local ones."""
+    """The number of ports with a Local traffic policy and endpoints, but none on this node."""
     counts = {(policy, family): 0 for policy in ("internal", "external") for family in FAMILIES}
     for port in ports:
         if port.has_endpoints and not port.local_endpoints:

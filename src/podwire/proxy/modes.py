@@ -1,4 +1,4 @@
-"""How data planes of Services are opened by their names in :mod:`podwire.proxy.registry`, and cleared."""
+"""Opens and clears data planes of Services by their names in :mod:`podwire.proxy.registry`."""
 
 from podwire.dataplane.modes import RegisteredModes
 from podwire.kernel.netns import NetnsPath

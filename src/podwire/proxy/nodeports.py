@@ -1,8 +1,8 @@
-"""Where node ports answer: ``nodePortAddresses`` as kube-proxy reads it (pure).
+"""The addresses at which node ports answer: ``nodePortAddresses`` with the meaning of kube-proxy (pure).
 
-``primary`` alone (the default) means the node's internal addresses. Otherwise every address of the node in one of the
-ranges; a family that no range names is not restricted. Loopback answers in mode ``iptables`` alone, for IPv4: the
-kernel routes nothing from there unless it is told to.
+``primary`` alone (the default) means the node's internal addresses. Otherwise node ports answer at every address of the
+node that is in one of the ranges; a family without a range is not restricted. Loopback answers only in mode
+``iptables`` and for IPv4, because the kernel does not route packets from loopback by default.
 """
 
 from collections.abc import Iterable
@@ -21,39 +21,38 @@ def parse_ranges(texts: Iterable[str]) -> tuple[str, ...]:
 
     Raises: ValueError naming the text that is wrong.
     """
-    given = tuple(texts)
-    if given == (PRIMARY,):
+    entries = tuple(texts)
+    if entries == (PRIMARY,):
         return ()
-    if PRIMARY in given:
+    if PRIMARY in entries:
         raise ValueError(f"{PRIMARY} must be the only entry, or all entries must be ranges")
-    ranges = tuple(dict.fromkeys(str(ip_network(text)) for text in given))
-    return (*ranges, *(all_of_it for family, all_of_it in _EVERYTHING.items() if not of_family(ranges, family)))
+    ranges = tuple(dict.fromkeys(str(ip_network(text)) for text in entries))
+    return (*ranges, *(everything for family, everything in _EVERYTHING.items() if not of_family(ranges, family)))
 
 
 def localhost_node_ports(facts: NodeFacts) -> bool:
-    """Whether node ports answer on IPv4 loopback, in the one mode that can."""
+    """Whether node ports answer on IPv4 loopback in mode ``iptables``."""
     ranges = (ip_network(text) for text in of_family(facts.node_port_ranges, "ip"))
     return facts.iptables.localhost_node_ports and any(LOOPBACKS["ip"].overlaps(network) for network in ranges)
 
 
 def without_loopback(ranges: tuple[str, ...], family: str) -> tuple[str, ...]:
-    """Those of one family, disjoint, and without loopback, which the kernel would not translate from."""
+    """The ranges of one family without overlaps and without loopback, from which the kernel does not translate."""
     loopback: Any = LOOPBACKS[family]
-    left: list[Any] = []
+    remaining: list[Any] = []
     for text in of_family(ranges, family):
         network: Any = ip_network(text)
         if loopback.subnet_of(network):
-            left.extend(network.address_exclude(loopback))
+            remaining.extend(network.address_exclude(loopback))
         elif not network.subnet_of(loopback):
-            left.append(network)
-    return tuple(map(str, collapse_addresses(left)))
+            remaining.append(network)
+    return tuple(map(str, collapse_addresses(remaining)))
 
 
 def within(addresses: Iterable[str], ranges: Iterable[str]) -> tuple[str, ...]:
-    """The addresses in one of the ranges, in their order; not those of loopback and of one link alone."""
+    """The addresses in one of the ranges, in their order, without loopback and link-local addresses."""
     networks = [ip_network(text) for text in ranges]
-    found = dict.fromkeys(addresses)
-    values = ((text, ip_address(text)) for text in found)
+    values = ((text, ip_address(text)) for text in dict.fromkeys(addresses))
     return tuple(
         text
         for text, value in values

@@ -1,11 +1,12 @@
-"""Watches how full the kernel's table of tracked connections is, and says so while there is still room.
+"""Watches the kernel's connection tracking table and warns before it is full.
 
-A full table drops the first packet of every new connection, through a Service or not; connections that are tracked go
-on. Nothing but the kernel's log tells it, on the node. The machine's limit counts for each network namespace by itself.
+When the table is full, the kernel drops the first packet of every new connection, also of connections without a
+Service; tracked connections continue. The kernel itself reports this only in its log. The limit of the machine applies
+to each network namespace separately.
 
-Guarantees: 1. ``tell`` is called once when more than nine tenths are taken, once when packets were dropped, and once
-with an empty text when less than three quarters are taken and nothing was dropped for a minute; 2. there is a look
-every five seconds, of 0.1 ms.
+Guarantees: 1. ``report`` is called once when more than 90 % of the entries are used, once when packets were dropped,
+and once with an empty text when less than 75 % are used and no packet was dropped for a minute; 2. the table is checked
+every five seconds, which takes 0.1 ms.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,60 +22,59 @@ _REMEDY = "raise proxy.conntrack.maxPerCore or proxy.conntrack.min"
 
 
 class OccupancyWatch:
-    """Looks at the table of this process's namespace; ``look`` is how."""
+    """Watches the table of this process's network namespace; ``read`` reads its occupancy."""
 
     def __init__(
         self,
         clock: Clock,
-        tell: Callable[[str], None],
-        look: Callable[[], Occupancy | None] = occupancy,
+        report: Callable[[str], None],
+        read: Callable[[], Occupancy | None] = occupancy,
     ) -> None:
         self._clock = clock
-        self._tell = tell
-        self._look = look
-        self._said = ""
+        self._report = report
+        self._read = read
+        self._reported = ""
         self._dropped: int | None = None
         self._dropped_at = -_CALM_S
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Checks the table every five seconds until cancelled."""
         while True:
             self.check()
             await self._clock.sleep(_EVERY_S)
 
     def check(self) -> None:
-        """Looks once."""
-        seen = self._look()
-        if seen is None:
+        """Checks the table once."""
+        current = self._read()
+        if current is None:
             return
-        text = self._judge(seen)
-        if text != self._said:
-            self._said = text
-            self._tell(text)
+        text = self._warning(current)
+        if text != self._reported:
+            self._reported = text
+            self._report(text)
 
-    def _judge(self, seen: Occupancy) -> str:
+    def _warning(self, current: Occupancy) -> str:
         now = self._clock.monotonic()
-        before, self._dropped = self._dropped, seen.dropped
-        if before is not None and seen.dropped > before:
+        before, self._dropped = self._dropped, current.dropped
+        if before is not None and current.dropped > before:
             self._dropped_at = now
-            return (
-                f"all {seen.limit:,} entries for tracked connections were taken, new connections are dropped; {_REMEDY}"
-            )
-        if self._said and (seen.entries >= _EASY * seen.limit or now - self._dropped_at < _CALM_S):
-            return self._said
-        if seen.entries >= _CROWDED * seen.limit:
-            return f"more than 90 % of {seen.limit:,} entries for tracked connections are taken; {_REMEDY}"
+            full = f"all {current.limit:,} entries for tracked connections were taken"
+            return f"{full}, new connections are dropped; {_REMEDY}"
+        if self._reported and (current.entries >= _EASY * current.limit or now - self._dropped_at < _CALM_S):
+            return self._reported
+        if current.entries >= _CROWDED * current.limit:
+            return f"more than 90 % of {current.limit:,} entries for tracked connections are taken; {_REMEDY}"
         return ""
 
     def samples(self) -> Iterator[Sample]:
         """The table as metrics."""
-        seen = self._look()
-        if seen is not None:
-            yield Sample("podwire_conntrack_entries", "Tracked connections of the node.", seen.entries)
-            yield Sample("podwire_conntrack_limit", "Tracked connections that there may be.", seen.limit)
+        current = self._read()
+        if current is not None:
+            yield Sample("podwire_conntrack_entries", "Tracked connections of the node.", current.entries)
+            yield Sample("podwire_conntrack_limit", "The maximum number of tracked connections.", current.limit)
             yield Sample(
                 "podwire_conntrack_dropped_total",
-                "First packets that were dropped for want of room.",
-                seen.dropped,
+                "First packets that were dropped because the table was full.",
+                current.dropped,
                 kind="counter",
             )

@@ -1,7 +1,7 @@
-"""The proxy data planes by name, and what belongs to each: a new one is a line in each of these literals (pure).
+"""The proxy data planes by name; a new data plane is one line in each of these literals (pure).
 
-Each data plane is a class that programs, in a module with a function ``clear`` that removes what an earlier run left.
-The order is that in which one stands in for another that cannot be had.
+Each data plane is a class in a module with a function ``clear``, which removes the rules of an earlier run. When a data
+plane cannot be used, the others are tried in this order.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ TRACERS: Registry[Any] = Registry(
         "userspace": "podwire.proxy.dataplanes.userspace.tracing",
     },
 )
-"""What follows a packet through the state of a data plane, by the name of the data plane (``proxy.tracing``)."""
+"""The modules that trace a packet through the state of a data plane (see ``proxy.tracing``)."""
 
 FEATURES = {"nftables": "nftables", "ipvs": "ip_vs", "userspace": "nftables"}
-"""The kernel feature that one needs, as in ``kernel.features``; what is not here says itself what is missing."""
+"""The kernel feature that a data plane needs, as in ``kernel.features``; other data planes check when they open."""

@@ -1,4 +1,4 @@
-"""One place that is told what the proxy does, for its health, its metrics and its health check ports."""
+"""Passes events of the proxy to its health, its metrics and its health check ports."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -15,63 +15,63 @@ class Checks(Protocol):
     """The health check node ports."""
 
     def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
-        """Takes over Services as they are programmed now; ``moved``: the node's addresses may be others."""
+        """Applies programmed Services; ``moved``: the addresses of the node may have changed."""
         ...
 
 
 class ProxyReport:
-    """Passes on what ``proxy.runner`` tells."""
+    """Receives the events of ``proxy.runner``."""
 
     def __init__(
         self, pulse: Pulse, metrics: ProxyMetrics, checks: Checks, clock: Clock, failed: Callable[[str], None]
     ) -> None:
-        """``failed`` is told why a commit was refused, each time."""
+        """``failed`` is called with the reason of each refused commit."""
         self._failed = failed
         self._pulse = pulse
         self._metrics = metrics
         self._checks = checks
         self._clock = clock
-        self._carried: Pending | None = None
+        self._pending: Pending | None = None
         self._began = 0.0
-        self._queued_meanwhile = False
+        self._queued_since = False
 
     def service_changed(self) -> None:
         """A Service changed."""
         self._metrics.service_changed()
         self._queue()
 
-    def endpoints_changed(self, piece: EndpointSlice) -> None:
-        """A slice came, changed or went."""
-        self._metrics.endpoints_changed(piece)
+    def endpoints_changed(self, endpoint_slice: EndpointSlice) -> None:
+        """An EndpointSlice was added, changed or removed."""
+        self._metrics.endpoints_changed(endpoint_slice)
         self._queue()
 
     def _queue(self) -> None:
-        self._queued_meanwhile = True
+        self._queued_since = True
         self._pulse.queued()
 
     def begin(self) -> None:
         """A commit begins."""
-        self._carried = self._metrics.take()
+        self._pending = self._metrics.take()
         self._began = self._clock.monotonic()
-        self._queued_meanwhile = False
+        self._queued_since = False
 
     def committed(self, changed: ServiceMap, *, full: bool) -> None:
-        """It took effect: what changed is told, and what came meanwhile waits from now on."""
-        if self._carried is not None:
-            self._metrics.committed(self._carried, self._clock.monotonic() - self._began, full=full)
-        self._carried = None
+        """The commit took effect; changes that were received since its start wait from now on."""
+        if self._pending is not None:
+            self._metrics.committed(self._pending, self._clock.monotonic() - self._began, full=full)
+        self._pending = None
         self._pulse.committed()
-        if self._queued_meanwhile:
+        if self._queued_since:
             self._pulse.queued()
         self._checks.update(changed, moved=full)
 
     def refused(self, failure: KernelError) -> None:
-        """It did not: all that it carried still waits, and what was in force stays."""
+        """The commit failed: its changes still wait, and the previous rules stay in force."""
         self._pulse.queued()
         self._failed(f"{failure}; Services stay as they were, and it is tried again")
-        if self._carried is not None:
-            self._metrics.refused(self._carried)
-        self._carried = None
+        if self._pending is not None:
+            self._metrics.refused(self._pending)
+        self._pending = None
 
     def flows_forgotten(self, counts: Mapping[str, int], duration_s: float) -> None:
         """Stale flows were searched and deleted."""

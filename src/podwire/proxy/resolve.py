@@ -1,4 +1,4 @@
-"""From a Service, its EndpointSlices and facts of the node to resolved ServicePorts (pure).
+"""Resolves a Service, its EndpointSlices and facts of the node to the ports to program (pure).
 
 The choice of endpoints follows Kubernetes 1.36:
 

@@ -4,9 +4,9 @@ Guarantees:
 
 1. Nothing is written before Services, EndpointSlices and the Node (for 30 s at most) are known, so a start never
    removes what is in force.
-2. After a calm, a change is committed within 2 ms, with all that came by then. After a commit the next one waits four
-   times as long as the commit took (1 s at most). So under a stream of changes commits take a fifth of the time, and an
-   expensive commit carries more changes.
+2. After a quiet period, a change is committed within 2 ms, with all changes of that time. After a commit the next one
+   waits four times as long as the commit took (1 s at most). So under a stream of changes commits take a fifth of the
+   time, and an expensive commit carries more changes.
 3. Only Services that a changed object names are resolved again. A changed node (zone, addresses, pod ranges) means all.
 4. A refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends
    the loop.
@@ -45,14 +45,14 @@ _NODE_S = 30.0  # as kube-proxy
 
 
 class Reporter(Protocol):
-    """Hears of what the proxy does; see ``proxy.report``."""
+    """Receives the events of the proxy; see ``proxy.report``."""
 
     def service_changed(self) -> None:
         """A Service changed."""
         ...
 
-    def endpoints_changed(self, piece: EndpointSlice) -> None:
-        """A slice came, changed or went."""
+    def endpoints_changed(self, endpoint_slice: EndpointSlice) -> None:
+        """An EndpointSlice was added, changed or removed."""
         ...
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class Reporter(Protocol):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Where the objects come from."""
+    """The collections of API objects that the proxy follows."""
 
     services: Source[Service]
     slices: Source[EndpointSlice]
@@ -108,16 +108,16 @@ class ServiceProxy:
         self._log = Log("proxy")
         self._follower = Follower(plane, clock, "Services are not programmed", self._refused)
         self.programmed = self._follower.programmed
-        """Set while the kernel holds everything known."""
+        """Set while the kernel holds the latest desired state."""
         self.loaded = self._follower.loaded
-        """Set once the kernel held everything known."""
+        """Set after the first successful commit."""
         sources.services.subscribe(self._service_changed)
         sources.slices.subscribe(self._slice_changed)
         sources.nodes.subscribe(self._node_changed)
 
     @property
     def problem(self) -> str:
-        """Why Services do not work on this node; empty: they work, although a change may be under way."""
+        """Why Services do not work on this node; empty when they work, even while a change is being committed."""
         return self._follower.problem
 
     @property
@@ -127,7 +127,7 @@ class ServiceProxy:
 
     @property
     def facts(self) -> NodeFacts:
-        """The node as last seen."""
+        """The latest facts of this node."""
         return self._facts
 
     def configure(self, facts: NodeFacts) -> None:
@@ -139,7 +139,7 @@ class ServiceProxy:
         self._follower.wake.set()
 
     async def run(self) -> None:
-        """Programs until cancelled; what is in force stays."""
+        """Programs Services until cancelled; the kernel keeps its rules."""
         await self._sources.services.synced.wait()
         await self._sources.slices.synced.wait()
         await self._wait_for_node()
@@ -155,7 +155,7 @@ class ServiceProxy:
         self._log.error("cannot program Services", failure=failure, plane=self._plane.name)
 
     async def _wait_for_node(self) -> None:
-        """Waits for this node's addresses and zone, without which correct rules would be rewritten; 30 s at most."""
+        """Waits up to 30 s for this node's addresses and zone; without them a load would change correct rules."""
         try:
             async with asyncio.timeout(_NODE_S):
                 await self._sources.nodes.synced.wait()
@@ -172,9 +172,9 @@ class ServiceProxy:
     def _slice_changed(self, key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         before = service_of(old) if old is not None else ""
         after = service_of(new) if new is not None else ""
-        piece = new or old
-        if self._reporter is not None and piece is not None and (before or after):
-            self._reporter.endpoints_changed(piece)
+        endpoint_slice = new or old
+        if self._reporter is not None and endpoint_slice is not None and (before or after):
+            self._reporter.endpoints_changed(endpoint_slice)
         if before and before != after:
             self._slices.get(before, {}).pop(key, None)
             self._mark(before)
@@ -211,8 +211,8 @@ class ServiceProxy:
             self._reporter.begin()
         self._gap = self._gap or disturbed
         wrote = await self._write(changed, full=full)
-        follower.look()  # no descriptor tells of what somebody changed during a whole write
-        restored = wrote and (self._gap or follower.disturbed)  # heard of only now: it may have been put right already
+        follower.look()  # a change that another program makes during a load does not make fileno() readable
+        restored = wrote and (self._gap or follower.disturbed)  # known only after the write, which may restore it
         before = {key: self._resolved.get(key, ()) for key in changed}
         take_over(self._resolved, changed)
         if self._reporter is not None:
@@ -234,7 +234,7 @@ class ServiceProxy:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
             wrote = any(await asyncio.to_thread(self._plane.load, everything, self._facts))
             if wrote and self._gap and self.loaded.is_set():
-                self._tell_of_others()
+                self._log_restored()
             return wrote
         services = ChainMap(changed, self._resolved)
         if changed and self._plane.instant:
@@ -242,17 +242,17 @@ class ServiceProxy:
         elif changed:
             await asyncio.to_thread(self._plane.update, services, changed)
         if self._gap and any(await asyncio.to_thread(self._plane.heal, services)):
-            self._tell_of_others()
+            self._log_restored()
             return True
         return bool(changed)
 
-    def _tell_of_others(self) -> None:
+    def _log_restored(self) -> None:
         self._log.warning("restored rules that another program changed", plane=self._plane.name)
 
     async def _resolve(self, keys: set[str]) -> dict[str, tuple[ResolvedPort, ...]]:
-        """The Services of these keys that resolve to something else than before.
+        """The Services of these keys whose resolved ports changed.
 
-        With many Services other tasks run in between; changes that come meanwhile are marked and follow.
+        With many Services other tasks run in between; changes during that time are marked for the next commit.
         """
         changed: dict[str, tuple[ResolvedPort, ...]] = {}
         for number, key in enumerate(keys, 1):
@@ -270,7 +270,7 @@ class ServiceProxy:
     async def _forget_flows(self, before: ServiceMap, after: ServiceMap, *, gap: bool = False) -> None:
         if self._clean_flows is None:
             return
-        old, new = (tuple(p for ports in some.values() for p in ports) for some in (before, after))
+        old, new = (tuple(p for ports in services.values() for p in ports) for services in (before, after))
         forget = self._clean_flows(old, new, gap=gap)
         if forget is None:
             return

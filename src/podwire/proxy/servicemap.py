@@ -49,14 +49,14 @@ class ResolvedPort(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     serving: frozenset[str] = frozenset()
     """``address:port`` of every serving endpoint anywhere, for the clean-up of UDP flows."""
     affinity_s: int = 0
-    """How long one client keeps its endpoint; 0 without affinity."""
+    """How long a client keeps its endpoint, in seconds; 0 without affinity."""
     health_check_node_port: int = 0
     local_ready: tuple[str, ...] = ()
-    """Addresses of the ready endpoints of this node, sorted, where there is a health check node port to tell them."""
+    """Addresses of the ready endpoints of this node, sorted; only with a health check node port."""
 
     @property
     def name(self) -> str:
-        """``namespace/name:port``, as errors, comments and logs say it."""
+        """``namespace/name:port``, as used in errors, comments and logs."""
         return f"{self.service}:{self.port_name}" if self.port_name else self.service
 
     @property
@@ -109,23 +109,23 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     zone: str = ""
     addresses: tuple[str, ...] = ()
-    """The node's internal addresses, both families; node ports answer there unless ``node_port_ranges`` says more."""
+    """The node's internal addresses, both families; node ports answer there unless ``node_port_ranges`` is set."""
     node_port_ranges: tuple[str, ...] = ()
-    """Node ports answer on every address of the node in these ranges, save loopback; empty: on ``addresses``."""
+    """Node ports answer on every address of the node in these ranges, except loopback; empty: on ``addresses``."""
     pod_cidrs: tuple[str, ...] = ()
-    """Sources that count as pods (the cluster's pod ranges); without one, nothing is told apart by source."""
+    """The sources that are pods (the cluster's pod ranges); when empty, pods are not distinguished by source."""
     pod_cidrs_of_node: bool = False
     """Whether ``pod_cidrs`` follow the node's own ``spec.podCIDRs``."""
     pod_interface: str = ""
-    """Devices that pods come in by, such as ``cni0`` or ``veth*``; not empty: instead of ``pod_cidrs``."""
+    """The devices on which packets from pods arrive, such as ``cni0`` or ``veth*``; replaces ``pod_cidrs`` when set."""
     external_ips: bool = True
     """Whether ``spec.externalIPs`` are served."""
     service_cidrs: tuple[str, ...] = ()
-    """Ranges in which an address without a Service is dropped."""
+    """Service ranges; packets to addresses in them that belong to no Service are dropped."""
     masquerade_bit: int = 14
     masquerade_all: bool = False
     reset_connections: bool = False
-    """Whether TCP connections to endpoints that are gone are ended, where the data plane itself keeps connections."""
+    """Whether data planes that keep connections themselves end TCP connections to removed endpoints."""
     ipvs: IpvsSettings = IpvsSettings()
     iptables: IptablesSettings = IptablesSettings()
 
@@ -141,14 +141,14 @@ def of_family(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
 
 
 def ports_of_family(services: ServiceMap, family: str) -> dict[str, tuple[ResolvedPort, ...]]:
-    """The ports of ``ip`` or ``ip6`` alone; a tuple with only ports of that family is returned unchanged."""
+    """The ports of one family, ``ip`` or ``ip6``; a tuple with only ports of that family is returned unchanged."""
     return {
-        key: ports if all(port.family == family for port in ports) else _of_one(ports, family)
+        key: ports if all(port.family == family for port in ports) else _only_family(ports, family)
         for key, ports in services.items()
     }
 
 
-def _of_one(ports: tuple[ResolvedPort, ...], family: str) -> tuple[ResolvedPort, ...]:
+def _only_family(ports: tuple[ResolvedPort, ...], family: str) -> tuple[ResolvedPort, ...]:
     return tuple(port for port in ports if port.family == family)
 
 

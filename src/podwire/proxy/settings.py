@@ -1,8 +1,8 @@
-"""The proxy's settings: the ``proxy`` section of an agent's configuration, or of that of a local cluster.
+"""The proxy's settings: the ``proxy`` section of the configuration of an agent or of a local cluster.
 
-Fields have the names and meanings that they have in kube-proxy's ``KubeProxyConfiguration`` where it has them;
-``agent.kubeproxy`` reads such a file. A field may also be named by its path alone, ``conntrack.min``, as in the
-ConfigMap of a cluster's settings.
+Fields that kube-proxy's ``KubeProxyConfiguration`` has too have the same names and meanings; ``agent.kubeproxy`` reads
+such a file. A field may also be named by its path, such as ``conntrack.min``, as in the ConfigMap of a cluster's
+settings.
 """
 
 import re
@@ -45,18 +45,19 @@ class DetectLocalInterfaces(_Section, frozen=True):
 class ProxySettings(_Section, frozen=True):
     """How Services are programmed on this node.
 
-    ``mode`` is a data plane of the registry, and ``fallback`` the one that an agent starts with where that cannot be
-    had. ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for masquerade; ``masquerade_all`` hides
-    the source of everything that goes to a cluster address.
-    ``healthz_bind_address`` is where ``/healthz`` and ``/livez`` of the proxy are answered, ``metrics_bind_address``
-    where ``/metrics`` and ``/proxyMode`` are; empty: nowhere.
-    ``node_port_addresses`` are the ranges in which node ports answer, or ``primary``; ``allow_external_ips`` false
-    leaves ``spec.externalIPs`` out. ``detect_local_mode`` says by what a packet is known to come from a pod:
-    ClusterCIDR (the agent's ``clusterCIDRs``), NodeCIDR (the node's own), or by the device it comes in by,
-    BridgeInterface or InterfaceNamePrefix, named in ``detect_local``.
-    ``reset_connections`` ends TCP connections to endpoints that are gone; ``conntrack`` is set when the proxy starts.
-    ``iptables`` and ``ipvs`` are what those modes alone are told.
-    ``oom_score_adj`` (-1000 to 1000) says how late the agent is ended when memory is short.
+    ``mode`` is a data plane of the registry; an agent starts with ``fallback`` when ``mode`` cannot be used.
+    ``masquerade_bit`` (0 to 29) is the bit of the packet mark that asks for masquerade; ``masquerade_all`` masquerades
+    all connections to cluster addresses.
+    ``healthz_bind_address`` is the address of the pages ``/healthz`` and ``/livez``, ``metrics_bind_address`` that of
+    ``/metrics`` and ``/proxyMode``; empty: no such pages.
+    ``node_port_addresses`` are the ranges in which node ports answer, or ``primary``; without ``allow_external_ips``
+    ``spec.externalIPs`` are ignored. ``detect_local_mode`` defines which packets come from pods: those with a source in
+    the agent's ``clusterCIDRs`` (ClusterCIDR) or in the node's pod ranges (NodeCIDR), or those that arrive on the
+    devices in ``detect_local`` (BridgeInterface, InterfaceNamePrefix).
+    ``reset_connections`` ends TCP connections to removed endpoints; ``conntrack`` is set when the proxy starts.
+    ``iptables`` and ``ipvs`` are the settings of these modes.
+    ``oom_score_adj`` (-1000 to 1000) is the kernel's ``oom_score_adj`` of the agent: with a lower value the kernel ends
+    the agent later when memory is short.
     """
 
     mode: str = "nftables"
@@ -77,22 +78,22 @@ class ProxySettings(_Section, frozen=True):
 
     @property
     def healthz(self) -> tuple[str, int] | None:
-        """Address and port of ``healthz_bind_address``, None for nowhere."""
+        """Address and port of ``healthz_bind_address``, None without such pages."""
         return parse_address(self.healthz_bind_address) if self.healthz_bind_address else None
 
     @property
     def metrics(self) -> tuple[str, int] | None:
-        """Address and port of ``metrics_bind_address``, None for nowhere."""
+        """Address and port of ``metrics_bind_address``, None without such pages."""
         return parse_address(self.metrics_bind_address) if self.metrics_bind_address else None
 
     @property
     def node_port_ranges(self) -> tuple[str, ...]:
-        """``node_port_addresses`` as the node's facts have it."""
+        """``node_port_addresses`` as in :class:`NodeFacts`."""
         return parse_ranges(self.node_port_addresses)
 
     @property
     def pod_interface(self) -> str:
-        """The devices that pods come in by, where the mode tells pods by them; ``*`` at the end means any."""
+        """The devices on which packets of pods arrive, empty when sources are used; ``*`` at the end: a prefix."""
         match self.detect_local_mode:
             case "BridgeInterface":
                 return self.detect_local.bridge_interface
@@ -138,29 +139,29 @@ def parse_seconds(text: str) -> int:
     """
     if text.isdigit():
         return int(text)
-    found = _DURATION.fullmatch(text)
-    if not text or found is None:
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
         raise ValueError(f"{text!r} is not a time, such as 24h0m0s, 5m or 90s")
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    hours, minutes, seconds = (int(number or 0) for number in match.groups())
     return (hours * 60 + minutes) * 60 + seconds
 
 
 def normalized(document: Mapping[str, Any], source: str, path: str = "proxy") -> dict[str, Any]:
-    """The document with fields named by their path put in their section, and times as seconds.
+    """The document with fields that are named by their path in their section, and with times in seconds.
 
     Raises: ConfigError with the field that is wrong.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in document.items():
         section, dot, field = str(key).partition(".")
         if dot:
-            found[section] = (found[section] if isinstance(found.get(section), dict) else {}) | {field: value}
-        elif isinstance(value, Mapping) and isinstance(found.get(key), dict):
-            found[key] |= value
+            result[section] = (result[section] if isinstance(result.get(section), dict) else {}) | {field: value}
+        elif isinstance(value, Mapping) and isinstance(result.get(key), dict):
+            result[key] |= value
         else:
-            found[key] = dict(value) if isinstance(value, Mapping) else value
+            result[key] = dict(value) if isinstance(value, Mapping) else value
     for section, fields in _DURATIONS.items():
-        values = found.get(section)
+        values = result.get(section)
         if not isinstance(values, dict):
             continue
         for field in fields:
@@ -169,7 +170,7 @@ def normalized(document: Mapping[str, Any], source: str, path: str = "proxy") ->
                     values[field] = parse_seconds(values[field])
                 except ValueError as problem:
                     raise ConfigError(source, _under(path, f"{section}.{field}"), str(problem)) from problem
-    return found
+    return result
 
 
 def parse_settings(document: Mapping[str, Any], source: str = "configuration", path: str = "proxy") -> ProxySettings:
@@ -187,9 +188,9 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
 
     Raises: ConfigError with the field that is wrong.
     """
-    for each, mode in (("mode", settings.mode), ("fallback", settings.fallback)):
-        if (each, mode) != ("fallback", ProxySettings().fallback):
-            DATAPLANES.check(mode, source, _under(path, each))
+    for key, mode in (("mode", settings.mode), ("fallback", settings.fallback)):
+        if (key, mode) != ("fallback", ProxySettings().fallback):
+            DATAPLANES.check(mode, source, _under(path, key))
     if not 0 <= settings.masquerade_bit <= 29:
         raise ConfigError(source, _under(path, "masqueradeBit"), f"{settings.masquerade_bit} is not between 0 and 29")
     interfaces = {
@@ -201,9 +202,9 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
         problem = f"{name!r} is not a device name, which detectLocalMode {settings.detect_local_mode} needs"
         raise ConfigError(source, _under(path, f"detectLocal.{field}"), problem)
     for section, values in (("conntrack", settings.conntrack), ("ipvs", settings.ipvs)):
-        for each, value in _values(values, _under(path, section)).items():
+        for key, value in _values(values, _under(path, section)).items():
             if isinstance(value, int) and value < 0:
-                raise ConfigError(source, each, f"{value} is less than 0")
+                raise ConfigError(source, key, f"{value} is less than 0")
     checks: dict[str, Callable[[], object]] = {
         "healthzBindAddress": lambda: settings.healthz,
         "metricsBindAddress": lambda: settings.metrics,
@@ -212,11 +213,11 @@ def check_settings(settings: ProxySettings, source: str, path: str = "proxy") ->
         "ipvs.scheduler": lambda: _check_scheduler(settings.ipvs.scheduler),
         "ipvs.excludeCIDRs": lambda: [ip_network(text) for text in settings.ipvs.exclude_cidrs],
     }
-    for each, check in checks.items():
+    for key, check in checks.items():
         try:
             check()
         except ValueError as problem:
-            raise ConfigError(source, _under(path, each), str(problem)) from problem
+            raise ConfigError(source, _under(path, key), str(problem)) from problem
 
 
 def _check_oom_score(value: int) -> None:
@@ -234,11 +235,11 @@ def _under(path: str, field: str) -> str:
 
 
 def as_keys(settings: ProxySettings, also: Iterable[str] = (), path: str = "proxy") -> dict[str, str]:
-    """As keys and texts of a ConfigMap: the mode, what differs from the defaults, and the keys named by ``also``."""
-    usual = _values(ProxySettings(), path)
+    """Keys and texts for a ConfigMap: the mode, settings that differ from the defaults, and the keys in ``also``."""
+    defaults = _values(ProxySettings(), path)
     wanted = {f"{path}.mode", *also}
-    found = {key: value for key, value in _values(settings, path).items() if key in wanted or value != usual[key]}
-    texts = {key: msgspec.json.encode(value).decode() for key, value in found.items()}
+    changed = {key: value for key, value in _values(settings, path).items() if key in wanted or value != defaults[key]}
+    texts = {key: msgspec.json.encode(value).decode() for key, value in changed.items()}
     return dict(sorted((texts | {f"{path}.mode": settings.mode}).items()))
 
 
@@ -249,11 +250,11 @@ def paths() -> frozenset[str]:
 
 def _values(section: msgspec.Struct, path: str) -> dict[str, Any]:
     """Every field by its path."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in msgspec.structs.fields(section):
         value, key = getattr(section, field.name), _under(path, field.encode_name)
         if isinstance(value, msgspec.Struct):
-            found |= _values(value, key)
+            values |= _values(value, key)
         else:
-            found[key] = value
-    return found
+            values[key] = value
+    return values

@@ -1,6 +1,6 @@
-"""The data plane of Services that is in force, and the change to another mode while connections go on.
+"""Replaces the data plane of Services by another mode while connections continue.
 
-Connection tracking belongs to no mode, so established connections survive a change; see
+All modes use the same connection tracking, so established connections survive a change of mode. See
 :mod:`podwire.dataplane.switch` for how a mode is replaced.
 """
 
@@ -14,7 +14,7 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap
 
 
 class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
-    """The data plane in force, and the one that is wanted."""
+    """The data plane in force, and the configured mode."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         loaded: Callable[[], None] = lambda: None,
         fallback: str = "",
     ) -> None:
-        """Opens the wanted one, or else ``fallback``, or else another; ``loaded`` is called after each load.
+        """Opens the wanted mode, or else ``fallback``, or else another mode; ``loaded`` is called after each load.
 
-        Raises: KernelError of the wanted one when none can be had.
+        Raises: KernelError of the wanted mode when no mode can be opened.
         """
         names = modes.names()
         self._loaded = loaded
@@ -36,11 +36,11 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
 
     @property
     def instant(self) -> bool:
-        """Whether an update takes no time worth a thread."""
+        """Whether an update takes only few milliseconds; otherwise it runs in a thread."""
         return self._plane.instant
 
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> Written:
-        """Makes the kernel hold exactly these Services, in the wanted mode if that can be had.
+        """Makes the kernel hold exactly these Services, in the wanted mode if it can be opened.
 
         Raises: KernelError.
         """
@@ -67,11 +67,11 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         return self._plane.heal(services)
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service."""
+        """Services that wait for a frontend that another Service owns."""
         return self._plane.conflicts()
 
     def counts(self) -> Counts:
-        """What the data plane in force counts.
+        """The counters of the data plane in force.
 
         Raises: KernelError.
         """

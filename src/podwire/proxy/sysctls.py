@@ -1,9 +1,9 @@
 """Kernel parameters of connection tracking that a node with Services needs (kube-proxy's names and defaults).
 
-A node forgets connections that say nothing for five days by default, and half-closed ones after a minute: the first
-fills the table with the dead, the second cuts answers that are still on their way. Both are set; the size of the table
-only ever grows, since somebody may have asked for more. The size is the machine's and not a namespace's: where this
-process may not set it (a node of a local cluster), it stays.
+By default, the kernel forgets idle connections after five days and half-closed connections after a minute. Five days
+fill the table with dead connections, and a minute cuts answers that are still being sent, so both are set. The size of
+the table is only increased, because another program may need a larger size. The size belongs to the machine, not to a
+network namespace: when this process may not set it (a node of a local cluster), it stays.
 """
 
 from collections.abc import Iterable
@@ -39,11 +39,11 @@ class ConntrackSettings(
 
 
 def plan(settings: ConntrackSettings, processors: int) -> tuple[Sysctl, ...]:
-    """The parameters to set; those of size are lower limits."""
-    found: list[Sysctl] = []
+    """The parameters to set; parameters of size are lower limits."""
+    parameters: list[Sysctl] = []
     if settings.max_per_core:
         size = min(_CEILING, max(settings.min, settings.max_per_core * processors))
-        found += [Sysctl(MAX, str(size)), Sysctl(BUCKETS, str(size // 4))]
+        parameters += [Sysctl(MAX, str(size)), Sysctl(BUCKETS, str(size // 4))]
     values = {
         "tcp_timeout_established": settings.tcp_established_timeout,
         "tcp_timeout_close_wait": settings.tcp_close_wait_timeout,
@@ -51,19 +51,19 @@ def plan(settings: ConntrackSettings, processors: int) -> tuple[Sysctl, ...]:
         "udp_timeout": settings.udp_timeout,
         "udp_timeout_stream": settings.udp_stream_timeout,
     }
-    found += [Sysctl(f"net/netfilter/nf_conntrack_{name}", str(value)) for name, value in values.items() if value]
-    return tuple(found)
+    parameters += [Sysctl(f"net/netfilter/nf_conntrack_{name}", str(value)) for name, value in values.items() if value]
+    return tuple(parameters)
 
 
 def apply(wanted: Iterable[Sysctl], netns: str | None = None) -> tuple[str, ...]:
-    """Sets what differs; returns why something could not be set, a text for each."""
+    """Sets parameters that differ; returns the problems, one text for each parameter that could not be set."""
     problems: list[str] = []
-    for each in wanted:
+    for parameter in wanted:
         try:
-            have = sysctl.read(each.path, netns)
-            enough = each.path in _GROWING and int(have) >= int(each.value)
-            if have != each.value and not enough:
-                sysctl.write(each.path, each.value, netns)
+            current = sysctl.read(parameter.path, netns)
+            enough = parameter.path in _GROWING and int(current) >= int(parameter.value)
+            if current != parameter.value and not enough:
+                sysctl.write(parameter.path, parameter.value, netns)
         except KernelError as problem:
             problems.append(str(problem))
     return tuple(problems)

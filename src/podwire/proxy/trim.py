@@ -1,7 +1,7 @@
-"""What the proxy keeps of Services and EndpointSlices: what it reads, with equal values held once (pure).
+"""Reduces Services and EndpointSlices to the fields that the proxy reads, with equal values stored once (pure).
 
-An object as the API sends it is mostly what others wrote for others: applied manifests as annotations, owners, the pod
-behind each endpoint. What is left out has its default.
+Most of an API object is for other programs: applied manifests as annotations, owners, the pod behind each endpoint.
+Fields that are left out have their default values.
 """
 
 from functools import lru_cache
@@ -30,24 +30,24 @@ T = TypeVar("T")
 
 @lru_cache(maxsize=1024)
 def _once(value: T) -> T:
-    """The first value that was equal to this one."""
+    """The first value that was equal to this value."""
     return value
 
 
 def trim_service(service: Service) -> Service:
-    """A Service without what the proxy does not read."""
+    """A Service with only the fields that the proxy reads."""
     return Service(
         metadata=_meta(service.metadata, service.metadata.uid), spec=_spec(service.spec), status=service.status
     )
 
 
-def trim_slice(piece: EndpointSlice) -> EndpointSlice:
-    """A slice without what the proxy does not read."""
+def trim_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    """An EndpointSlice with only the fields that the proxy reads."""
     return EndpointSlice(
-        metadata=_meta(piece.metadata),
-        address_type=_once(piece.address_type),
-        endpoints=piece.endpoints and tuple(map(_endpoint, piece.endpoints)),
-        ports=_once(piece.ports),
+        metadata=_meta(endpoint_slice.metadata),
+        address_type=_once(endpoint_slice.address_type),
+        endpoints=endpoint_slice.endpoints and tuple(map(_endpoint, endpoint_slice.endpoints)),
+        ports=_once(endpoint_slice.ports),
     )
 
 
@@ -69,13 +69,13 @@ def _read(texts: dict[str, str]) -> dict[str, str]:
 
 
 def _spec(spec: ServiceSpec) -> ServiceSpec:
-    one = spec.cluster_ips == (spec.cluster_ip,)
+    single = spec.cluster_ips == (spec.cluster_ip,)
     return replace(
         spec,
         type=intern(spec.type),
         selector=_NONE,
         ports=_once(spec.ports),
-        cluster_ips=(spec.cluster_ip,) if one else spec.cluster_ips,
+        cluster_ips=(spec.cluster_ip,) if single else spec.cluster_ips,
         ip_families=_once(spec.ip_families),
         ip_family_policy=_once(spec.ip_family_policy),
         external_traffic_policy=intern(spec.external_traffic_policy),

@@ -3,7 +3,7 @@
 import pytest
 
 from podwire.kernel.conntrack import Ends, Flow, Target
-from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, left_to_a_relay, stale_flows, untranslated
+from podwire.proxy.flows import UDP_AND_TCP, StaleFlows, flow_cleaner, stale_flows, untranslated, without_relayed
 from podwire.proxy.servicemap import ResolvedPort
 
 NODE = ("192.168.99.1",)
@@ -88,12 +88,12 @@ def test_few_frontends_are_dumped_one_by_one_many_at_once() -> None:
 
 def test_relay_flows_are_stale_without_endpoints() -> None:
     none, one, two = port(), port("10.0.0.2:5353"), port("10.0.0.2:5353", "10.0.0.3:5353")
-    assert left_to_a_relay((two,), (one,)) == ((), ())
-    assert left_to_a_relay((one,), (none,)) == ((one,), (none,))
-    assert left_to_a_relay((one,), ()) == ((one,), ())
-    assert left_to_a_relay((none,), (one,)) == ((none,), (one,))
+    assert without_relayed((two,), (one,)) == ((), ())
+    assert without_relayed((one,), (none,)) == ((one,), (none,))
+    assert without_relayed((one,), ()) == ((one,), ())
+    assert without_relayed((none,), (one,)) == ((none,), (one,))
     other = port("10.0.0.3:80", number=80, protocol="tcp")
-    assert left_to_a_relay((two, other), (one,)) == ((other,), ())
+    assert without_relayed((two, other), (one,)) == ((other,), ())
     assert flow_cleaner(lambda: NODE, mode="nftables")((two,), (one,)) is not None
     assert flow_cleaner(lambda: NODE, mode="userspace")((two,), (one,)) is None
     assert flow_cleaner(lambda: NODE, mode="userspace")((one,), (none,)) is not None

@@ -12,29 +12,29 @@ from podwire.proxy.frontends import Frontend, frontends
 from podwire.proxy.servicemap import ResolvedPort
 
 Ports = tuple[ResolvedPort, ...]
-Made = TypeVar("Made")
+Compiled = TypeVar("Compiled")
 
 
-class CompiledServices(Generic[Made]):
+class CompiledServices(Generic[Compiled]):
     """All Services; ``make`` compiles the ports of one Service, for the frontends that it owns."""
 
-    def __init__(self, make: Callable[[Ports, frozenset[Frontend]], Made], nothing: Made) -> None:
+    def __init__(self, make: Callable[[Ports, frozenset[Frontend]], Compiled], nothing: Compiled) -> None:
         self._make = make
         self._nothing = nothing
-        self._services: dict[str, Made] = {}
+        self._services: dict[str, Compiled] = {}
         self._waiting: dict[str, Ports] = {}
         """Ports of the Services that wait for a frontend, which are compiled again when they get it."""
         self.claims: FrontendClaims[Frontend] = FrontendClaims()
 
-    def change(self, changed: Mapping[str, Ports]) -> Iterator[tuple[Made, Made]]:
+    def change(self, changed: Mapping[str, Ports]) -> Iterator[tuple[Compiled, Compiled]]:
         """Applies new ports of Services; yields the old and the new compiled form of each affected Service."""
-        before: dict[str, Made] = {}
+        before: dict[str, Compiled] = {}
         todo = dict(changed)
         while todo:
             for service, ports in todo.items():
                 before.setdefault(service, self._services.pop(service, self._nothing))
                 self._waiting.pop(service, None)
-                wanted = frozenset(way for port in ports for way in frontends(port))
+                wanted = frozenset(f for port in ports for f in frontends(port))
                 owned = self.claims.claim(service, wanted)
                 if ports:
                     self._services[service] = self._make(ports, owned)

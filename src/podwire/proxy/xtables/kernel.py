@@ -58,12 +58,12 @@ def clear(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> bool:
 
     Raises: KernelError.
     """
-    found = False
+    removed = False
     for programs, saved in left(netns_path, owner, *marks):
-        found = True
+        removed = True
         for family, tables in saved.items():
             with Iptables(family, programs, netns_path) as tool:
                 tool.restore(removal(tables, owner.beside(_marks(tables))))
-    if found:
+    if removed:
         drop_tables(owner.tables, netns_path)
-    return found
+    return removed

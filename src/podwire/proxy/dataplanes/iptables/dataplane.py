@@ -216,7 +216,7 @@ class IptablesDataPlane:
         return frozenset(self._missing)
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service."""
+        """Services that wait for a frontend that another Service owns."""
         with self._lock:
             families = [rules.contents.claims.waiting() for rules in self._rules.values() if rules.contents is not None]
         return tuple(sorted({service for waiting in families for service in waiting}))

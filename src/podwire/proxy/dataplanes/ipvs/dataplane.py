@@ -6,11 +6,10 @@
    removed after: elements of sets, then virtual servers, then addresses, then rules; removed elements come last.
 3. A refused change is followed by a full load. When that fails too, the error is raised and the next call loads again.
 4. A real server of TCP that is removed keeps its connections: its weight becomes 0, and it is checked every 5 s until
-   the last connection has ended. So are the virtual server and its address when the Service is gone. Where connections
-   to endpoints that are gone are to be ended, the real server is removed when it no longer serves.
+   the last connection has ended. The virtual server and its address of a deleted Service are kept in the same way. With
+   ``resetConnections``, a real server is removed as soon as its endpoint no longer serves.
 5. ``heal`` reads and writes what another program changed. iptables' nft rules and addresses notify of changes; IPVS,
-   sets and legacy rules do not, so the kernel is read every 30 s, or less often, so that it takes at most a hundredth
-   of the time.
+   sets and legacy rules do not, so the kernel is read every 30 s, or less often when reading takes more than 0.3 s.
 6. ``close`` leaves everything in force; ``remove`` removes what is ours and nothing else.
 """
 
@@ -40,8 +39,8 @@ from podwire.state.value import StateValue
 
 _TICK_S = 5.0
 _READ_EVERY_S = 30.0  # as kube-proxy's syncPeriod
-_SHARE = 100
-"""Reading the kernel takes no more than one part in this many of the time."""
+_READ_INTERVAL_FACTOR = 100
+"""After a load, the kernel is not read again for this many times the duration of the load."""
 
 
 class IpvsDataPlane:
@@ -57,20 +56,20 @@ class IpvsDataPlane:
         self._facts = facts
         self._contents: dict[str, Contents] = {}
         self._rules: dict[str, tuple[Ruleset, ...]] = {}
-        """As last written, by family."""
+        """The rules that were written last, by family."""
         self._held: dict[Key, VirtualServer] = {}
-        """What the kernel holds of ours, with real servers that are leaving."""
-        self._leaving: set[Key] = set()
-        """Virtual servers with such real servers."""
+        """Our virtual servers in the kernel, including real servers that only keep existing connections."""
+        self._draining: set[Key] = set()
+        """Virtual servers with real servers that only keep existing connections."""
         self._foreign: frozenset[Key] = frozenset()
         self._own: frozenset[str] = frozenset()
         self._lost = True
         self._refused = 0
         self._unseen = False
-        """Whether a change of addresses was told and not looked at."""
+        """Whether an address notification was received and not handled yet."""
         self._read_after = 0.0
         self._lock = threading.RLock()
-        """Held while the kernel is written: other threads ask, and connections are looked after, meanwhile."""
+        """Held while the kernel is written, because other threads call :meth:`disturbed` and :meth:`desired`."""
         self._monitor = Monitor(netns_path, ("address", "link"))
         self._ticker = Ticker(_TICK_S)
         self._poll = select.epoll()
@@ -84,11 +83,11 @@ class IpvsDataPlane:
 
     def close(self) -> None:
         """Closes the sockets to the kernel; the rules stay in force."""
-        for each in (self._poll, self._ticker, self._monitor, self._kernel):
-            each.close()
+        for resource in (self._poll, self._ticker, self._monitor, self._kernel):
+            resource.close()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when :meth:`disturbed` should be asked."""
+        """A descriptor that is readable when :meth:`disturbed` should be called."""
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
@@ -107,7 +106,7 @@ class IpvsDataPlane:
                 self._unseen = False
                 changed = changed or self._addresses_changed()
             if self._ticker.ticked():
-                self._look_after(self._leaving)
+                self._remove_idle(self._draining)
                 changed = changed or time.monotonic() > self._read_after
             return changed and not self._lost
         except KernelError:
@@ -122,7 +121,7 @@ class IpvsDataPlane:
     def load(self, services: ServiceMap, facts: NodeFacts | None = None) -> tuple[str, ...]:
         """Makes the kernel hold exactly these Services; returns what was written, a text for each change.
 
-        Raises: KernelError; what was not refused may be changed.
+        Raises: KernelError; changes that the kernel did not refuse may be in force.
         """
         with self._lock:
             began = time.monotonic()
@@ -133,7 +132,7 @@ class IpvsDataPlane:
             self._lost = False
             self._monitor.read()
             took = time.monotonic() - began
-            self._read_after = time.monotonic() + max(_READ_EVERY_S, _SHARE * took)
+            self._read_after = time.monotonic() + max(_READ_EVERY_S, _READ_INTERVAL_FACTOR * took)
             return tuple(written)
 
     def _plan(self, services: ServiceMap) -> None:
@@ -155,27 +154,27 @@ class IpvsDataPlane:
         kernel.set_timeouts(settings)
         written = kernel.make_device(settings)
         held, self._foreign = kernel.servers(settings.exclude_cidrs, self._held)
-        finish = kernel.shape_sets(each for c in self._contents.values() for each in c.sets())
+        delete_elements = kernel.shape_sets(s for contents in self._contents.values() for s in contents.sets())
         wanted = self._wanted()
         steps = ipvs_changes.plan(held, wanted)
         kernel.ipvs.apply(steps)
         self._held = ipvs_changes.after(held, steps)
-        self._leaving = set(ipvs_changes.draining(self._held, wanted))
+        self._draining = set(ipvs_changes.draining(self._held, wanted))
         report = kernel.shape_device(self._addresses(), settings)
         rules = {family: contents.rulesets() for family, contents in self._contents.items()}
         texts = kernel.shape_rules(rules)
         self._rules = rules
-        written += [*map(str, steps), *map(str, report.applied), *texts, *map(str, finish())]
-        self._look_after(self._leaving)
+        written += [*map(str, steps), *map(str, report.applied), *texts, *map(str, delete_elements())]
+        self._remove_idle(self._draining)
         return written
 
     def _addresses(self) -> frozenset[str]:
         """The addresses that the device should have, those with remaining connections included."""
         wanted = frozenset(address for contents in self._contents.values() for address in contents.addresses)
-        return wanted | (frozenset(key.address for key in self._leaving) - self._own)
+        return wanted | (frozenset(key.address for key in self._draining) - self._own)
 
     def _wanted(self, keys: Iterable[Key] | None = None) -> dict[Key, VirtualServer]:
-        """The virtual servers of these keys (None: all) to program, without those in the place of a foreign one."""
+        """The virtual servers to program for these keys (None: all), except keys of foreign virtual servers."""
         every = (contents.servers for contents in self._contents.values())
         if keys is None:
             return {k: server for servers in every for k, server in servers.items() if k not in self._foreign}
@@ -199,7 +198,7 @@ class IpvsDataPlane:
 
     def _update(self, family: str, delta: IpvsDelta) -> list[str]:
         kernel = self._kernel
-        written = [str(each) for each in kernel.add(delta.added)]
+        written = [str(operation) for operation in kernel.add(delta.added)]
         written += self._balance(delta.servers)
         if delta.bound:
             kernel.bind(delta.bound)
@@ -215,24 +214,24 @@ class IpvsDataPlane:
 
     def _unbind(self, addresses: Iterable[str]) -> list[str]:
         """Removes addresses without remaining connections from the device."""
-        busy = {key.address for key in self._leaving}
+        busy = {key.address for key in self._draining}
         contents = tuple(self._contents.values())
-        gone = [each for each in addresses if each not in busy and not any(one.binds(each) for one in contents)]
-        self._kernel.unbind(gone)
-        return [f"ip address delete {address} dev {DEVICE}" for address in gone]
+        unused = [a for a in addresses if a not in busy and not any(c.binds(a) for c in contents)]
+        self._kernel.unbind(unused)
+        return [f"ip address delete {address} dev {DEVICE}" for address in unused]
 
     def _balance(self, keys: Iterable[Key]) -> list[str]:
         """Programs the virtual servers of these keys."""
         held = {key: self._held[key] for key in keys if key in self._held}
         wanted = self._wanted(keys)
-        mine = [key for key in keys if key not in self._foreign]
-        steps = ipvs_changes.plan(held, wanted, mine)
+        own = [key for key in keys if key not in self._foreign]
+        steps = ipvs_changes.plan(held, wanted, own)
         self._kernel.ipvs.apply(steps)
         self._settle(held, steps)
-        leaving = ipvs_changes.draining({key: self._held[key] for key in mine if key in self._held}, wanted)
-        self._leaving -= set(mine)
-        self._leaving |= set(leaving)
-        self._look_after(leaving)
+        draining = ipvs_changes.draining({key: self._held[key] for key in own if key in self._held}, wanted)
+        self._draining -= set(own)
+        self._draining |= set(draining)
+        self._remove_idle(draining)
         return list(map(str, steps))
 
     def _settle(self, held: dict[Key, VirtualServer], steps: Sequence[ipvs_changes.Step]) -> None:
@@ -242,26 +241,28 @@ class IpvsDataPlane:
             del self._held[key]
         self._held.update(now)
 
-    def _look_after(self, keys: Iterable[Key]) -> None:
+    def _remove_idle(self, keys: Iterable[Key]) -> None:
         """Removes real servers whose last connection has ended."""
         for key in tuple(keys):
             server, wanted = self._held[key], self._wanted((key,))
-            retired = {each.endpoint for each in ipvs_changes.draining({key: server}, wanted).get(key, ())}
+            retired = {
+                destination.endpoint for destination in ipvs_changes.draining({key: server}, wanted).get(key, ())
+            }
             counted = [
-                (each, 0 if self._gone(key, each) else connections)
-                for each, connections in self._kernel.ipvs.destinations(key)
-                if each.endpoint in retired
+                (destination, 0 if self._resets(key, destination) else connections)
+                for destination, connections in self._kernel.ipvs.destinations(key)
+                if destination.endpoint in retired
             ]
             steps = ipvs_changes.idle(server, counted, wanted=key in wanted)
             self._kernel.ipvs.apply(steps)
             self._settle({key: server}, steps)
             if key not in self._held or not ipvs_changes.draining({key: self._held[key]}, wanted):
-                self._leaving.discard(key)
+                self._draining.discard(key)
                 if key not in self._held and key.address not in self._own:
                     self._unbind((key.address,))
 
-    def _gone(self, key: Key, destination: Destination) -> bool:
-        """Whether the endpoint of a real server is gone and its connections are to be ended."""
+    def _resets(self, key: Key, destination: Destination) -> bool:
+        """Whether the connections to a real server end now, because its endpoint no longer serves."""
         if not self._facts.reset_connections:
             return False
         text = endpoint_text(*destination.endpoint)
@@ -275,37 +276,37 @@ class IpvsDataPlane:
         return self.load(services)
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service, or by a foreign virtual server."""
+        """Services that wait for a frontend of another Service or of a foreign virtual server."""
         with self._lock:
-            found = {key for contents in self._contents.values() for key in contents.claims.waiting()}
+            services = {service for contents in self._contents.values() for service in contents.claims.waiting()}
             for contents in self._contents.values():
                 for key in self._foreign & contents.servers.keys():
-                    found |= {owner for owner in map(contents.claims.owner, _frontends(key)) if owner}
-        return tuple(sorted(found))
+                    services |= {owner for owner in map(contents.claims.owner, _frontends(key)) if owner}
+        return tuple(sorted(services))
 
     def counts(self) -> Counts:
         """The counters since the data plane was opened."""
         with self._lock:
             last = self._kernel.last_rules
             rules = {
-                (family, each.table): (
-                    sum(map(len, each.chains.values())) + len(each.jumps),
-                    last.get((family, each.table), 0),
+                (family, ruleset.table): (
+                    sum(map(len, ruleset.chains.values())) + len(ruleset.jumps),
+                    last.get((family, ruleset.table), 0),
                 )
                 for family, rulesets in self._rules.items()
-                for each in rulesets
+                for ruleset in rulesets
             }
             return Counts(rules=rules, refused_updates=self._refused)
 
     def desired(self) -> tuple[StateValue, ...]:
-        """What the kernel should hold; later changes do not show in it."""
+        """The state that the kernel should hold; later changes do not change this value."""
         with self._lock:
             if not self._contents:
                 return ()
-            contents = self._contents.values()
-            rules = (ruleset for each in contents for ruleset in each.rulesets())
-            sets = (one for each in contents for one in each.sets())
-            servers = self._wanted() | {key: self._held[key] for key in self._leaving}
+            families = self._contents.values()
+            rules = (ruleset for contents in families for ruleset in contents.rulesets())
+            sets = (ip_set for contents in families for ip_set in contents.sets())
+            servers = self._wanted() | {key: self._held[key] for key in self._draining}
             device = device_state(self._addresses(), self._facts.ipvs)
             return (*rules, *sets, *(servers[key] for key in sorted(servers)), device)
 
@@ -316,7 +317,7 @@ class IpvsDataPlane:
         """
         with self._lock:
             self._lost = True
-            self._contents, self._rules, self._leaving = {}, {}, set()
+            self._contents, self._rules, self._draining = {}, {}, set()
             self._kernel.drop_rules()
             held, _ = self._kernel.servers(self._facts.ipvs.exclude_cidrs, self._held)
             self._kernel.ipvs.apply([ipvs_changes.Step("delete", server) for server in held.values()])
@@ -332,7 +333,7 @@ def _frontends(key: Key) -> tuple[Frontend, Frontend]:
 
 
 def clear(netns_path: NetnsPath = None) -> bool:
-    """Removes what an earlier data plane of this mode or kube-proxy left; returns whether there was anything.
+    """Removes what an earlier data plane of this mode or kube-proxy left; returns whether anything was removed.
 
     The device is removed last: without a device, nothing is left.
 

@@ -141,7 +141,7 @@ class NftablesDataPlane:
         return self._tables.missing
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service."""
+        """Services that wait for a frontend that another Service owns."""
         return tuple(sorted({key for contents in self._contents.values() for key in contents.conflicts()}))
 
     def desired(self) -> tuple[Table, ...]:

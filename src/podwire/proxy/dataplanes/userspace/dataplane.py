@@ -201,7 +201,7 @@ class UserspaceDataPlane:
         return self._tables.heal(wanted, self._tables.commit)
 
     def conflicts(self) -> tuple[str, ...]:
-        """Services of which a frontend is held by another Service."""
+        """Services that wait for a frontend that another Service owns."""
         return tuple(sorted({key for contents in self._contents.values() for key in contents.conflicts()}))
 
     def desired(self) -> tuple[Table, ...]:
