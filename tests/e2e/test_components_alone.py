@@ -1,6 +1,7 @@
 """Each component runs alone, against any API server, with the parts that its configuration names."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -54,10 +55,14 @@ def place(home: Cluster) -> Path:
 
 
 def kubeconfig(cluster: Cluster) -> str:
-    """A kubeconfig with the address of the API on the fabric."""
+    """A kubeconfig that may do everything, with the address of the API on the fabric."""
     if not cluster.name:
         return cluster.kubeconfig
-    return str(credentials.kubeconfig_path(topology(cluster), "node-1"))
+    layout = topology(cluster)
+    file = Path(layout.run, "admin-on-fabric.kubeconfig")
+    fabric = f"server: https://{layout.host_address}:{credentials.API_FABRIC_PORT}"
+    file.write_text(re.sub(r"server: https://127\.0\.0\.1:\d+", fabric, Path(cluster.kubeconfig).read_text()))
+    return str(file)
 
 
 class Component:

@@ -4,6 +4,7 @@
 """
 
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -49,15 +50,24 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
         return (node_cidrs(self),) if name == "nodeipam" else ()
 
 
-def make_parts(environment: Environment, config: ControllerConfig, known: Registry[Any]) -> dict[str, Part]:
+def make_parts(
+    environment: Environment,
+    config: ControllerConfig,
+    known: Registry[Any],
+    identities: Mapping[str, Client] | None = None,
+) -> dict[str, Part]:
     """The configured controllers out of ``known`` (name to ``module:Class``), in the order given.
+
+    A controller in ``identities`` writes by the client there.
 
     Raises: ConfigError for an unknown name or a wrong network.
     """
     parts: dict[str, Part] = {}
     for name in config.parts:
         known.check(name, "controller")
-        parts[name] = known.load(name)(environment, *config.arguments(name))
+        client = (identities or {}).get(name)
+        own = environment.acting(client) if client is not None else environment
+        parts[name] = known.load(name)(own, *config.arguments(name))
     return parts
 
 
@@ -73,15 +83,20 @@ def node_cidrs(config: ControllerConfig) -> NodeCidrs:
     return NodeCidrs(cluster, config.node_cidr_masks, services)
 
 
-async def run(client: Client, config: ControllerConfig, known: Registry[Any] = CONTROLLERS) -> None:
-    """Runs the configured controllers until cancelled.
+async def run(
+    client: Client,
+    config: ControllerConfig,
+    known: Registry[Any] = CONTROLLERS,
+    identities: Mapping[str, Client] | None = None,
+) -> None:
+    """Runs the configured controllers until cancelled; a controller in ``identities`` writes by the client there.
 
     Raises: ConfigError before anything is started.
     """
 
     async def work() -> None:
         environment = Environment(client)
-        await environment.run(make_parts(environment, config, known))
+        await environment.run(make_parts(environment, config, known, identities))
 
     if not config.leader_election:
         await work()

@@ -1,5 +1,6 @@
 """HTTP requests, complete answers, and the limits of a connection, as values."""
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -27,9 +28,9 @@ METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Request:
-    """One request; header names are in lower case, of repeated headers the last one counts."""
+    """One request; header names are in lower case; ``headers`` has the last line of each."""
 
-    __slots__ = ("_path", "_query", "body", "headers", "method", "peer", "peer_certificate", "target")
+    __slots__ = ("_path", "_query", "body", "headers", "method", "peer", "peer_certificate", "repeated", "target")
 
     def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
         self.method = method
@@ -38,6 +39,8 @@ class Request:
         self.body = body
         self.peer = ""
         self.peer_certificate: dict[str, Any] | None = None
+        self.repeated: Mapping[str, list[str]] = {}
+        """All lines of the headers that have several."""
         path, _, query = target.partition("?")
         self._path = path
         self._query = query
@@ -56,6 +59,12 @@ class Request:
     def raw_query(self) -> str:
         """What is behind the question mark, as sent."""
         return self._query
+
+    def header_values(self, name: str) -> list[str]:
+        """The values of all lines of a header, in order."""
+        if name in self.repeated:
+            return self.repeated[name]
+        return [self.headers[name]] if name in self.headers else []
 
     def segments(self) -> list[str]:
         """The parts of the path between slashes, each decoded, empty ones left out."""

@@ -120,6 +120,7 @@ class ServerConnection(asyncio.Protocol):
     def _reset_message(self) -> None:
         self._target = _NOT_STARTED
         self._headers: dict[str, str] = {}
+        self._repeated: dict[str, list[str]] = {}
         self._header_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -140,7 +141,10 @@ class ServerConnection(asyncio.Protocol):
         """One header."""
         self._header_bytes += len(name) + len(value)
         self._check_header()
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        if key in self._headers:
+            self._repeated.setdefault(key, [self._headers[key]]).append(text)
+        self._headers[key] = text
 
     def _check_header(self) -> None:
         if self._header_bytes > self._server.limits.header_bytes:
@@ -169,6 +173,7 @@ class ServerConnection(asyncio.Protocol):
         request = Request(method, self._target.decode("latin-1"), self._headers, body)
         request.peer = self._peer
         request.peer_certificate = self._certificate
+        request.repeated = self._repeated
         self._keep_alive = self._server.limits.keep_alive and bool(self._parser.should_keep_alive())
         if self._current is None and not self._waiting and not self._parser.should_upgrade():
             self._answer(request)

@@ -4,6 +4,7 @@ A controller is a class that takes the environment, subscribes to the informers 
 supervisor. It reads only informers and writes only through the client. Its decisions are a pure ``plan``.
 """
 
+import copy
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Protocol, TypeVar
 
@@ -44,6 +45,12 @@ class Environment:
         self.log = Log(component)
         self._recorders: dict[str, EventRecorder] = {}
         self._owned_pods: Index[Pod] | None = None
+
+    def acting(self, client: Client) -> "Environment":
+        """The same informers with another client for what is written, and its Events."""
+        other = copy.copy(self)
+        other.client = client
+        return other
 
     def of(self, resource: Resource[T]) -> Informer[T]:
         """The shared informer of a resource."""

@@ -51,10 +51,12 @@ DNS_NUMBER = 10
 
 
 class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The controller's file: how to reach the API, and what to run."""
+    """The controller's file: how controllers and scheduler reach the API, and what to run."""
 
     kubeconfig: str
     controller: controllers.LocalControllerConfig
+    scheduler_kubeconfig: str = ""
+    """How the scheduler reaches the API; empty: as the controllers do."""
     log_level: log.Level = "info"
 
 
@@ -71,7 +73,7 @@ def run_controller(payload: bytes) -> None:
 
 
 def run_controller_file(path: str, kubeconfig: str | None) -> None:
-    """Runs the controllers of a file; ``kubeconfig`` wins over the one in it.
+    """Runs the controllers of a file; ``kubeconfig`` wins over those in it.
 
     Raises: ConfigError.
     """
@@ -79,8 +81,11 @@ def run_controller_file(path: str, kubeconfig: str | None) -> None:
     log.configure(file.log_level)
 
     async def body() -> None:
-        client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), SystemClock(), manager="podwire-controller")
-        await controllers.run(client, file.controller)
+        clock = SystemClock()
+        client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), clock, manager="podwire-controller")
+        chosen = kubeconfig or file.scheduler_kubeconfig or file.kubeconfig
+        scheduler = Client(load_kubeconfig(chosen), clock, manager="podwire-scheduler")
+        await controllers.run(client, file.controller, {"scheduler": scheduler})
 
     run_until_signal(body)
 
@@ -219,7 +224,8 @@ def apiserver(topology: Topology, config: ClusterConfig, port: int) -> Child:
 def controller(topology: Topology, config: ClusterConfig) -> Child:
     """Controllers, scheduler and workloads in one process on the host."""
     document = {
-        "kubeconfig": str(credentials.kubeconfig_path(topology, "controller")),
+        "kubeconfig": str(credentials.kubeconfig_path(topology, "controller-manager")),
+        "schedulerKubeconfig": str(credentials.kubeconfig_path(topology, "scheduler")),
         "controller": {
             "clusterCIDRs": config.pod_cidrs,
             "serviceCIDRs": config.service_cidrs,
@@ -235,7 +241,7 @@ def agent(topology: Topology, config: ClusterConfig, place: FabricNode) -> Child
     run = Path(topology.node_run(place.name))
     document = {
         "nodeName": place.name,
-        "kubeconfig": str(credentials.kubeconfig_path(topology, place.name)),
+        "kubeconfig": str(credentials.kubeconfig_path(topology, f"agent-{place.name}")),
         "runDir": str(run),
         "stateDir": str(topology.node_state(place.name)),
         "clusterCIDRs": config.pod_cidrs,

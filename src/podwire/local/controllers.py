@@ -4,6 +4,7 @@
 controllers and the scheduler on shared informers: one copy of each object, one watch per resource.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from podwire.controllers import registry as cluster_controllers
@@ -47,9 +48,11 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
         return local.get(name) or super().arguments(name)
 
 
-async def run(client: Client, config: ControllerConfig | None = None) -> None:
-    """Runs the configured parts until cancelled.
+async def run(
+    client: Client, config: ControllerConfig | None = None, identities: Mapping[str, Client] | None = None
+) -> None:
+    """Runs the configured parts until cancelled; a part in ``identities`` writes by the client there.
 
     Raises: ConfigError before anything is started.
     """
-    await cluster_controllers.run(client, config or LocalControllerConfig(), CONTROLLERS)
+    await cluster_controllers.run(client, config or LocalControllerConfig(), CONTROLLERS, identities)

@@ -1,8 +1,9 @@
 """Certificates and kubeconfig files of a local cluster, made once and kept in its state folder.
 
 ``<state>/credentials/`` holds the authority, the API server's certificates, the token signing key, a serving
-certificate per node, and a kubeconfig per user: ``admin`` for people (loopback address), ``controller`` and one per
-node for components (the host's fabric address, or loopback for what runs on the host).
+certificate per node, and a kubeconfig per user. ``admin`` is for people and may do everything; ``controller-manager``,
+``scheduler``, each node's kubelet (``NODE``) and agent (``agent-NODE``) have names of their own, and rights by roles.
+Components on the host use the loopback address, those on nodes the host's fabric address.
 """
 
 import datetime
@@ -23,7 +24,7 @@ def folder(topology: Topology) -> Path:
 
 
 def kubeconfig_path(topology: Topology, user: str) -> Path:
-    """The kubeconfig of ``admin``, ``controller`` or a node."""
+    """The kubeconfig of ``admin``, ``controller-manager``, ``scheduler``, a node, or an agent (``agent-NODE``)."""
     return folder(topology) / f"{user}.kubeconfig"
 
 
@@ -53,19 +54,22 @@ def ensure(topology: Topology, port: int, service_addresses: tuple[str, ...], no
         certificates.write_private(place / "tokens.key", certificates.make_signing_key())
     loopback = f"https://127.0.0.1:{port}"
     _user(topology, authority, ("admin", "kubernetes-admin", "system:masters"), loopback, now)
-    _user(topology, authority, ("controller", "system:kube-controller-manager", "system:masters"), loopback, now)
+    for name in ("controller-manager", "scheduler"):
+        _user(topology, authority, (name, f"system:kube-{name}", ""), loopback, now)
     return fresh
 
 
 def ensure_node(topology: Topology, place: FabricNode, now: datetime.datetime) -> None:
-    """Makes one node's serving certificate and kubeconfig where they are missing."""
+    """Makes one node's serving certificate, and the kubeconfigs of its kubelet and agent, where they are missing."""
     authority = _authority(folder(topology), topology.name, now)
     if not (folder(topology) / f"{place.name}.key").exists():
         names = (place.name, str(place.address), str(place.address6))
         pair = certificates.issue(authority, f"system:node:{place.name}", ("system:nodes",), names, "both", now)
         certificates.write_pair(folder(topology), place.name, pair)
+    server = f"https://{topology.host_address}:{API_FABRIC_PORT}"
+    agent = (f"agent-{place.name}", f"podwire:agent:{place.name}", "podwire:agents")
+    _user(topology, authority, agent, server, now)
     if not kubeconfig_path(topology, place.name).exists():
-        server = f"https://{topology.host_address}:{API_FABRIC_PORT}"
         _write_kubeconfig(topology, place.name, server, authority, _read_pair(folder(topology), place.name))
 
 
@@ -82,12 +86,12 @@ def _read_pair(place: Path, name: str) -> KeyPair:
 def _user(
     topology: Topology, authority: KeyPair, who: tuple[str, str, str], server: str, now: datetime.datetime
 ) -> None:
-    """``who`` is file name, user and group; a kubeconfig with another server is written again."""
+    """``who`` is file name, user and group, if any; a kubeconfig with another server is written again."""
     file, user, group = who
     path = kubeconfig_path(topology, file)
     if path.exists() and server.encode() in path.read_bytes():
         return
-    pair = certificates.issue(authority, user, (group,), (), "client", now)
+    pair = certificates.issue(authority, user, (group,) if group else (), (), "client", now)
     _write_kubeconfig(topology, file, server, authority, pair)
 
 

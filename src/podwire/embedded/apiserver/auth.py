@@ -1,9 +1,8 @@
-"""The user behind a request, and the reviews that answer who that is.
+"""The user behind a request.
 
 A client is known by its certificate (common name = user, organizations = groups), or by a bearer token: a JWT
 that this cluster signed for a ServiceAccount (ES256). A wrong token is refused; no credentials make the
-anonymous user, who may read ``/version`` and the health endpoints and nothing else. Everyone else may do
-everything: RBAC objects are stored, not enforced. Sources: RFC 7519, RFC 7518 section 3.4.
+anonymous user. What a user may do is decided by ``authorization``. Sources: RFC 7519, RFC 7518 section 3.4.
 """
 
 import base64
@@ -22,14 +21,8 @@ from podwire.runtime.clock import Clock
 Object = dict[str, Any]
 
 ANONYMOUS = UserInfo("system:anonymous", ("system:unauthenticated",))
-_OPEN_PATHS = ("/version", "/healthz", "/livez", "/readyz")
 _CACHE = 1000
 _SKEW_S = 10
-
-
-def open_to_anonymous(method: str, path: str) -> bool:
-    """Whether a client without credentials may do this."""
-    return method in ("GET", "HEAD") and any(path == p or path.startswith(p + "/") for p in _OPEN_PATHS)
 
 
 def _unpadded(data: bytes) -> str:
@@ -147,27 +140,15 @@ class Authenticator:
     def user(self, request: Request) -> UserInfo:
         """The user; anonymous without credentials.
 
-        An authenticated user may act as another one by the ``Impersonate-`` headers.
         Raises: ApiError 401 for a token that is not valid.
         """
-        found = self._authenticated(request)
-        wanted = request.headers.get("impersonate-user")
-        if wanted and not found.anonymous:
-            group = request.headers.get("impersonate-group")
-            groups = (group,) if group else ()
-            uid = request.headers.get("impersonate-uid", "")
-            return UserInfo(wanted, groups if wanted == ANONYMOUS.name else (*groups, "system:authenticated"), uid)
-        return found
-
-    def _authenticated(self, request: Request) -> UserInfo:
         name, groups = subject_of(request.peer_certificate)
         if name:
             return UserInfo(name, (*groups, "system:authenticated"))
-        header = request.headers.get("authorization", "")
-        if not header:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
             return ANONYMOUS
-        scheme, _, token = header.partition(" ")
-        user = self.verify(token.strip()) if scheme.lower() == "bearer" else None
+        user = self.verify(token.strip())
         if user is None:
             raise failures.unauthorized()
         return user
@@ -180,60 +161,3 @@ class Authenticator:
         audience = claims.get("aud") or ()
         named = {audience} if isinstance(audience, str) else set(audience)
         return service_account(claims) if named & (set(audiences) or self._audiences) else None
-
-
-def user_info(user: UserInfo) -> Object:
-    """The ``authentication.k8s.io/v1`` UserInfo of a user."""
-    info: Object = {"username": user.name}
-    if user.uid:
-        info["uid"] = user.uid
-    if user.groups:
-        info["groups"] = list(user.groups)
-    if user.extra:
-        info["extra"] = {key: list(values) for key, values in user.extra.items()}
-    return info
-
-
-class Reviews:
-    """Answers the review kinds of authentication and authorization."""
-
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-
-    def answer(self, kind: str, obj: Object, user: UserInfo) -> Object:
-        """The review with its status filled in."""
-        spec = obj.get("spec") or {}
-        obj["metadata"] = {**(obj.get("metadata") or {}), "creationTimestamp": None}
-        if kind == "SelfSubjectReview":
-            obj["status"] = {"userInfo": user_info(user)}
-        elif kind == "TokenReview":
-            audiences = list(spec.get("audiences") or ())
-            found = self._authenticator.verify(str(spec.get("token", "")), audiences)
-            if found is None:
-                obj["status"] = {"authenticated": False, "user": {}, "error": "invalid bearer token"}
-            else:
-                obj["status"] = {"authenticated": True, "user": user_info(found), "audiences": audiences}
-        elif kind == "SelfSubjectRulesReview":
-            obj["status"] = _all_rules()
-        else:
-            who = user if kind == "SelfSubjectAccessReview" else UserInfo(str(spec.get("user", "")))
-            obj["status"] = _access(spec, who)
-        return obj
-
-
-def _all_rules() -> Object:
-    everything = ["*"]
-    return {
-        "resourceRules": [{"verbs": everything, "apiGroups": everything, "resources": everything}],
-        "nonResourceRules": [{"verbs": everything, "nonResourceURLs": everything}],
-        "incomplete": False,
-    }
-
-
-def _access(spec: Object, user: UserInfo) -> Object:
-    path = spec.get("nonResourceAttributes")
-    if not user.anonymous:
-        return {"allowed": True, "reason": "every authenticated user is allowed everything"}
-    if path and open_to_anonymous(str(path.get("verb", "")).upper(), str(path.get("path", ""))):
-        return {"allowed": True}
-    return {"allowed": False}

@@ -130,7 +130,7 @@ def status_of(failure: ApiError) -> dict[str, Any]:
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": failure.message, "reason": failure.reason or _REASONS.get(failure.code, ""),
     }  # fmt: skip
-    if failure.details or failure.code == 404:
+    if failure.details or failure.code in (403, 404):
         status["details"] = dict(failure.details)
     return {**status, "code": failure.code}
 

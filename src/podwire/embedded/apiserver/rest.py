@@ -1,8 +1,8 @@
 """The request path: from an HTTP request to its answer.
 
-Authentication comes first. Then the path decides: a resource, or a page outside the resources (discovery, OpenAPI,
-health; see ``pages``). Reads are answered in the same turn of the event loop. A write, or a read of an object that is
-not on the disk yet, is answered when the object is on the disk.
+The user is found first, and whether the user may do what the request asks for. Then the path decides: a resource, or a
+page outside the resources (discovery, OpenAPI, health; see ``pages``). Reads are answered in the same turn of the event
+loop. A write, or a read of an object that is not on the disk yet, is answered when the object is on the disk.
 """
 
 import asyncio
@@ -12,14 +12,18 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import bodies, failures, pretty
-from podwire.embedded.apiserver.auth import Authenticator, Reviews, open_to_anonymous
+from podwire.embedded.apiserver.auth import Authenticator
+from podwire.embedded.apiserver.authorization import impersonation
+from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authorizer
+from podwire.embedded.apiserver.authorization.requests import attributes_of
+from podwire.embedded.apiserver.authorization.reviews import Reviews
 from podwire.embedded.apiserver.calls import Call, UserInfo, merge_options, parse_target
 from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.reads import ObjectReader
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.store import Store
-from podwire.embedded.apiserver.strategies import RETURNED_WHEN_DELETED
+from podwire.embedded.apiserver.strategies import CREATED_BY_UPDATE, RETURNED_WHEN_DELETED
 from podwire.embedded.apiserver.subresources import Subresources
 from podwire.embedded.apiserver.validate import fields
 from podwire.embedded.apiserver.watches import Watcher
@@ -31,6 +35,8 @@ from podwire.http.message import Request, Response
 _encode = msgspec.json.Encoder().encode
 
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
+
+_STREAMS = ("exec", "attach", "portforward")
 
 Tunnel = Callable[[Call], Awaitable[Result]]
 
@@ -44,6 +50,7 @@ class Collaborators(msgspec.Struct, frozen=True):
     writer: Writer
     watcher: Watcher
     authenticator: Authenticator
+    authorizer: Authorizer
     subresources: Subresources
     tunnel: Tunnel
     pages: Mapping[str, Handler]
@@ -60,7 +67,8 @@ class Api:
         self._writer = collaborators.writer
         self._watcher = collaborators.watcher
         self._authenticator = collaborators.authenticator
-        self._reviews = Reviews(collaborators.authenticator)
+        self._authorizer = collaborators.authorizer
+        self._reviews = Reviews(collaborators.authenticator, collaborators.authorizer)
         self._subresources = collaborators.subresources
         self._tunnel = collaborators.tunnel
         self._pages = collaborators.pages
@@ -74,10 +82,11 @@ class Api:
         return pretty.indent(result) if pretty.is_wanted(request) else result
 
     def _route(self, request: Request) -> Result | Awaitable[Result]:
-        path = request.path
         user = self._authenticator.user(request)
-        if user.anonymous and not open_to_anonymous(request.method, path):
-            raise self._refuse_anonymous(request, user)
+        if impersonation.is_wanted(request):
+            user = impersonation.impersonated(request, user, self._authorizer.check)
+        if MASTERS not in user.groups:
+            self._authorize(request, user)
         segments = request.segments()
         first = segments[0] if segments else ""
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
@@ -89,24 +98,14 @@ class Api:
             raise failures.no_resource()
         return page(request)
 
-    def _refuse_anonymous(self, request: Request, user: UserInfo) -> ApiError:
-        segments = request.segments()
-        verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-        try:
-            call = Call(request, user, parse_target(segments, self._kinds)) if segments else None
-        except ApiError:
-            call = None
-        if call is None:
-            return ApiError(
-                403, "Forbidden",
-                f'forbidden: User "{user.name}" cannot {verb.get(request.method, "get")} path "{request.path}"',
-            )  # fmt: skip
-        plural = f"{call.kind.plural}/{call.subresource}" if call.subresource else call.kind.plural
-        where = f' in the namespace "{call.namespace}"' if call.namespace else " at the cluster scope"
-        return failures.forbidden(
-            call.kind, call.name,
-            f'User "{user.name}" cannot {call.verb} resource "{plural}" in API group "{call.kind.group}"{where}',
-        )  # fmt: skip
+    def _authorize(self, request: Request, user: UserInfo) -> None:
+        """Raises: ApiError 403 unless the user may do what the request asks for."""
+        asked = attributes_of(request)
+        self._authorizer.check(user, asked)
+        streams = asked.subresource in _STREAMS and asked.resource == "pods"
+        if streams and asked.verb == "get" and "websocket" in request.headers.get("upgrade", "").lower():
+            # A WebSocket begins with GET and does what POST does.
+            self._authorizer.check(user, msgspec.structs.replace(asked, verb="create"))
 
     # -- resources
 
@@ -132,7 +131,7 @@ class Api:
         if call.kind.kind == "Binding":
             name = str((obj.get("metadata") or {}).get("name", ""))
             return self._later(self._subresources.bind(call, name, obj), lambda: _success(201))
-        obj = self._reviews.answer(call.kind.kind, obj, call.user)
+        obj = self._reviews.answer(call, obj)
         return Response(201, _encode({"kind": call.kind.kind, "apiVersion": call.kind.api_version, **obj}))
 
     def _read(self, call: Call) -> Result | Awaitable[Result]:
@@ -164,6 +163,7 @@ class Api:
     def _write(self, call: Call) -> WriteResult:
         request = call.request
         media_type = bodies.media_type(request.headers.get("content-type", ""))
+        self._authorize_creation(call, media_type)
         if request.method == "PATCH":
             return self._writer.patch(call, media_type, request.body)
         obj = self._writer.parse(call, media_type, request.body)
@@ -172,6 +172,15 @@ class Api:
                 raise failures.method_not_allowed()
             return self._writer.create(call, obj)
         return self._writer.update(call, obj)
+
+    def _authorize_creation(self, call: Call, media_type: str) -> None:
+        """Raises: ApiError 403 for a PUT or an apply that creates, unless the user may create."""
+        if call.request.method == "POST" or call.subresource or MASTERS in call.user.groups:
+            return
+        applies = call.request.method == "PATCH" and media_type == bodies.APPLY_YAML
+        replaces = call.request.method == "PUT" and call.kind.table in CREATED_BY_UPDATE
+        if (applies or replaces) and self._store.get(call.kind.table, call.namespace, call.name) is None:
+            self._authorizer.check(call.user, msgspec.structs.replace(attributes_of(call.request), verb="create"))
 
     def _settle(self, call: Call, written: WriteResult) -> Result | Awaitable[Result]:
         headers = tuple(("Warning", f'299 - "{_escaped(text)}"') for text in call.warnings)
@@ -192,6 +201,7 @@ class Api:
             version = self._store.table(kind.table).version
             missing = failures.render(failures.not_found(kind, call.name))
             return self._later(version, lambda: missing)
+        self._writer.admit_deletion(call, entry)
         options = merge_options(call, _options(call))
         last, gone = self._writer.deletion.delete(kind, entry, options)
         if gone and kind.table not in RETURNED_WHEN_DELETED:

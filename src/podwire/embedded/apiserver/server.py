@@ -19,6 +19,8 @@ import msgspec
 from podwire.embedded.apiserver import bootstrap, failures
 from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
+from podwire.embedded.apiserver.authorization.escalation import EscalationCheck
+from podwire.embedded.apiserver.authorization.noderestriction import NodeRestriction
 from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
 from podwire.embedded.apiserver.customresources import CustomResources
 from podwire.embedded.apiserver.discovery import DiscoveryDocuments
@@ -78,6 +80,8 @@ class ApiServer:
         tokens = ServiceAccountTokens(signing_key, settings.issuer, clock, self.store)
         reader = ObjectReader(self.store, self._semantics, clock, snapshot_s=settings.list_snapshot_s)
         self.writer = Writer(self.store, self._semantics, clock)
+        self.authorizer = Authorizer(self.store)
+        self._restrict_writes()
         self._watcher = Watcher(self.store, reader, bookmark_s=settings.bookmark_s)
         discovery, openapi = DiscoveryDocuments(self.kinds), OpenApi(self.kinds, custom.schemas)
         custom.on_kinds = (discovery.changed, openapi.changed)
@@ -92,20 +96,25 @@ class ApiServer:
         self.api = Api(
             Collaborators(
                 self.store, self.kinds, reader, self.writer, self._watcher,
-                Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")),
+                Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")), self.authorizer,
                 Subresources(self.store, self.writer, tokens, custom, clock), self._tunnel.carry,
                 pages,
             )
         )  # fmt: skip
-        self.authorizer = Authorizer(self.store)
-        self.authorizer.start()
         self._semantics.start()
+        self.authorizer.start()
         bootstrap.DefaultAccounts(self.store, self.writer).start()
         Garbage(self.store, self.writer.deletion, self.kinds).start()
         Namespaces(self.store, self.writer.deletion, self.kinds, clock).start()
         self._http = HttpServer(self.api.handle, self._tasks, clock)
         self._http.render_error = failures.render_refusal
         self._started = False
+
+    def _restrict_writes(self) -> None:
+        """Keeps users from granting what they do not hold, and nodes to their own objects."""
+        escalation, nodes = EscalationCheck(self.authorizer), NodeRestriction(self.store)
+        self.writer.on_admit += (escalation.admit, nodes.admit)
+        self.writer.on_deletion.append(nodes.admit_deletion)
 
     async def start(self) -> tuple[tuple[str, int], ...]:
         """Fills an empty state and listens; returns the addresses in use.

@@ -142,6 +142,7 @@ class Subresources:
         return self._store.put("/pods", obj).version
 
     def _evict(self, call: Call, entry: StoredObject) -> Answer:
+        self._writer.admit_deletion(call, entry)
         eviction = self._body(call)
         options = dict(eviction.get("deleteOptions") or {})
         if call.dry_run:
@@ -181,6 +182,7 @@ class Subresources:
 
     def _token(self, call: Call, entry: StoredObject) -> Answer:
         request = self._body(call)
+        self._writer.admit(call, request, None)
         spec = request.setdefault("spec", {})
         audiences = spec.get("audiences") or [self._tokens.issuer]
         seconds = int(spec.get("expirationSeconds") or _TOKEN_S)

@@ -7,7 +7,7 @@ then the store. A dry run does all of it except the last step.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver import conversion, failures, strategies
@@ -42,7 +42,21 @@ class Writer:
         self._store = store
         self._semantics = semantics
         self._clock = clock
+        self.on_admit: list[Callable[[Call, Object, Object | None], None]] = []
+        """Called with every write before it is stored; what they raise refuses the write."""
+        self.on_deletion: list[Callable[[Call, StoredObject], None]] = []
+        """Called with every deletion and eviction that a client asks for."""
         self.deletion = Deletion(store, clock)
+
+    def admit(self, call: Call, new: Object, old: Object | None) -> None:
+        """Raises: ApiError 403 when the user of the call may not write this object."""
+        for admit in self.on_admit:
+            admit(call, new, old)
+
+    def admit_deletion(self, call: Call, entry: StoredObject) -> None:
+        """Raises: ApiError 403 when the user of the call may not delete this object."""
+        for admit in self.on_deletion:
+            admit(call, entry)
 
     def now(self) -> str:
         """The current time as the API writes it."""
@@ -82,6 +96,7 @@ class Writer:
         meta["creationTimestamp"] = self.now()
         strategies.prepare_create(kind, obj)
         obj = self._semantics.prepare(call, conversion.stored(kind, obj), None)
+        self.admit(call, obj, None)
         self._semantics.validate(call, obj, None)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
@@ -195,6 +210,7 @@ class Writer:
             strategies.prepare_change(kind, new, before, call.subresource)
             new = self._semantics.prepare(call, new, before)
             strategies.count_generation(kind, new, before, call.subresource)
+        self.admit(call, new, before)
         self._semantics.validate(call, new, before)
         if not applied:
             self._semantics.track(call, new, before, self.now())

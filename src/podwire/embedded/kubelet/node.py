@@ -24,7 +24,7 @@ from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.network import Network
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, CniError, NotFound, ProtocolError
 from podwire.kube.client import STRATEGIC_MERGE_PATCH, Client
-from podwire.kube.resources import LEASES, NAMESPACES, NODES, Json
+from podwire.kube.resources import LEASES, NODES, Json
 from podwire.model.node import ZONE_LABEL
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock, rfc3339, rfc3339_micro
@@ -216,10 +216,6 @@ class NodeKeeper:
             return
         except NotFound:
             pass
-        try:
-            await self._client.create(NAMESPACES, _namespace())
-        except AlreadyExists:
-            pass
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
         await self._client.create(LEASES, body, LEASE_NAMESPACE)
 
@@ -232,7 +228,3 @@ class NodeKeeper:
             return
         if node.ready != (self._problem is None):
             await self._write_status()
-
-
-def _namespace() -> Json:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEASE_NAMESPACE}}

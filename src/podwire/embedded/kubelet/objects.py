@@ -1,8 +1,9 @@
 """API objects for containers: ConfigMaps, Secrets and service account tokens.
 
-The kubelet watches ConfigMaps, or Secrets, as soon as a pod refers to one; a pod that needs an object waits for the
-first list. Each pod has its own tokens. A token is requested when the pod's first container starts and again when four
-fifths of its lifetime have passed, so a pod costs one request an hour.
+The kubelet watches each ConfigMap and Secret by itself, from the first pod of the node that refers to the object to the
+end of the last one: a node may read no other objects. A pod that needs an object waits for the first list. Each pod has
+its own tokens. A token is requested when the pod's first container starts and again when four fifths of its lifetime
+have passed, so a pod costs one request an hour.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any
 from podwire.embedded.kubelet.volumes import TokenRequest, VolumeTokens, config_map_data, secret_data, token_requests
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
-from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json, Resource
+from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json
 from podwire.model.pod import Container, Pod
 from podwire.runtime.clock import Clock, parse_rfc3339
 from podwire.runtime.supervise import Supervisor
@@ -20,81 +21,122 @@ from podwire.runtime.supervise import Supervisor
 _RENEW_SHARE = 0.8
 _RENEW_MIN_S = 5.0
 _SYNC_S = 10.0
+_ROOT_CA = "kube-root-ca.crt"
+
+Reference = tuple[str, str]
+"""Plural and name of an object in the pod's namespace."""
+
+_NAMES: Mapping[str, tuple[str, str]] = {
+    "configMap": ("configmaps", "name"),
+    "configMapRef": ("configmaps", "name"),
+    "configMapKeyRef": ("configmaps", "name"),
+    "secretRef": ("secrets", "name"),
+    "secretKeyRef": ("secrets", "name"),
+}
+"""Fields that refer to an object: its plural, and the field of its name."""
 
 
-_CONFIG_MAP = ("configMap", "configMapRef", "configMapKeyRef")
-_SECRET = ("secret", "secretRef", "secretKeyRef")
+def references(pod: Pod, *, root_ca: bool = False) -> frozenset[Reference]:
+    """The ConfigMaps and Secrets that a pod's containers use.
 
-
-def needs(pod: Pod) -> tuple[bool, bool]:
-    """Whether a pod refers to a ConfigMap, and whether it refers to a Secret.
-
-    The ConfigMap of the cluster's root certificate does not count, since the kubelet has the certificate.
+    The cluster's root certificate in a volume is one of them only with ``root_ca``.
     """
     containers: Sequence[Container] = pod.spec.containers + pod.spec.init_containers + pod.spec.ephemeral_containers
-    references: list[Any] = list(pod.spec.volumes)
+    found = {reference for volume in pod.spec.volumes for reference in _below(volume)}
+    if not root_ca:
+        found.discard(("configmaps", _ROOT_CA))
     for container in containers:
-        references += [*container.env_from, *(v.value_from for v in container.env if v.value_from)]
-    fields = {kind for value in references for kind in _kinds(value)}
-    return not fields.isdisjoint(_CONFIG_MAP), not fields.isdisjoint(_SECRET)
+        for value in (*container.env_from, *(v.value_from for v in container.env if v.value_from)):
+            found.update(_below(value))
+    return frozenset(reference for reference in found if reference[1])
 
 
-def _kinds(value: Any) -> Iterable[str]:
+def _below(value: Any) -> Iterable[Reference]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            if not (isinstance(inner, Mapping) and inner.get("name") == "kube-root-ca.crt"):
-                yield key
-            yield from _kinds(inner)
+            if isinstance(inner, Mapping) and key in _NAMES:
+                plural, field = _NAMES[key]
+                yield plural, str(inner.get(field) or "")
+            elif isinstance(inner, Mapping) and key == "secret":
+                yield "secrets", str(inner.get("secretName") or inner.get("name") or "")
+            yield from _below(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _kinds(inner)
+            yield from _below(inner)
+
+
+class _ObjectWatch:
+    """The watch of one object, and the pods that use it."""
+
+    def __init__(self, informer: Informer[Json], task: asyncio.Task[None]) -> None:
+        self.informer = informer
+        self.task = task
+        self.users: set[str] = set()
 
 
 class ConfigObjects:
-    """The ConfigMaps and Secrets that the kubelet knows."""
+    """The ConfigMaps and Secrets that pods of the node refer to."""
 
     def __init__(self, client: Client, supervisor: Supervisor) -> None:
         self._client = client
         self._supervisor = supervisor
         self.changed: Callable[[str], None] = lambda namespace: None
         """Called with the namespace of a ConfigMap or Secret that changed."""
-        self._informers: dict[str, Informer[Json]] = {}
-        self._watches: list[asyncio.Task[None]] = []
+        self._watches: dict[tuple[str, str, str], _ObjectWatch] = {}
 
     async def ready_for(self, pod: Pod) -> None:
-        """Returns when the first lists of all kinds that ``pod`` refers to have arrived.
+        """Returns when the first lists of all objects that ``pod`` refers to have arrived.
 
         Raises: TimeoutError when the API server does not answer within 10 seconds.
         """
-        config_maps, secrets = needs(pod)
-        resources = [CONFIGMAPS] * config_maps + [SECRETS] * secrets
-        for resource in resources:
-            informer = self._informer(resource)
-            if not informer.synced.is_set():
+        wanted = [
+            self._watch(plural, pod.metadata.namespace, name, pod.metadata.uid)
+            for plural, name in sorted(references(pod, root_ca=not self._client.config.ca))
+        ]
+        for watch in wanted:
+            if not watch.informer.synced.is_set():
                 async with asyncio.timeout(_SYNC_S):
-                    await informer.synced.wait()
+                    await watch.informer.synced.wait()
+
+    def release(self, uid: str) -> None:
+        """Ends the watches that only the pod of this uid needed."""
+        for key, watch in tuple(self._watches.items()):
+            watch.users.discard(uid)
+            if not watch.users:
+                watch.task.cancel()
+                del self._watches[key]
 
     def close(self) -> None:
         """Ends the watches."""
-        for watch in self._watches:
-            watch.cancel()
+        for watch in self._watches.values():
+            watch.task.cancel()
 
-    def _informer(self, resource: Resource[Json]) -> Informer[Json]:
-        informer = self._informers.get(resource.plural)
-        if informer is None:
-            informer = self._informers[resource.plural] = Informer(self._client, resource)
+    def _watch(self, plural: str, namespace: str, name: str, uid: str) -> _ObjectWatch:
+        key = (plural, namespace, name)
+        watch = self._watches.get(key)
+        if watch is None:
+            resource = CONFIGMAPS if plural == "configmaps" else SECRETS
+            informer: Informer[Json] = Informer(
+                self._client, resource, namespace=namespace, field_selector=f"metadata.name={name}"
+            )
             informer.subscribe(lambda key, old, new: self.changed(key.partition("/")[0]))
-            self._watches.append(self._supervisor.start(f"watch {resource.plural}", informer.run))
-        return informer
+            task = self._supervisor.start(f"watch {plural} {namespace}/{name}", informer.run)
+            watch = self._watches[key] = _ObjectWatch(informer, task)
+        watch.users.add(uid)
+        return watch
+
+    def _document(self, plural: str, namespace: str, name: str) -> Json | None:
+        watch = self._watches.get((plural, namespace, name))
+        return watch.informer.get(f"{namespace}/{name}") if watch is not None else None
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """The values of a ConfigMap by key; None when the ConfigMap does not exist."""
-        document = self._informer(CONFIGMAPS).get(f"{namespace}/{name}")
+        document = self._document("configmaps", namespace, name)
         return None if document is None else config_map_data(document)
 
     def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """The values of a Secret by key; None when the Secret does not exist."""
-        document = self._informer(SECRETS).get(f"{namespace}/{name}")
+        document = self._document("secrets", namespace, name)
         return None if document is None else secret_data(document)
 
 

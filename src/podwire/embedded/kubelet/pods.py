@@ -93,7 +93,11 @@ class PodWorkers:
         worker = self.workers[uid] = PodWorker(pod, self._node, self._records.pop(uid, None))
         worker.state.gone = gone
         task = self._node.tasks.start(f"pod {pod.metadata.namespace}/{pod.metadata.name}", worker.run())
-        task.add_done_callback(lambda _: self.workers.pop(uid, None))
+        task.add_done_callback(lambda _: self._ended(uid))
+
+    def _ended(self, uid: str) -> None:
+        self.workers.pop(uid, None)
+        self._node.objects.release(uid)
 
     def objects_changed(self, namespace: str) -> None:
         """Updates the volumes of a namespace's pods, because a ConfigMap or Secret of the namespace has changed."""
