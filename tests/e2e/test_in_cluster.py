@@ -102,15 +102,18 @@ def _claims(token: str) -> dict[str, object]:
 
 
 def test_client_library_in_a_pod_uses_its_service_account(inside: Cluster) -> None:
-    inside.apply(
-        "apiVersion: v1\nkind: Namespace\nmetadata: {name: inner}\n---\n" + _manifest("api", IN_CLUSTER, "inner")
+    inside.kubectl("create", "namespace", "inner")
+    inside.kubectl(
+        *["create", "rolebinding", "-n", "inner", "edits", "--clusterrole=edit", "--serviceaccount=inner:default"]
     )
+    inside.apply(_manifest("api", IN_CLUSTER, "inner"))
     assert _output(inside, "api", "inner") == [
         "seen ADDED", "user system:serviceaccount:inner:default", "pod api", "pods ['api']",
     ]  # fmt: skip
 
 
 def test_the_api_has_its_names_in_its_certificate(inside: Cluster) -> None:
+    inside.kubectl(*["create", "rolebinding", "views", "--clusterrole=view", "--serviceaccount=default:default"])
     inside.apply(_manifest("names", BY_NAME))
     assert _output(inside, "names") == ["10.96.0.1"] * 3
 
