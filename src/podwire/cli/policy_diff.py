@@ -15,7 +15,7 @@ from podwire.model.meta import Object, key_of
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy import annotations
 from podwire.policy.check.inactive import skipped_note
-from podwire.policy.check.phrases import some
+from podwire.policy.check.phrases import first_names
 from podwire.policy.diff.compare import compare
 from podwire.policy.diff.render import data, text
 
@@ -127,7 +127,7 @@ def in_audit(old: World, new: World, asked: Sides) -> Iterator[str]:
         every: tuple[NetworkPolicy | ClusterNetworkPolicy, ...] = (*world.policies, *world.cluster_policies)
         names = sorted(key_of(each.metadata) for each in every if annotations.in_audit(each.metadata.annotations))
         if names:
-            yield f"in audit and so not in force in {side}: {some(names)}"
+            yield f"in audit and so not in force in {side}: {first_names(names)}"
 
 
 def _with_pods_of(world: World, other: World) -> World:
@@ -149,7 +149,7 @@ def _applied(live: World, files: World, asked: Sides, notes: list[str]) -> World
         cluster_policies = _by_name(live.cluster_policies) | cluster_policies
     if kept:
         does = "are taken out" if asked.prune else "stay (--prune takes them out)"
-        notes.append(f"policies of the cluster that {place} does not have {does}: {some(sorted(kept))}")
+        notes.append(f"policies of the cluster that {place} does not have {does}: {first_names(sorted(kept))}")
     return msgspec.structs.replace(
         live,
         namespaces=tuple((_by_name(live.namespaces) | _by_name(files.namespaces)).values()),

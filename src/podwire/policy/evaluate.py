@@ -172,8 +172,8 @@ class DirectionCase:
         if own_node:
             reason = "a pod reaches its own node"
             return self.cluster_tier("Admin") or self.cluster_tier("Baseline") or self.allowed(reason)
-        found = self.cluster_tier("Admin") or self.namespace_tier() or self.cluster_tier("Baseline")
-        return found or self.allowed(self.reason_without_policy())
+        decision = self.cluster_tier("Admin") or self.namespace_tier() or self.cluster_tier("Baseline")
+        return decision or self.allowed(self.reason_without_policy())
 
     def audit(self, decided: Decision) -> tuple[tuple[str, ...], int]:
         """The policies in audit that cause a denial, and the index of their rule; none when the decision allows."""

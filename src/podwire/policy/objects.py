@@ -1,4 +1,4 @@
-"""The objects that policies depend on: where they come from, and how the compiler follows them."""
+"""The objects that policies depend on: their sources, and how changes reach the compiler."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from podwire.policy.status.digest import same
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the objects come from."""
+    """The sources of the objects that policies depend on."""
 
     pods: Source[Pod]
     namespaces: Source[Object]
@@ -24,16 +24,16 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     cluster_policies: Source[ClusterNetworkPolicy]
 
     async def synced(self) -> None:
-        """Waits until all of them are known."""
+        """Waits until the objects of all sources are known."""
         for source in (self.pods, self.namespaces, self.nodes, self.policies, self.cluster_policies):
             await source.synced.wait()
 
 
-class PolicyObjects:
-    """Hands changed namespaces, nodes and policies to a compiler.
+class ObjectFeed:
+    """Passes changed namespaces, nodes and policies to a compiler.
 
-    ``changed`` is called with the kind and the key of each changed object, pods included, ``own_node`` with the Node
-    of this node. Changes that policies do not depend on are passed over.
+    ``changed`` is called with the kind and the key of each changed object, pods included; ``own_node`` is called with
+    the Node of this node. Changes that policies do not depend on are ignored.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class PolicyObjects:
 
 
 def _alike(old: Node, new: Node) -> bool:
-    """Whether policies depend on nothing that changed in a Node."""
+    """Whether two versions of a Node are equal in the fields that policies depend on."""
 
     def read(node: Node) -> tuple[object, ...]:
         return node.metadata.labels, node.status.addresses, node.pod_cidrs

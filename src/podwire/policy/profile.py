@@ -143,8 +143,8 @@ class Profile:
             return None
         holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
         around = self._table(self._everyone | holding, (), own_node=False)
-        for other in peer.also:
-            holding |= self.blocks[6 if ":" in other else 4].holding(other)
+        for status_address in peer.also:
+            holding |= self.blocks[6 if ":" in status_address else 4].holding(status_address)
         if peer.own_node and self.key.direction == "Ingress":
             return None if around == OWN_NODE else OWN_NODE
         matched = self._matched(peer.selectors)

@@ -1,12 +1,12 @@
-"""Keeps a policy data plane equal to the API, and cuts pods off until their policies are in force.
+"""Keeps a policy data plane equal to the API, and isolates pods until their policies are in force.
 
 Guarantees: 1. nothing is written before pods, namespaces, nodes and policies of both kinds are known, so a start never
-opens what is closed; 2. a change is in force 5 ms after it arrived, or 30 ms after the first change of a burst; 3. a
-pod gets its device only by :meth:`Enforcement.attach`, which returns when the policies of the pod are in the kernel; a
-pod without rules in the kernel can neither send nor receive; 4. a refused commit leaves the last good rules in force
-and is tried again after a backoff from 0.1 s to 10 s, together with later changes; 5. rules that another program
-changed are restored within 0.1 s; 6. while another process holds a lock that a change needs, other work goes on, for
-10 s at most.
+allows traffic that policies deny; 2. a change is in force 5 ms after it arrived, or 30 ms after the first change of a
+burst; 3. a pod gets its device only by :meth:`Enforcement.attach`, which returns when the policies of the pod are in
+the kernel; a pod without rules in the kernel can neither send nor receive; 4. a refused commit leaves the last good
+rules in force and is tried again after a backoff from 0.1 s to 10 s, together with later changes; 5. rules that another
+program changed are restored within 0.1 s; 6. while another process holds a lock that a change needs, other work goes
+on, for 10 s at most.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from podwire.policy.admission import PodAdmission
 from podwire.policy.attached import AttachedPod, AttachedPods
 from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
-from podwire.policy.objects import PolicyObjects, Sources
+from podwire.policy.objects import ObjectFeed, Sources
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.runtime.clock import Clock
 
@@ -34,10 +34,10 @@ _HEAL_S = 0.05
 
 
 class Reporter(Protocol):
-    """Who is told what becomes of policies."""
+    """Receives the results of commits."""
 
     def committed(self, delta: PolicyDelta, duration_s: float, changed: Mapping[Changed, float], *, full: bool) -> None:
-        """A change is in force; ``changed`` has what it follows from, and when that was heard."""
+        """A change is in force; ``changed`` has the changed objects, and when each change was received."""
         ...
 
     def refused(self, failure: KernelError) -> None:
@@ -66,21 +66,21 @@ class Enforcement:
         self._moved = False
         self._changed: dict[Changed, float] = {}
         self._log = Log("policy")
-        self._objects = PolicyObjects(sources, compiler, self._mark, self._own_node_changed)
+        self._objects = ObjectFeed(sources, compiler, self._mark, self._own_node_changed)
         self.compiler = compiler
         self._follower = Follower(plane, clock, "policies are not in force", self._refused)
         self.programmed = self._follower.programmed
-        """Set while the kernel holds everything known."""
+        """Set while the kernel holds all known changes."""
         self.loaded = self._follower.loaded
-        """Set once the kernel held everything known."""
+        """Set after the first load of the kernel."""
         self.admission = PodAdmission(self._attached, plane, self.loaded, clock)
-        """Tells when a pod may get its device."""
+        """Waits until a pod may get its device."""
 
     @property
     def problem(self) -> str:
-        """Why this node is not fit for pods; empty: it is.
+        """Why this node cannot run pods; empty when it can.
 
-        A change that is on its way is no reason: a pod waits for its own, and others come all the time.
+        A pending change is no reason: each pod waits for its own policies, and changes arrive all the time.
         """
         return self._follower.problem
 
@@ -92,10 +92,10 @@ class Enforcement:
     def configure(
         self, settings: PolicySettings, tunnel_ports: Iterable[int] = (), ranges: tuple[str, ...] = ()
     ) -> None:
-        """Takes over settings, while policies are enforced too.
+        """Takes over settings, also while policies are enforced.
 
-        ``tunnel_ports`` are UDP ports at which nodes unpack packets, beside the usual ones. ``ranges`` are those of
-        the cluster's pods where nodes have none.
+        ``tunnel_ports`` are UDP ports on which nodes decapsulate packets, in addition to the default ones. ``ranges``
+        are the pod ranges of the cluster, used when the nodes have none.
         """
         self.compiler.set_own_node_egress(reaches=settings.own_node_egress)
         guarded = settings.encapsulation == "drop"
@@ -106,23 +106,23 @@ class Enforcement:
         self._mark("Settings", "")
 
     def look_again(self) -> None:
-        """Has everything loaded anew: something that rules depend on has changed in the kernel."""
+        """Requests a full load, because a kernel setting that rules depend on has changed."""
         self._full = True
         self._mark("Kernel", "")
 
     def _adopt(self, **facts: object) -> None:
-        """Takes over facts of the node; where they make other rules, everything is loaded anew."""
+        """Takes over facts of the node; facts that need other rules cause a full load."""
         changed = msgspec.structs.replace(self._facts, **facts)
         if changed != self._facts:
             self._full = self._full or not changed.alike(self._facts)
             self._facts, self._moved = changed, True
 
-    def attach(self, one: AttachedPod) -> None:
-        """Puts the policies of a pod into the kernel, before its device is there.
+    def attach(self, pod: AttachedPod) -> None:
+        """Puts the policies of a pod into the kernel, before the pod gets its device.
 
-        Raises: KernelError; the pod is shut off.
+        Raises: KernelError; the pod is isolated.
         """
-        self._mark("Pod", self._keep(one))
+        self._mark("Pod", self._keep(pod))
         if self.loaded.is_set():
             self._take_over()
             try:
@@ -132,34 +132,34 @@ class Enforcement:
                 raise
 
     def detach(self, link: str) -> None:
-        """Forgets a pod's own device; what remains of it in the kernel is harmless, and goes soon."""
-        one = self._attached.remove(link)
-        if one is not None:
-            self._mark("Pod", one.pod)
+        """Forgets a pod's own device; the next commit deletes its elements in the kernel."""
+        pod = self._attached.remove(link)
+        if pod is not None:
+            self._mark("Pod", pod.pod)
 
-    def _keep(self, one: AttachedPod) -> str:
-        if one.port:
-            self._adopt(bridges=tuple(sorted({*self._facts.bridges, one.device})))
-        return self._attached.add(one)
+    def _keep(self, pod: AttachedPod) -> str:
+        if pod.port:
+            self._adopt(bridges=tuple(sorted({*self._facts.bridges, pod.device})))
+        return self._attached.add(pod)
 
-    def restore(self, ones: tuple[AttachedPod, ...]) -> None:
-        """The devices that are there at the start."""
-        for one in ones:
-            self._keep(one)
+    def restore(self, pods: tuple[AttachedPod, ...]) -> None:
+        """Takes over the pods that have devices at the start."""
+        for pod in pods:
+            self._keep(pod)
 
     def devices(self) -> dict[str, str]:
-        """The device of each pod of this node that is known; a pod that is not is shut off."""
+        """The device of each known pod of this node; a pod that is not known is isolated."""
         return self._attached.devices()
 
     async def run(self) -> None:
-        """Enforces until cancelled; what is in force stays."""
+        """Enforces policies until cancelled; the rules in force stay."""
         self._objects.subscribe()
         await self._sources.synced()
         await self._follower.run(self._step, self._settle)
 
     @property
     def waiting_s(self) -> float:
-        """For how many seconds the oldest change waits to be in force; 0: all are."""
+        """The age of the oldest pending change in seconds; 0 when there is none."""
         return self._clock.monotonic() - min(self._changed.values()) if self._changed else 0.0
 
     async def _step(self) -> None:
@@ -171,7 +171,7 @@ class Enforcement:
         self._commit()
 
     def _heal(self) -> None:
-        """Puts right what somebody else changed.
+        """Restores rules that another program changed.
 
         Raises: KernelError; everything is loaded again by the next call.
         """
@@ -207,20 +207,20 @@ class Enforcement:
             self.admission.arrived(key)
 
     def _take_over(self) -> None:
-        """Gives the compiler the pods that changed, with the addresses that this node gave them."""
+        """Passes the changed pods to the compiler, with the addresses that this node assigned to them."""
         self._adopt(cluster_ranges=self._objects.ranges.ranges)
-        pods = [what.key for what in self._changed if what.kind == "Pod"]
+        pods = [change.key for change in self._changed if change.kind == "Pod"]
         if self._full:
             pods = [*self._attached.keys(), *pods]
         for key, pod in self._attached.objects(pods).items():
             self.compiler.set_pod(key, pod)
 
     def _commit(self) -> None:
-        """Has the kernel hold what changed.
+        """Writes all pending changes to the kernel.
 
         Raises: KernelError; everything is loaded again by the next call.
         """
-        full, changed = self._full, [what.key for what in self._changed if what.kind == "Pod"]
+        full, changed = self._full, [change.key for change in self._changed if change.kind == "Pod"]
         self._full = True
         started = self._clock.monotonic()
         delta = self.compiler.flush()

@@ -74,7 +74,7 @@ class PolicyChain:
             raise CniError(spec.INVALID_CONFIG, "the podwire agent of this node does not make pods' networks", detail)
         result = _previous(request)
         attachment = self._attachment(request, result)
-        self._drop([other for other in self.held.values() if self._replaced(other, attachment)])
+        self._drop([held for held in self.held.values() if self._replaced(held, attachment)])
         self._ledger.hold(attachment)
         self.held[attachment.key] = attachment
         try:
@@ -116,9 +116,9 @@ class PolicyChain:
         )
 
     @staticmethod
-    def _replaced(other: Attachment, attachment: Attachment) -> bool:
-        same = other.key == attachment.key or other.host_link == attachment.host_link
-        return same or not frozenset(other.addresses).isdisjoint(attachment.addresses)
+    def _replaced(held: Attachment, attachment: Attachment) -> bool:
+        same = held.key == attachment.key or held.host_link == attachment.host_link
+        return same or not frozenset(held.addresses).isdisjoint(attachment.addresses)
 
     def _delete(self, request: CniRequest) -> bytes:
         self._drop([attachment for key, attachment in self.held.items() if key == request.key])

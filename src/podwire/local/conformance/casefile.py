@@ -123,13 +123,13 @@ def _document(text: bytes, source: str) -> dict[str, Any]:
     return value
 
 
-def _check_names(found: Any, source: str, path: str) -> None:
+def _check_names(value: Any, source: str, path: str) -> None:
     """Refuses field names that are not strings, which YAML allows."""
-    if isinstance(found, list):
-        for number, item in enumerate(found):
+    if isinstance(value, list):
+        for number, item in enumerate(value):
             _check_names(item, source, f"{path}[{number}]")
-    elif isinstance(found, dict):
-        for name, item in found.items():
+    elif isinstance(value, dict):
+        for name, item in value.items():
             if not isinstance(name, str):
                 raise ConfigError(source, path, f"expected a string as the name of a field, found {name!r}")
             _check_names(item, source, f"{path}.{name}" if path else name)

@@ -214,8 +214,10 @@ def _mismatch(manifest: Manifest, failure: ApiError) -> ConfigError:
     match = _TYPE.search(failure.message)
     if match is None:
         return ConfigError(manifest.source, "", f"{manifest.name}: {failure.message}")
-    found, field, wanted = match.groups()
-    return field_error(manifest, field, f"expected {_TYPES.get(wanted, wanted)}, found {_TYPES.get(found, found)}")
+    found_type, field, wanted_type = match.groups()
+    return field_error(
+        manifest, field, f"expected {_TYPES.get(wanted_type, wanted_type)}, found {_TYPES.get(found_type, found_type)}"
+    )
 
 
 def field_error(manifest: Manifest, field: str, problem: str) -> ConfigError:

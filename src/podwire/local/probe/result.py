@@ -168,7 +168,7 @@ def _matrix(results: Sequence[ProbeResult]) -> str:
     cells = _cells(results, lambda r: (r.attempt.source.name, r.attempt.target))
     rows = [("#", "POD", "NODE", *(str(n + 1) for n in range(len(names))))]
     for number, name in enumerate(names):
-        marks = (_NOBODY if other == name else cells.get((name, other), " ") for other in names)
+        marks = (_NOBODY if target == name else cells.get((name, target), " ") for target in names)
         rows.append((str(number + 1), name, nodes[name], *marks))
     return columns(rows, "  ")
 

@@ -8,7 +8,7 @@ from podwire.model.policy import IPBlock
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import PolicyOutline, RuleOutline
-from podwire.policy.check.phrases import some, some_pods
+from podwire.policy.check.phrases import first_pods
 
 Network = IPv4Network | IPv6Network
 
@@ -43,7 +43,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
                 elif network.prefixlen == network.max_prefixlen and str(network.network_address) in pods:
                     pod = pods[str(network.network_address)]
                     text = (
-                        f"this is the address of pod {some_pods([pod])} now; a pod that replaces it gets another "
+                        f"this is the address of pod {first_pods([pod])} now; a pod that replaces it gets another "
                         "address. Write a podSelector"
                     )
                     yield policy.finding("block-of-one-pod", field, text)
@@ -111,7 +111,7 @@ def _families(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline) -> 
             other_range = _ALL[10 - network.version]
             text = (
                 f"{network} is every IPv{network.version} address and no IPv{10 - network.version} one; pods such as "
-                f"{some([p.metadata.namespace + '/' + p.metadata.name for p in pods[:1]])} have both families. Add "
+                f"{first_pods(pods[:1])} have both families. Add "
                 f"another item with {other_range}, if you mean all addresses"
             )
             yield policy.finding("one-family", path, text)

@@ -12,7 +12,7 @@ from podwire.policy.check import blocks, inactive, lookups, peers, ports, priori
 from podwire.policy.check.context import ClusterDetails, ClusterIndex
 from podwire.policy.check.finding import KINDS, SEVERITIES, Finding
 from podwire.policy.check.outline import PolicyOutline
-from podwire.policy.check.phrases import some
+from podwire.policy.check.phrases import first_names
 
 _NAMES = (POLICY_ENFORCED, *VALUES, POLICY_IGNORE)
 
@@ -37,10 +37,14 @@ def check(world: World, details: ClusterDetails | None = None) -> tuple[Finding,
         f"{policy_of_other_kind.kind} {policy_of_other_kind.name}": _ignored(policy_of_other_kind.annotations)
         for policy_of_other_kind in index.details.unenforced
     }
-    findings = [finding for each in CHECKS for finding in each(index)]
+    findings = [finding for check_of_kind in CHECKS for finding in check_of_kind(index)]
     findings += [finding for policy in index.policies for finding in _unknown(policy, ignored[policy.name])]
     findings += [finding for policy in index.policies for finding in _annotations(policy)]
-    kept = {each for each in findings if each.id not in ignored[f"{each.kind} {each.name}"]}
+    kept = {
+        check_of_kind
+        for check_of_kind in findings
+        if check_of_kind.id not in ignored[f"{check_of_kind.kind} {check_of_kind.name}"]
+    }
     return tuple(sorted(kept, key=_order))
 
 
@@ -55,7 +59,7 @@ def _ignored(annotations: Mapping[str, str]) -> frozenset[str]:
 def _unknown(policy: PolicyOutline, ignored: frozenset[str]) -> Iterator[Finding]:
     wrong = sorted(word for word in ignored if word not in KINDS)
     if wrong:
-        text = f"unknown kind of finding: {some(wrong)}"
+        text = f"unknown kind of finding: {first_names(wrong)}"
         yield policy.finding("unknown-ignore", f"metadata.annotations[{POLICY_IGNORE}]", text)
 
 

@@ -50,23 +50,23 @@ def peer_within(peer: PeerOutline, rules: Iterable[RuleOutline]) -> bool:
     candidates = tuple(rules)
     if any(rule.everyone for rule in candidates):
         return True
-    peers = [other for rule in candidates for other in rule.peers]
+    peers = [outer for rule in candidates for outer in rule.peers]
     if peer.pods is not None:
-        return any(other.pods is not None and peer.scope.within(other.scope) for other in peers)
+        return any(outer.pods is not None and peer.scope.within(outer.scope) for outer in peers)
     if peer.nodes is not None:
-        return any(other.nodes is not None and terms(other.nodes) <= terms(peer.nodes) for other in peers)
-    blocks = [block for other in peers for _, block in other.blocks]
+        return any(outer.nodes is not None and terms(outer.nodes) <= terms(peer.nodes) for outer in peers)
+    blocks = [block for outer in peers for _, block in outer.blocks]
     return bool(peer.blocks) and all(blocks_within(block, blocks) for _, block in peer.blocks)
 
 
 def covered_by(rule: RuleOutline, others: Iterable[RuleOutline]) -> tuple[RuleOutline, ...]:
     """The rules of ``others`` that together match everything that a rule matches; empty: there are none."""
-    wide = tuple(other for other in others if other.known and ports_within(rule, other))
+    wide = tuple(candidate for candidate in others if candidate.known and ports_within(rule, candidate))
     if not wide or not rule.known:
         return ()
-    for other in wide:
-        if other.everyone or (rule.peers and all(peer_within(peer, (other,)) for peer in rule.peers)):
-            return (other,)
+    for candidate in wide:
+        if candidate.everyone or (rule.peers and all(peer_within(peer, (candidate,)) for peer in rule.peers)):
+            return (candidate,)
     if rule.everyone or not rule.peers or not all(peer_within(peer, wide) for peer in rule.peers):
         return ()
-    return tuple(other for other in wide if any(peer_within(peer, (other,)) for peer in rule.peers))
+    return tuple(candidate for candidate in wide if any(peer_within(peer, (candidate,)) for peer in rule.peers))

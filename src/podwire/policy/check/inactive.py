@@ -33,8 +33,8 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
         if unused_definition := index.details.duplicates.get(policy.name):
             text = f"it is also defined in {unused_definition}; the last definition is used, and this one is checked"
             yield policy.finding("given-twice", "metadata.name", text)
-    for other in index.details.unenforced:
-        yield _not_enforced(other)
+    for unenforced in index.details.unenforced:
+        yield _not_enforced(unenforced)
 
 
 def skipped_note(other: UnenforcedPolicy) -> str:

@@ -18,7 +18,7 @@ from podwire.model.policy import IPBlock
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import EGRESS, PolicyOutline, RuleOutline
-from podwire.policy.check.phrases import count, some, some_pods
+from podwire.policy.check.phrases import count, first_names, first_pods
 from podwire.policy.check.scope import NAME_LABEL
 from podwire.policy.evaluate import in_block
 from podwire.policy.ports import overlap
@@ -39,7 +39,7 @@ def check(index: ClusterIndex) -> Iterator[Finding]:
     admin = [policy for policy in index.policies if policy.tier == "Admin"]
     for policies, isolated_pods in _isolated(index):
         in_force = [policy for policy in policies if not policy.audit]
-        whom = f"{count(len(isolated_pods), 'pod')} ({some_pods(isolated_pods)})"
+        whom = f"{count(len(isolated_pods), 'pod')} ({first_pods(isolated_pods)})"
         cases = [(in_force, [policy for policy in admin if not policy.audit])]
         if len(in_force) < len(policies):
             cases.append((policies, admin))
@@ -76,7 +76,11 @@ def _of_unknown(index: ClusterIndex, servers: tuple[Pod, ...]) -> Iterator[Findi
     for policy in isolating:
         if index.knows_pods(policy.subject) or not any(_by_name(rule) for rule in policy.of(EGRESS)):
             continue
-        policies = [other for other in isolating if policy.heeds(other) and policy.scope.within(other.scope)]
+        policies = [
+            isolating_policy
+            for isolating_policy in isolating
+            if policy.heeds(isolating_policy) and policy.scope.within(isolating_policy.scope)
+        ]
         if _lacks_dns(index, policies, servers):
             yield _finding(policy, policies, "the pods that it selects")
 
@@ -88,7 +92,7 @@ def _lacks_dns(index: ClusterIndex, policies: list[PolicyOutline], servers: tupl
 
 
 def _finding(at: PolicyOutline, policies: list[PolicyOutline], whom: str) -> Finding:
-    by = "this policy" if len(policies) == 1 else f"one of {some(policy.key for policy in policies)}"
+    by = "this policy" if len(policies) == 1 else f"one of {first_names(policy.key for policy in policies)}"
     text = (
         f"{whom} may connect only where {by} allows, and no rule allows UDP port 53 to cluster DNS: names cannot be "
         f"looked up. Add a rule to namespaceSelector {{matchLabels: {{{NAME_LABEL}: {_NAMESPACE}}}}} with ports "

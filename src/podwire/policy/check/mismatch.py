@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from podwire.model.selector import LabelSelector, Requirement
-from podwire.policy.check.phrases import count, some
+from podwire.policy.check.phrases import count, first_names
 
 LabelSet = tuple[Mapping[str, str], int]
 """A set of labels, and the number of objects that have it."""
@@ -60,7 +60,7 @@ def _of_term(
     if similar:
         number = values[similar[0]]
         return f"{none} has {term}, {count(number, noun)} {_have(number)} {term.key}={similar[0]}"
-    listed = some(f"{value or '(empty)'} ({number})" for value, number in values.most_common())
+    listed = first_names(f"{value or '(empty)'} ({number})" for value, number in values.most_common())
     return f"{none} has {term}; values of {term.key} there are {listed}"
 
 

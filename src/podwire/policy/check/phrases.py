@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 
-_SOME = 3
+_SHOWN = 3
 
 
 def count(number: int, noun: str) -> str:
@@ -13,20 +13,20 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def some(names: Iterable[str]) -> str:
-    """The first few of several names, and how many more there are."""
+def first_names(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
     unique = list(dict.fromkeys(names))
-    more = f" and {len(unique) - _SOME} more" if len(unique) > _SOME else ""
-    return ", ".join(unique[:_SOME]) + more
+    more = f" and {len(unique) - _SHOWN} more" if len(unique) > _SHOWN else ""
+    return ", ".join(unique[:_SHOWN]) + more
 
 
-def some_pods(pods: Sequence[Pod]) -> str:
-    """The first few of several pods."""
-    return some(sorted(key_of(pod.metadata) for pod in pods))
+def first_pods(pods: Sequence[Pod]) -> str:
+    """The names of the first pods, and how many more there are."""
+    return first_names(sorted(key_of(pod.metadata) for pod in pods))
 
 
-def which(pods: Sequence[Pod]) -> str:
+def none_has(pods: Sequence[Pod]) -> str:
     """``pod shop/a has no`` or ``none of 3 pods (shop/a, shop/b and 1 more) has a``: the start of a sentence."""
     if len(pods) == 1:
         return f"pod {key_of(pods[0].metadata)} has no"
-    return f"none of {len(pods)} pods ({some_pods(pods)}) has a"
+    return f"none of {len(pods)} pods ({first_pods(pods)}) has a"

@@ -12,7 +12,7 @@ from podwire.model.service import Service, ServicePort
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import INGRESS, PolicyOutline, PortOutline, RuleOutline
-from podwire.policy.check.phrases import some, some_pods, which
+from podwire.policy.check.phrases import first_names, first_pods, none_has
 from podwire.policy.ports import merged, overlap
 
 
@@ -48,16 +48,16 @@ def _named(policy: PolicyOutline, rule: RuleOutline, port: PortOutline, pods: Se
         others |= protocols
     if not have and others:
         text = (
-            f"the pods declare {port.name} with protocol {some(sorted(others))}, not {port.protocol}: nothing matches. "
-            f"Write protocol: {min(others)}"
+            f"the pods declare {port.name} with protocol {first_names(sorted(others))}, not {port.protocol}: nothing "
+            f"matches. Write protocol: {min(others)}"
         )
         yield policy.finding("port-name-protocol", port.path, text)
     elif not have:
-        text = f"{which(pods)} port named {port.name}: nothing matches{_instead(port, pods)}"
+        text = f"{none_has(pods)} port named {port.name}: nothing matches{_instead(port, pods)}"
         yield policy.finding("port-name-unknown", port.path, text)
     elif len(have) < len(pods) and rule.direction == INGRESS:
         lack = [pod for pod in pods if pod not in have]
-        text = f"{some_pods(lack)} have no port named {port.name}: it allows nothing for these pods"
+        text = f"{first_pods(lack)} have no port named {port.name}: it allows nothing for these pods"
         yield policy.finding("port-name-partly", port.path, text)
 
 
@@ -66,7 +66,7 @@ def _instead(port: PortOutline, pods: Sequence[Pod]) -> str:
     alike = get_close_matches(port.name, names, 1)
     if alike:
         return f"; there is a port named {alike[0]}"
-    return f"; the pods' port names are {some(names)}" if names else "; their ports have no names"
+    return f"; the pods' port names are {first_names(names)}" if names else "; their ports have no names"
 
 
 def _numbered(
@@ -75,11 +75,13 @@ def _numbered(
     same = [declared for pod in pods for declared in pod.declared_ports if declared.container_port == port.number]
     if any((declared.protocol or "TCP") == port.protocol for declared in same):
         return
-    other = sorted(
+    declared_protocols = sorted(
         {declared.protocol for declared in same if not _covers(rule, declared.protocol, declared.container_port)}
     )
-    if same and other:
-        text = f"pods declare {port.number} as {some(other)}, not as {port.protocol}. Write protocol: {other[0]}"
+    if same and declared_protocols:
+        declared_text = first_names(declared_protocols)
+        advice = f"Write protocol: {declared_protocols[0]}"
+        text = f"pods declare {port.number} as {declared_text}, not as {port.protocol}. {advice}"
         yield policy.finding("port-protocol", port.path, text)
     if same:
         return

@@ -11,7 +11,7 @@ from podwire.policy.check import coverage
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import NOTE, WARNING, Finding
 from podwire.policy.check.outline import EGRESS, INGRESS, PolicyOutline, RuleOutline
-from podwire.policy.check.phrases import some
+from podwire.policy.check.phrases import first_names
 from podwire.policy.check.scope import Term, Terms
 
 PolicyRule = tuple[PolicyOutline, RuleOutline]
@@ -70,7 +70,7 @@ def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[P
 
 
 def _names(policy: PolicyOutline, covering: list[PolicyRule]) -> str:
-    return some(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in covering)
+    return first_names(rule.path if owner is policy else f"{rule.path} of {owner.key}" for owner, rule in covering)
 
 
 def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:

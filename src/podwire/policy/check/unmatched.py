@@ -8,7 +8,7 @@ from podwire.policy.check.context import ClusterIndex, PodGroup
 from podwire.policy.check.finding import NOTE, WARNING, Finding
 from podwire.policy.check.mismatch import LabelSet, explain_mismatch, is_similar
 from podwire.policy.check.outline import PeerOutline, PolicyOutline
-from podwire.policy.check.phrases import count, some, some_pods
+from podwire.policy.check.phrases import count, first_names, first_pods
 from podwire.policy.check.scope import NAME_LABEL
 from podwire.policy.selectors import PodSelector
 
@@ -40,7 +40,7 @@ def _unknown(index: ClusterIndex, selector: PodSelector) -> str:
     names = index.namespaces_of(selector)
     if not names:
         return "the files have no namespace that this selector matches: it is not checked"
-    return f"the files have no pods of namespace {some(names)}: selectors of its pods are not checked"
+    return f"the files have no pods of namespace {first_names(names)}: selectors of its pods are not checked"
 
 
 def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
@@ -48,19 +48,19 @@ def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
     excluded = _of(index.among(index.excluded, policy.subject))
     on_node = [pod for pod in excluded if pod.spec.host_network and not pod.finished]
     if groups and on_node and (policy.subject.namespace or policy.subject.pods != LabelSelector()):
-        text = f"it does not apply to pods that use their node's network: {some_pods(on_node)}"
+        text = f"it does not apply to pods that use their node's network: {first_pods(on_node)}"
         yield policy.finding("host-network-partly", policy.subject_path, text)
     if groups:
         return
     if on_node:
         text = (
-            f"it selects only pods that use their node's network ({some_pods(on_node)}), and policies do not apply to "
+            f"it selects only pods that use their node's network ({first_pods(on_node)}), and policies do not apply to "
             "them: nothing is isolated"
         )
         yield policy.finding("host-network-only", policy.subject_path, text)
         return
     if excluded:
-        text = f"it selects only pods that ended ({some_pods(excluded)}): nothing is isolated"
+        text = f"it selects only pods that ended ({first_pods(excluded)}): nothing is isolated"
         yield policy.finding("host-network-only", policy.subject_path, text)
         return
     selector = policy.subject
@@ -79,10 +79,10 @@ def _reason(index: ClusterIndex, selector: PodSelector) -> str:
     names = index.namespaces_of(selector)
     if not names:
         return explain_mismatch(selector.namespaces, _labels(index), "namespace")
-    where = f" of namespace {some(names)}" if len(names) == 1 else " of these namespaces"
+    where = f" of namespace {first_names(names)}" if len(names) == 1 else " of these namespaces"
     things = [(group.labels, len(group.pods)) for name in names for group in index.groups.get(name, ())]
     if not things:
-        return f"namespace {some(names)} has no pods"
+        return f"namespace {first_names(names)} has no pods"
     return explain_mismatch(selector.pods, things, "pod", where)
 
 
@@ -107,10 +107,10 @@ def _of_excluded(pods: Sequence[Pod]) -> str:
     on_node = [pod for pod in pods if pod.spec.host_network and not pod.finished]
     if on_node:
         return (
-            f"only pods that use their node's network match ({some_pods(on_node)}), and selectors do not match such "
+            f"only pods that use their node's network match ({first_pods(on_node)}), and selectors do not match such "
             "pods: it allows nothing. Write an ipBlock with the address of the node"
         )
-    return f"only pods that ended match ({some_pods(pods)}): it allows nothing"
+    return f"only pods that ended match ({first_pods(pods)}): it allows nothing"
 
 
 def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, selector: PodSelector) -> Finding:
@@ -120,8 +120,8 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
         names = sorted({pod.metadata.namespace for pod in elsewhere})
         text = (
             f"a podSelector without namespaceSelector means pods of namespace {selector.namespace}, where no pod "
-            f"matches; {count(len(elsewhere), 'pod')} of namespace {some(names)} would. Add a namespaceSelector to the "
-            f"same item, such as matchLabels: {{{NAME_LABEL}: {names[0]}}}"
+            f"matches; {count(len(elsewhere), 'pod')} of namespace {first_names(names)} would. Add a "
+            f"namespaceSelector to the same item, such as matchLabels: {{{NAME_LABEL}: {names[0]}}}"
         )
         return policy.finding("own-namespace-only", peer.pods_path, text)
     severity = NOTE if selector.pods == LabelSelector() else WARNING

@@ -122,32 +122,34 @@ End = tuple[PeerTraits, str, object]
 """Traits, address, and everything else that a policy can select by."""
 
 
-def _of_pod(side: Side, found: tuple[Pod, str]) -> End:
-    pod, address = found
+def _of_pod(side: Side, pod_and_address: tuple[Pod, str]) -> End:
+    pod, address = pod_and_address
     spaces = side.labels_of(pod.metadata.namespace)
     return side.of_pod(pod, address), address, (pod.metadata.labels, spaces, pod.declared_ports)
 
 
-def _of_node(side: Side, found: tuple[Node, str]) -> End:
-    node, address = found
+def _of_node(side: Side, node_and_address: tuple[Node, str]) -> End:
+    node, address = node_and_address
     return side.of_node(node, address), address, node.metadata.labels
 
 
 def _together(
     kind: str, rows: Iterable[tuple[Key, End, End]], pods: Mapping[Key, tuple[Pod, str]]
 ) -> Iterator[PeerGroup]:
-    found: dict[tuple[PeerTraits, PeerTraits, int, bool], list[tuple[str, str, str]]] = {}
-    for (name, family), (old, address, was), (new, later, is_) in rows:
-        found.setdefault((old, new, family, was == is_ and address == later), []).append((name, address, later))
-    for (old, new, family, same), each in found.items():
-        names = tuple(name for name, _, _ in each)
+    groups: dict[tuple[PeerTraits, PeerTraits, int, bool], list[tuple[str, str, str]]] = {}
+    for (name, family), (old, address, selectable), (new, later, selectable_now) in rows:
+        groups.setdefault((old, new, family, selectable == selectable_now and address == later), []).append(
+            (name, address, later)
+        )
+    for (old, new, family, same), members in groups.items():
+        names = tuple(name for name, _, _ in members)
         yield PeerGroup(
             kind=kind,
             family=family,
             old=old,
             new=new,
             names=names,
-            addresses=each[0][1:],
+            addresses=members[0][1:],
             same=same,
             on=frozenset(pods[name, family][0].spec.node_name if pods else name for name in names),
         )

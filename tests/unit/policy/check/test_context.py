@@ -5,7 +5,7 @@ from tests.unit.policy.check.clusters import index
 from podwire.model.meta import key_of
 from podwire.model.selector import LabelSelector
 from podwire.policy.check.context import ClusterIndex
-from podwire.policy.check.phrases import count, some
+from podwire.policy.check.phrases import count, first_names
 from podwire.policy.selectors import PodSelector
 
 
@@ -36,5 +36,5 @@ def test_services_of_a_pod() -> None:
 
 
 def test_words() -> None:
-    assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+    assert first_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert (count(1, "pod"), count(0, "pod")) == ("1 pod", "0 pods")

@@ -53,7 +53,7 @@ class Contents:
     def rules(self) -> FamilyContents:
         """All chains, sets and jumps of the family."""
         chains = {**self._keyed.chains, **self._generate(leading=False)}
-        return FamilyContents(chains, {each.name: each for each in self._keyed.filled_sets()}, self.layout.jumps())
+        return FamilyContents(chains, {ipset.name: ipset for ipset in self._keyed.filled_sets()}, self.layout.jumps())
 
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
         """Whether the rules differ from the desired ones, or a set has a different number of elements."""

@@ -62,8 +62,8 @@ class IptablesPolicy:
         self._watch = watch(self.programs, (TABLE,), netns)
         self._ticker = Ticker(POLL_S)
         self._events = select.epoll()
-        for each in (self._watch, self._ticker):
-            self._events.register(each.fileno(), select.EPOLLIN)
+        for source in (self._watch, self._ticker):
+            self._events.register(source.fileno(), select.EPOLLIN)
         self._tools = {family: Iptables(family, self.programs, netns) for family in FAMILIES}
         self._contents: dict[str, Contents] = {}
         self._missing: set[str] = set()
