@@ -42,20 +42,20 @@ def fill(zone: Zone) -> None:
         meta = ObjectMeta(name=f"web-{index}", namespace="default")
         ports = (ServicePort(name="http", port=80),)
         service = Service(metadata=meta, spec=ServiceSpec(cluster_ip=f"10.96.1.{index}", ports=ports))
-        zone.set_service(f"default/web-{index}", service, 1)
+        zone.index.set_service(f"default/web-{index}", service, 1)
     for size in (3, 10, 50):
         name = f"headless-{size}"
         meta = ObjectMeta(name=name, namespace="default")
-        zone.set_service(f"default/{name}", Service(metadata=meta, spec=ServiceSpec(cluster_ip="None")), 1)
+        zone.index.set_service(f"default/{name}", Service(metadata=meta, spec=ServiceSpec(cluster_ip="None")), 1)
         labels = {"kubernetes.io/service-name": name}
         piece = EndpointSlice(
             metadata=ObjectMeta(name=name, namespace="default", labels=labels),
             endpoints=tuple(Endpoint(addresses=(f"10.244.{size}.{i}",)) for i in range(size)),
             ports=(EndpointPort(name="http", port=8080),),
         )
-        zone.set_slice(f"default/{name}", piece, 1)
-    zone.set_namespace("default", present=True)
-    zone.mark_synced()
+        zone.index.set_slice(f"default/{name}", piece, 1)
+    zone.index.set_namespace("default", present=True)
+    zone.index.mark_synced()
 
 
 def questions() -> dict[str, list[str]]:

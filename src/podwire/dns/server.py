@@ -159,9 +159,9 @@ class DnsServer:
             ("coredns_forward_max_concurrent_rejects_total", (), self._forwarder.rejected),
             ("podwire_dns_forward_requests_total", (), self._forwarder.sent),
             ("podwire_dns_forward_failures_total", (), self._forwarder.failed),
-            ("podwire_dns_services", (), self.zone.service_count()),
+            ("podwire_dns_services", (), self.zone.index.service_count()),
             ("podwire_dns_kept_replies", (), sum(udp.cached() for udp in self._udp)),
-            ("podwire_dns_synced", (), int(self.zone.synced)),
+            ("podwire_dns_synced", (), int(self.zone.index.synced)),
         ]
         return render(series)
 

@@ -59,23 +59,23 @@ class ZoneWatch:
     async def _wait_synced(self) -> None:
         for informer in self._informers():
             await informer.synced.wait()
-        self._zone.mark_synced()
+        self._zone.index.mark_synced()
         self._changed()
 
     def _now_s(self) -> int:
         return int(self._clock.now().timestamp())
 
     def _on_service(self, key: str, _old: Service | None, new: Service | None) -> None:
-        self._tell(self._zone.set_service(key, new, self._now_s()))
+        self._tell(self._zone.index.set_service(key, new, self._now_s()))
 
     def _on_slice(self, key: str, _old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        self._tell(self._zone.set_slice(key, new, self._now_s()))
+        self._tell(self._zone.index.set_slice(key, new, self._now_s()))
 
     def _on_namespace(self, key: str, _old: Object | None, new: Object | None) -> None:
-        self._tell(self._zone.set_namespace(key, present=new is not None))
+        self._tell(self._zone.index.set_namespace(key, present=new is not None))
 
     def _on_pod(self, key: str, _old: Pod | None, new: Pod | None) -> None:
-        self._tell(self._zone.set_pod(key, new))
+        self._tell(self._zone.index.set_pod(key, new))
 
     def _tell(self, changed: bool) -> None:
         if changed:

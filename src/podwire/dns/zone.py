@@ -1,8 +1,7 @@
 """The cluster's zone: answers from Services, EndpointSlices, Namespaces and Pods.
 
-How it works: every Service has one :class:`~podwire.dns.records.ServiceRecords`, planned again when the Service
-or one of its slices changes; no other Service is touched. A look-up splits the name once and walks dictionaries.
-Readers may run in another thread than the writer: each change replaces one dictionary value.
+How it works: a look-up splits the name once and walks the
+dictionaries of a :class:`~podwire.dns.index.RecordIndex`.
 
 Rules worth knowing (Kubernetes DNS specification 1.1.0; CoreDNS' kubernetes plugin where that is silent):
 
@@ -16,25 +15,20 @@ Rules worth knowing (Kubernetes DNS specification 1.1.0; CoreDNS' kubernetes plu
 Cost: a look-up takes 3 to 6 µs; about 600 bytes a name.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from podwire.dns import wire
-from podwire.dns.names import address_bytes, encode_name, join_labels, parse_dashed, parse_reverse, split_labels
-from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, ServiceTarget, plan_service
+from podwire.dns.index import RecordIndex, ServiceKey
+from podwire.dns.names import encode_name, join_labels, parse_dashed, parse_reverse, split_labels
+from podwire.dns.records import Addresses, HostRecords, PortRecords, ServiceRecords, ServiceTarget
 from podwire.dns.wire import ResourceRecord
 from podwire.errors import ProtocolError
-from podwire.model.pod import Pod
-from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
 
 SPEC_VERSION = "1.1.0"
 _VERSION_TTL_S = 28800
 _SOA_TTL_S = 300
 _MAX_ALIASES = 10
 _HOST_TYPES = (wire.A, wire.AAAA)
-
-ServiceKey = tuple[str, str]
 
 
 class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +81,7 @@ _FOREIGN = ZoneAnswer(foreign=True)
 
 
 class Zone:
-    """The records of one cluster, kept current by ``set_*`` calls and read by :meth:`look_up`."""
+    """The names of one cluster, answered from its :class:`RecordIndex`."""
 
     def __init__(self, options: ZoneOptions) -> None:
         self._options = options
@@ -97,126 +91,8 @@ class Zone:
             for z in (self._domain, *options.reverse_zones)
         }
         self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
-        self._services: dict[ServiceKey, Service] = {}
-        self._slices: dict[ServiceKey, dict[str, EndpointSlice]] = {}
-        self._slice_owner: dict[str, ServiceKey] = {}
-        self._records: dict[ServiceKey, ServiceRecords] = {}
-        self._reverse: dict[bytes, dict[tuple[ServiceKey, str], None]] = {}
-        self._namespaces: frozenset[str] = frozenset()
-        self._pods: dict[str, tuple[str, tuple[bytes, ...]]] = {}
-        self._pod_addresses: dict[tuple[str, bytes], int] = {}
-        self._synced = False
-        self._serial = 0
-
-    # -- what is known
-
-    @property
-    def synced(self) -> bool:
-        """Whether everything was listed once."""
-        return self._synced
-
-    def mark_synced(self) -> None:
-        """Says that everything was listed once: from now on a missing name is NXDOMAIN."""
-        self._synced = True
-
-    def service_count(self) -> int:
-        """How many Services have records."""
-        return len(self._records)
-
-    def set_service(self, key: str, service: Service | None, now_s: int) -> bool:
-        """Takes a new, changed or (None) deleted Service; whether any answer changed."""
-        owner = _service_key(key)
-        if service is None:
-            self._services.pop(owner, None)
-        else:
-            self._services[owner] = service
-        return self._plan(owner, now_s)
-
-    def set_slice(self, key: str, endpoint_slice: EndpointSlice | None, now_s: int) -> bool:
-        """Takes a new, changed or (None) deleted EndpointSlice; whether any answer changed."""
-        changed = False
-        before = self._slice_owner.pop(key, None)
-        name = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL, "") if endpoint_slice is not None else ""
-        after = (_service_key(key)[0], name) if name else None
-        if before is not None and before != after:
-            slices = self._slices[before]
-            del slices[key]
-            if not slices:
-                del self._slices[before]
-            changed = self._plan(before, now_s)
-        if after is not None and endpoint_slice is not None:
-            self._slice_owner[key] = after
-            self._slices.setdefault(after, {})[key] = endpoint_slice
-            changed = self._plan(after, now_s) or changed
-        return changed
-
-    def set_namespace(self, name: str, *, present: bool) -> bool:
-        """Takes a new or deleted Namespace; whether any answer changed."""
-        if present == (name in self._namespaces):
-            return False
-        self._namespaces = self._namespaces | {name} if present else self._namespaces - {name}
-        return True
-
-    def set_pod(self, key: str, pod: Pod | None) -> bool:
-        """Takes a new, changed or (None) deleted Pod; whether any answer changed. Both families count."""
-        after = _live_addresses(pod)
-        namespace, before = self._pods.get(key, (_service_key(key)[0], ()))
-        if before == after:
-            return False
-        for packed in before:
-            self._count_pod((namespace, packed), -1)
-        for packed in after:
-            self._count_pod((namespace, packed), 1)
-        if after:
-            self._pods[key] = (namespace, after)
-        else:
-            self._pods.pop(key, None)
-        return True
-
-    def _count_pod(self, key: tuple[str, bytes], step: int) -> None:
-        count = self._pod_addresses.get(key, 0) + step
-        if count:
-            self._pod_addresses[key] = count
-        else:
-            self._pod_addresses.pop(key, None)
-
-    def _plan(self, owner: ServiceKey, now_s: int) -> bool:
-        service, slices = self._services.get(owner), self._slices.get(owner, {})
-        after = ServiceRecords()
-        if service is not None or slices:
-            after = plan_service(
-                service,
-                (slices[k] for k in sorted(slices)),
-                pod_names=self._options.endpoint_pod_names,
-                ignore_empty=self._options.ignore_empty_service,
-            )
-        before = self._records.get(owner, ServiceRecords())
-        if before == after:
-            return False
-        if service is None and not slices:
-            self._records.pop(owner, None)
-        else:
-            self._records[owner] = after
-        if before.reverse != after.reverse:
-            self._index_reverse(owner, before.reverse, after.reverse)
-        self._serial = now_s
-        return True
-
-    def _index_reverse(
-        self, owner: ServiceKey, before: Iterable[tuple[bytes, str]], after: Iterable[tuple[bytes, str]]
-    ) -> None:
-        gone, new = set(before), dict.fromkeys(after)
-        for packed, host in gone - new.keys():
-            rest = {entry: None for entry in self._reverse[packed] if entry != (owner, host)}
-            if rest:
-                self._reverse[packed] = rest
-            else:
-                del self._reverse[packed]
-        for packed, host in new:
-            if (packed, host) not in gone:
-                self._reverse[packed] = self._reverse.get(packed, {}) | {(owner, host): None}
-
-    # -- what is answered
+        self.index = RecordIndex(pod_names=options.endpoint_pod_names, ignore_empty=options.ignore_empty_service)
+        """The records that the zone answers from."""
 
     def look_up(self, name: bytes, qtype: int, depth: int = 0) -> ZoneAnswer:
         """The answer for a name in wire form, in any case, and a record type."""
@@ -257,7 +133,7 @@ class Zone:
         if kind not in ("svc", "pod") or not self._exposed(relative[-2]):
             return self._missing(question)
         if len(relative) == 2:
-            return self._found(question, ()) if relative[0] in self._namespaces else self._missing(question)
+            return self._found(question, ()) if relative[0] in self.index.namespaces else self._missing(question)
         return self._answer_pod(question) if kind == "pod" else self._answer_service(question)
 
     def _exposed(self, namespace: str) -> bool:
@@ -270,8 +146,8 @@ class Zone:
             return self._found(question, ())
         servers: dict[bytes, tuple[ResourceRecord, ...]] = {}
         for packed in self._options.local_ips:
-            for (namespace, name), host in self._reverse.get(packed, {}):
-                entry = self._records[namespace, name]
+            for (namespace, name), host in self.index.reverse.get(packed, {}):
+                entry = self.index.records[namespace, name]
                 if entry.present:
                     addresses = entry.addresses
                     labels: tuple[str, ...] = (name, namespace, "svc")
@@ -294,9 +170,9 @@ class Zone:
         packed = parse_dashed(label) if len(question.relative) == 3 else b""
         match self._options.pods:
             case "insecure":
-                known = bool(packed) and namespace in self._namespaces
+                known = bool(packed) and namespace in self.index.namespaces
             case "verified":
-                known = (namespace, packed) in self._pod_addresses
+                known = self.index.has_pod(namespace, packed)
             case _:
                 known = False
         if not known:
@@ -307,7 +183,7 @@ class Zone:
     def _answer_service(self, question: _Question) -> ZoneAnswer:
         relative = question.relative
         service, namespace = relative[-3], relative[-2]
-        entry = self._records.get((namespace, service))
+        entry = self.index.records.get((namespace, service))
         if entry is None or not entry.present:
             return self._missing(question)
         below = relative[:-3]
@@ -368,7 +244,7 @@ class Zone:
         return ZoneAnswer(records=(own, *target.records), follow=target.follow, zone=question.zone)
 
     def _answer_reverse(self, question: _Question, labels: list[bytes]) -> ZoneAnswer:
-        known = self._reverse.get(parse_reverse(labels))
+        known = self.index.reverse.get(parse_reverse(labels))
         if known:
             return self._found(question, self._pointers(question, known) if question.qtype == wire.PTR else ())
         if question.zone in self._fallthrough:
@@ -394,11 +270,11 @@ class Zone:
         return ZoneAnswer(records=records, authority=authority, zone=question.zone)
 
     def _missing(self, question: _Question) -> ZoneAnswer:
-        rcode = wire.NXDOMAIN if self._synced else wire.SERVFAIL
+        rcode = wire.NXDOMAIN if self.index.synced else wire.SERVFAIL
         return ZoneAnswer(rcode=rcode, authority=(self._soa(question),), zone=question.zone)
 
     def _soa(self, question: _Question) -> ResourceRecord:
-        numbers = (self._serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)
+        numbers = (self.index.serial & 0xFFFFFFFF, 7200, 1800, 86400, self._options.ttl_s)
         try:
             names = (join_labels(("ns", "dns"), question.suffix), join_labels(("hostmaster",), question.suffix))
         except ProtocolError:
@@ -422,17 +298,6 @@ class Zone:
         return tuple(self._address_record(name, packed) for packed in addresses.v4 + addresses.v6)
 
 
-def _service_key(key: str) -> ServiceKey:
-    namespace, _, name = key.partition("/")
-    return namespace, name
-
-
 def _has_own_address(entry: ServiceRecords) -> bool:
     """Whether the Service itself has an address, so that its name stands for this server."""
     return any(not host for _, host in entry.reverse)
-
-
-def _live_addresses(pod: Pod | None) -> tuple[bytes, ...]:
-    if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in ("Succeeded", "Failed", "Unknown"):
-        return ()
-    return tuple(packed for text in pod.addresses if (packed := address_bytes(text)))

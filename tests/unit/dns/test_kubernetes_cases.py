@@ -29,13 +29,13 @@ def _key(document: dict[str, Any]) -> str:
 
 def fill(zone: Zone, fixture: dict[str, Any]) -> None:
     for document in fixture["namespaces"]:
-        zone.set_namespace(document["metadata"]["name"], present=True)
+        zone.index.set_namespace(document["metadata"]["name"], present=True)
     for document in fixture["services"]:
-        zone.set_service(_key(document), msgspec.convert(document, Service), 7)
+        zone.index.set_service(_key(document), msgspec.convert(document, Service), 7)
     for document in fixture["endpointslices"]:
-        zone.set_slice(_key(document), msgspec.convert(document, EndpointSlice), 7)
+        zone.index.set_slice(_key(document), msgspec.convert(document, EndpointSlice), 7)
     for document in fixture["pods"]:
-        zone.set_pod(_key(document), msgspec.convert(document, Pod))
+        zone.index.set_pod(_key(document), msgspec.convert(document, Pod))
 
 
 def make_zone(options: dict[str, Any], fixture: dict[str, Any]) -> Zone:
@@ -53,7 +53,7 @@ def make_zone(options: dict[str, Any], fixture: dict[str, Any]) -> Zone:
     )
     fill(zone, fixture)
     if options["synced"]:
-        zone.mark_synced()
+        zone.index.mark_synced()
     return zone
 
 

@@ -18,11 +18,11 @@ from podwire.model.service import Endpoint, EndpointPort, EndpointSlice, Service
 
 def make_zone(count: int = 3) -> Zone:
     zone = Zone(ZoneOptions())
-    zone.set_namespace("shop", present=True)
-    zone.set_service(
+    zone.index.set_namespace("shop", present=True)
+    zone.index.set_service(
         "shop/db", Service(metadata=ObjectMeta(name="db", namespace="shop"), spec=ServiceSpec(cluster_ip="None")), 1
     )
-    zone.set_slice(
+    zone.index.set_slice(
         "shop/db-1",
         EndpointSlice(
             metadata=ObjectMeta(name="db-1", namespace="shop", labels={"kubernetes.io/service-name": "db"}),
@@ -31,7 +31,7 @@ def make_zone(count: int = 3) -> Zone:
         ),
         1,
     )
-    zone.mark_synced()
+    zone.index.mark_synced()
     return zone
 
 

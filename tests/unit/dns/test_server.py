@@ -64,13 +64,13 @@ def address_answer(request: bytes, address: str = "192.0.2.7", ttl: int = 60) ->
 async def serving(*upstreams: str) -> AsyncIterator[DnsServer]:
     config = DnsConfig(listen=("127.0.0.1",), port=free_port(), upstreams=upstreams, resolv_conf="/nonexistent")
     server = DnsServer(config, SystemClock())
-    server.zone.set_service("shop/web", a_service("10.96.0.1"), 1)
+    server.zone.index.set_service("shop/web", a_service("10.96.0.1"), 1)
     out = Service(
         metadata=ObjectMeta(name="out", namespace="shop"),
         spec=ServiceSpec(type="ExternalName", external_name="www.example.com"),
     )
-    server.zone.set_service("shop/out", out, 1)
-    server.zone.mark_synced()
+    server.zone.index.set_service("shop/out", out, 1)
+    server.zone.index.mark_synced()
     await server.open()
     try:
         yield server
@@ -101,7 +101,7 @@ def test_a_changed_service_is_answered_at_once(tcp: bool) -> None:
     async def body() -> None:
         async with serving() as server:
             for ip in ("10.96.0.1", "10.96.0.2", "10.96.0.3"):
-                if server.zone.set_service("shop/web", a_service(ip), 2):
+                if server.zone.index.set_service("shop/web", a_service(ip), 2):
                     server.forget()
                 for _ in range(2):
                     reply = await ask(server, "web.shop.svc.cluster.local", tcp=tcp)

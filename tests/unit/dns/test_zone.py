@@ -46,8 +46,8 @@ def endpoints(owner: str, *addresses: str, ready: bool | None = True, hostnames:
 @pytest.fixture
 def zone() -> Zone:
     made = Zone(ZoneOptions())
-    made.set_namespace("shop", present=True)
-    made.mark_synced()
+    made.index.set_namespace("shop", present=True)
+    made.index.mark_synced()
     return made
 
 
@@ -62,44 +62,44 @@ def addresses(answer: ZoneAnswer) -> list[bytes]:
 def test_a_service_appears_changes_and_goes(zone: Zone) -> None:
     name = "web.shop.svc.cluster.local"
     assert ask(zone, name).rcode == wire.NXDOMAIN
-    assert zone.set_service("shop/web", service("web", "10.96.0.1"), 1)
+    assert zone.index.set_service("shop/web", service("web", "10.96.0.1"), 1)
     assert addresses(ask(zone, name)) == [address_bytes("10.96.0.1")]
-    assert zone.set_service("shop/web", service("web", "10.96.0.2"), 2)
+    assert zone.index.set_service("shop/web", service("web", "10.96.0.2"), 2)
     assert addresses(ask(zone, name)) == [address_bytes("10.96.0.2")]
     assert ask(zone, "1.0.96.10.in-addr.arpa", wire.PTR).foreign
     assert decode_name(ask(zone, "2.0.96.10.in-addr.arpa", wire.PTR).records[0].names[0]) == name + "."
-    assert zone.set_service("shop/web", None, 3)
+    assert zone.index.set_service("shop/web", None, 3)
     assert ask(zone, name).rcode == wire.NXDOMAIN
     assert ask(zone, "2.0.96.10.in-addr.arpa", wire.PTR).foreign
-    assert zone.service_count() == 0
+    assert zone.index.service_count() == 0
 
 
 def test_equal_objects_change_no_answer(zone: Zone) -> None:
-    zone.set_service("shop/web", service("web"), 1)
-    zone.set_slice("shop/web-x", endpoints("web", "10.244.0.5"), 1)
-    assert not zone.set_service("shop/web", service("web"), 2)
-    assert not zone.set_slice("shop/web-x", endpoints("web", "10.244.0.5"), 2)
-    assert not zone.set_namespace("shop", present=True)
+    zone.index.set_service("shop/web", service("web"), 1)
+    zone.index.set_slice("shop/web-x", endpoints("web", "10.244.0.5"), 1)
+    assert not zone.index.set_service("shop/web", service("web"), 2)
+    assert not zone.index.set_slice("shop/web-x", endpoints("web", "10.244.0.5"), 2)
+    assert not zone.index.set_namespace("shop", present=True)
 
 
 def test_a_headless_service_exists_with_ready_endpoints(zone: Zone) -> None:
     name = "db.shop.svc.cluster.local"
-    zone.set_service("shop/db", service("db", "None"), 1)
+    zone.index.set_service("shop/db", service("db", "None"), 1)
     assert ask(zone, name).rcode == wire.NXDOMAIN
-    zone.set_slice("shop/db-x", endpoints("db", "10.244.0.5", hostnames=("db-0",), ready=False), 1)
+    zone.index.set_slice("shop/db-x", endpoints("db", "10.244.0.5", hostnames=("db-0",), ready=False), 1)
     assert ask(zone, name).rcode == wire.NXDOMAIN
-    zone.set_slice("shop/db-x", endpoints("db", "10.244.0.5", hostnames=("db-0",), ready=None), 1)
+    zone.index.set_slice("shop/db-x", endpoints("db", "10.244.0.5", hostnames=("db-0",), ready=None), 1)
     assert addresses(ask(zone, name)) == addresses(ask(zone, "db-0." + name)) == [address_bytes("10.244.0.5")]
     assert ask(zone, name, wire.AAAA).rcode == wire.NOERROR and not ask(zone, name, wire.AAAA).records
-    zone.set_slice("shop/db-x", None, 2)
+    zone.index.set_slice("shop/db-x", None, 2)
     assert ask(zone, name).rcode == ask(zone, "db-0." + name).rcode == wire.NXDOMAIN
 
 
 def test_a_moved_slice_leaves_its_first_service(zone: Zone) -> None:
-    zone.set_service("shop/a", service("a", "None"), 1)
-    zone.set_service("shop/b", service("b", "None"), 1)
-    zone.set_slice("shop/s", endpoints("a", "10.244.0.5"), 1)
-    zone.set_slice("shop/s", endpoints("b", "10.244.0.5"), 2)
+    zone.index.set_service("shop/a", service("a", "None"), 1)
+    zone.index.set_service("shop/b", service("b", "None"), 1)
+    zone.index.set_slice("shop/s", endpoints("a", "10.244.0.5"), 1)
+    zone.index.set_slice("shop/s", endpoints("b", "10.244.0.5"), 2)
     assert ask(zone, "a.shop.svc.cluster.local").rcode == wire.NXDOMAIN
     assert addresses(ask(zone, "b.shop.svc.cluster.local")) == [address_bytes("10.244.0.5")]
     pointers = ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records
@@ -108,17 +108,17 @@ def test_a_moved_slice_leaves_its_first_service(zone: Zone) -> None:
 
 def test_an_address_shared_by_services_has_a_pointer_for_each(zone: Zone) -> None:
     for owner in ("a", "b"):
-        zone.set_service(f"shop/{owner}", service(owner, "None"), 1)
-        zone.set_slice(f"shop/{owner}-x", endpoints(owner, "10.244.0.5"), 1)
+        zone.index.set_service(f"shop/{owner}", service(owner, "None"), 1)
+        zone.index.set_slice(f"shop/{owner}-x", endpoints(owner, "10.244.0.5"), 1)
     assert len(ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records) == 2
-    zone.set_slice("shop/a-x", None, 2)
+    zone.index.set_slice("shop/a-x", None, 2)
     assert len(ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records) == 1
 
 
 def test_chosen_host_names_precede_names_made_of_addresses(zone: Zone) -> None:
     for owner, hostnames in (("a", ()), ("b", ("db-0",))):
-        zone.set_service(f"shop/{owner}", service(owner, "None"), 1)
-        zone.set_slice(f"shop/{owner}-x", endpoints(owner, "10.244.0.5", hostnames=hostnames), 1)
+        zone.index.set_service(f"shop/{owner}", service(owner, "None"), 1)
+        zone.index.set_slice(f"shop/{owner}-x", endpoints(owner, "10.244.0.5", hostnames=hostnames), 1)
     pointers = ask(zone, "5.0.244.10.in-addr.arpa", wire.PTR).records
     assert [decode_name(record.names[0]) for record in pointers] == [
         "db-0.b.shop.svc.cluster.local.",
@@ -127,9 +127,9 @@ def test_chosen_host_names_precede_names_made_of_addresses(zone: Zone) -> None:
 
 
 def test_srv_records_hold_the_service_port_or_the_target_port(zone: Zone) -> None:
-    zone.set_service("shop/web", service("web"), 1)
-    zone.set_service("shop/db", service("db", "None"), 1)
-    zone.set_slice("shop/db-x", endpoints("db", "10.244.0.5", "10.244.0.6"), 1)
+    zone.index.set_service("shop/web", service("web"), 1)
+    zone.index.set_service("shop/db", service("db", "None"), 1)
+    zone.index.set_slice("shop/db-x", endpoints("db", "10.244.0.5", "10.244.0.6"), 1)
     virtual = ask(zone, "_http._tcp.web.shop.svc.cluster.local", wire.SRV)
     headless = ask(zone, "_http._tcp.db.shop.svc.cluster.local", wire.SRV)
     assert [record.head for record in virtual.records] == [bytes([0, 0, 0, 100, 0, 80])]
@@ -157,7 +157,7 @@ def test_srv_records_hold_the_service_port_or_the_target_port(zone: Zone) -> Non
 )
 @pytest.mark.parametrize("qtype", [wire.A, wire.AAAA, wire.TXT, wire.MX, wire.ANY, wire.SRV, 65])
 def test_a_name_that_exists_is_never_nxdomain(zone: Zone, name: str, qtype: int) -> None:
-    zone.set_service("shop/web", service("web"), 1)
+    zone.index.set_service("shop/web", service("web"), 1)
     answer = ask(zone, f"{name}.cluster.local".removeprefix("."), qtype)
     assert answer.rcode == wire.NOERROR
     assert answer.records or [record.type for record in answer.authority] == [wire.SOA]
@@ -181,7 +181,7 @@ def test_a_name_that_exists_is_never_nxdomain(zone: Zone, name: str, qtype: int)
     ],
 )
 def test_a_name_that_does_not_exist_is_nxdomain_with_soa(zone: Zone, name: str) -> None:
-    zone.set_service("shop/web", service("web"), 1)
+    zone.index.set_service("shop/web", service("web"), 1)
     answer = ask(zone, f"{name}.cluster.local")
     assert answer.rcode == wire.NXDOMAIN
     assert [record.type for record in answer.authority] == [wire.SOA]
@@ -189,15 +189,15 @@ def test_a_name_that_does_not_exist_is_nxdomain_with_soa(zone: Zone, name: str) 
 
 def test_a_missing_name_is_servfail_until_all_lists_are_there() -> None:
     zone = Zone(ZoneOptions())
-    zone.set_service("shop/web", service("web"), 1)
+    zone.index.set_service("shop/web", service("web"), 1)
     assert ask(zone, "other.shop.svc.cluster.local").rcode == wire.SERVFAIL
     assert ask(zone, "web.shop.svc.cluster.local").rcode == wire.NOERROR
-    zone.mark_synced()
+    zone.index.mark_synced()
     assert ask(zone, "other.shop.svc.cluster.local").rcode == wire.NXDOMAIN
 
 
 def test_aliases(zone: Zone) -> None:
-    zone.set_service("shop/web", service("web"), 1)
+    zone.index.set_service("shop/web", service("web"), 1)
     for name, target in [
         ("out", "example.com"),
         ("in", "web.shop.svc.cluster.local"),
@@ -206,7 +206,7 @@ def test_aliases(zone: Zone) -> None:
         ("number", "192.0.2.1"),
         ("chain", "out.shop.svc.cluster.local"),
     ]:
-        zone.set_service(f"shop/{name}", service(name, "", "ExternalName", target), 1)
+        zone.index.set_service(f"shop/{name}", service(name, "", "ExternalName", target), 1)
     out = ask(zone, "out.shop.svc.cluster.local")
     assert out.follow == encode_name("example.com") and [r.type for r in out.records] == [wire.CNAME]
     assert [r.type for r in ask(zone, "in.shop.svc.cluster.local").records] == [wire.CNAME, wire.A]
@@ -222,17 +222,17 @@ def test_aliases(zone: Zone) -> None:
 
 def test_verified_pods_answer_for_both_families_while_they_live() -> None:
     zone = Zone(ZoneOptions(pods="verified"))
-    zone.set_namespace("shop", present=True)
-    zone.mark_synced()
+    zone.index.set_namespace("shop", present=True)
+    zone.index.mark_synced()
     document: dict[str, Any] = {
         "metadata": {"name": "p", "namespace": "shop"},
         "status": {"phase": "Running", "podIPs": [{"ip": "10.244.0.9"}, {"ip": "fd00::9"}]},
     }
-    assert zone.set_pod("shop/p", msgspec.convert(document, Pod))
+    assert zone.index.set_pod("shop/p", msgspec.convert(document, Pod))
     assert addresses(ask(zone, "10-244-0-9.shop.pod.cluster.local")) == [address_bytes("10.244.0.9")]
     assert addresses(ask(zone, "fd00--9.shop.pod.cluster.local", wire.AAAA)) == [address_bytes("fd00::9")]
     document["status"]["phase"] = "Succeeded"
-    assert zone.set_pod("shop/p", msgspec.convert(document, Pod))
+    assert zone.index.set_pod("shop/p", msgspec.convert(document, Pod))
     assert ask(zone, "10-244-0-9.shop.pod.cluster.local").rcode == wire.NXDOMAIN
 
 
@@ -240,9 +240,9 @@ def test_the_serial_is_the_time_of_the_last_visible_change(zone: Zone) -> None:
     def serial() -> int:
         return int.from_bytes(ask(zone, "cluster.local", wire.SOA).records[0].tail[:4], "big")
 
-    zone.set_service("shop/web", service("web"), 1700000000)
+    zone.index.set_service("shop/web", service("web"), 1700000000)
     assert serial() == 1700000000
-    zone.set_service("shop/web", service("web"), 1700000009)
+    zone.index.set_service("shop/web", service("web"), 1700000009)
     assert serial() == 1700000000
 
 
