@@ -1,4 +1,4 @@
-"""Who has a frontend."""
+"""Which Service owns a frontend."""
 
 from podwire.proxy.claims import FrontendClaims
 

@@ -1,4 +1,4 @@
-"""What is told of a node by what data planes put there."""
+"""The addresses of a node do not include those of data planes."""
 
 from podwire.proxy.dataplane import OWNER, addresses_of_node
 from podwire.state import network

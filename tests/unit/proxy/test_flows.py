@@ -113,5 +113,5 @@ def test_relay_flows_are_stale_without_endpoints() -> None:
 )
 def test_flows_that_began_while_rules_were_away_were_not_translated(entry: Flow, expected: bool) -> None:
     assert untranslated((port("10.0.0.2:5353"),))(entry) is expected
-    assert not untranslated((port(),))(entry), "nobody would answer"
+    assert not untranslated((port(),))(entry), "no endpoint serves"
     assert flow_cleaner(lambda: NODE)((), (port(),), gap=True) is None

@@ -100,7 +100,7 @@ def test_addresses_may_change() -> None:
     asyncio.run(scenario())
 
 
-def test_a_port_in_use_is_told_once_and_tried_again() -> None:
+def test_a_port_in_use_is_reported_once_and_retried() -> None:
     async def scenario() -> None:
         async with Bench() as bench:
             with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -1,4 +1,4 @@
-"""What the modes of nftables say alike, as text."""
+"""The sets and chains that both nftables modes have."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def text(facts: NodeFacts, family: str) -> str:
     )
 
 
-def test_what_nobody_serves_is_refused_behind_what_is_flushed() -> None:
+def test_frontends_without_endpoints_are_refused_after_flushes() -> None:
     said = text(FACTS, "ip")
     unserved = said.partition("chain unserved {")[2].partition("}")[0].split("\n\t\t")[1:]
     assert [line.strip() for line in unserved] == [

@@ -1,4 +1,4 @@
-"""Where node ports answer."""
+"""The addresses at which node ports answer."""
 
 import pytest
 

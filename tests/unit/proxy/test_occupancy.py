@@ -13,34 +13,34 @@ REMEDY = "raise proxy.conntrack.maxPerCore or proxy.conntrack.min"
 
 
 class Table:
-    """What the kernel would say."""
+    """The occupancy that the kernel would report."""
 
     def __init__(self) -> None:
         self.entries = self.dropped = 0
         self.there = True
         self.clock = FakeClock()
-        self.told: list[str] = []
-        self.watch = OccupancyWatch(self.clock, self.told.append, self.look)
+        self.reports: list[str] = []
+        self.watch = OccupancyWatch(self.clock, self.reports.append, self.look)
 
     def look(self) -> Occupancy | None:
         return Occupancy(self.entries, 1000, self.dropped) if self.there else None
 
     def now(self, entries: int, dropped: int = 0) -> str:
-        """What is in force after a look."""
+        """The warning in force after a check."""
         self.entries, self.dropped = entries, dropped
         self.watch.check()
-        return self.told[-1] if self.told else ""
+        return self.reports[-1] if self.reports else ""
 
 
-def test_a_crowded_table_is_told_once_and_taken_back_late() -> None:
+def test_a_crowded_table_is_reported_once_and_cleared_late() -> None:
     table = Table()
     assert [table.now(entries) for entries in (899, 900, 950, 800, 751, 749, 899)] == [
         "", CROWDED + REMEDY, CROWDED + REMEDY, CROWDED + REMEDY, CROWDED + REMEDY, "", "",
     ]  # fmt: skip
-    assert table.told == [CROWDED + REMEDY, ""]
+    assert table.reports == [CROWDED + REMEDY, ""]
 
 
-def test_dropped_packets_are_told_until_a_minute_of_calm() -> None:
+def test_dropped_packets_are_reported_until_a_quiet_minute() -> None:
     table = Table()
     assert table.now(1000, dropped=7) == CROWDED + REMEDY
     assert table.now(1000, dropped=8) == FULL + REMEDY
@@ -48,13 +48,13 @@ def test_dropped_packets_are_told_until_a_minute_of_calm() -> None:
     assert table.now(10, dropped=8) == FULL + REMEDY
     table.clock.spend(2)
     assert table.now(10, dropped=8) == ""
-    assert len(table.told) == 3
+    assert len(table.reports) == 3
 
 
-def test_packets_dropped_before_the_start_are_not_told() -> None:
+def test_packets_dropped_before_the_start_are_not_reported() -> None:
     table = Table()
     assert table.now(10, dropped=500) == ""
-    assert table.told == []
+    assert table.reports == []
 
 
 def test_occupancy_is_read_every_five_seconds() -> None:
@@ -63,10 +63,10 @@ def test_occupancy_is_read_every_five_seconds() -> None:
         table.there = False
         task = asyncio.ensure_future(table.watch.run())
         await table.clock.advance(18)
-        assert table.told == [] and list(table.watch.samples()) == []
+        assert table.reports == [] and list(table.watch.samples()) == []
         table.there, table.entries = True, 990
         await table.clock.advance(4)
-        assert len(table.told) == 1
+        assert len(table.reports) == 1
         task.cancel()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""What the runner tells reaches health, metrics and health checks, and nothing is told before it is so."""
+"""Events of the runner reach health, metrics and health checks, and never too early."""
 
 import asyncio
 
@@ -12,13 +12,13 @@ from podwire.proxy.servicemap import ServiceMap
 
 
 class Checks:
-    """Remembers what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[ServiceMap, bool]] = []
+        self.calls: list[tuple[ServiceMap, bool]] = []
 
     def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
-        self.told.append((changed, moved))
+        self.calls.append((changed, moved))
 
 
 class Bench:
@@ -40,13 +40,13 @@ def test_health_follows_commits() -> None:
         bench.report.service_changed()
         bench.report.begin()
         bench.report.committed({"a/b": ()}, full=False)
-        assert bench.checks.told == [({"a/b": ()}, False)]
+        assert bench.checks.calls == [({"a/b": ()}, False)]
         assert await bench.later()
         bench.report.service_changed()
         bench.report.begin()
         bench.report.refused(KernelError("nft", "add element", 12))
         assert bench.failed == ["nft add element: errno 12; Services stay as they were, and it is tried again"]
-        assert len(bench.checks.told) == 1
+        assert len(bench.checks.calls) == 1
         assert not await bench.later()
 
     asyncio.run(scenario())

@@ -35,7 +35,7 @@ def piece(address: str, service: str = "web") -> api.EndpointSlice:
 
 
 class Memory:
-    """A data plane that remembers what it was told."""
+    """A data plane that records its calls."""
 
     name = "memory"
     instant = True
@@ -49,7 +49,7 @@ class Memory:
         """Whether a load finds the kernel without what it should hold."""
         self.whole = False  # healing finds nothing to do
         self.unheard = False
-        """Whether somebody changed rules of which the descriptor does not tell."""
+        """Whether another program changed rules without making the descriptor readable."""
         self.work: Callable[[], None] = lambda: None
         self.read, self.write = os.pipe()
 
@@ -57,7 +57,7 @@ class Memory:
         self.work()
         if self.surprises:
             self.surprises -= 1
-            raise RuntimeError("nobody thought of it")
+            raise RuntimeError("unexpected")
         if self.failures:
             self.failures -= 1
             raise KernelError("nft", "add element", 12)
@@ -267,7 +267,7 @@ def test_next_commit_waits_in_proportion_to_the_last(took_s: float, rest_s: floa
     run(scenario)
 
 
-def test_a_failure_that_nobody_foresaw_loses_nothing() -> None:
+def test_an_unexpected_failure_loses_nothing() -> None:
     async def scenario(bench: Bench) -> None:
         with pytest.raises(ExceptionGroup):
             async with bench.running():

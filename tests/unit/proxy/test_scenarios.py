@@ -47,7 +47,7 @@ def test_scenario(case: Case, name: str) -> None:
         outcomes = list(tracer.outcomes(traced))
         ends = {judge(outcome) for outcome in outcomes}
         if packet.refused and POD_OF.get(packet.address) in PODS:
-            # It reaches a pod, which has nobody on that port.
+            # The packet reaches a pod that does not listen on the port.
             assert ends == {POD_OF[packet.address]}, f"{packet}\n{outcomes[0]}"
             continue
         assert ends == expected(packet), f"{packet}\n{outcomes[0]}"

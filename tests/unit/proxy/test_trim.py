@@ -1,4 +1,4 @@
-"""What is kept of an object is enough for the proxy, and equal values are one."""
+"""A trimmed object has all fields that the proxy reads, and shares equal values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a change of Services is about, and who has which way in."""
+"""Compiled Services, and which Service owns which frontend."""
 
 from podwire.proxy.frontends import Frontend
 from podwire.proxy.servicemap import ResolvedPort

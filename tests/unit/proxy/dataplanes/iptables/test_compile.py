@@ -131,7 +131,7 @@ def test_source_ranges_stand_before_a_load_balancer_address() -> None:
     assert sources == ["192.168.99.0/24", "198.51.100.0/24", "203.0.113.8/32"], "the node may use its own address"
 
 
-def test_pods_are_told_by_device() -> None:
+def test_pods_are_recognized_by_device() -> None:
     facts = NodeFacts(name="n1", pod_interface="veth*")
     found = compiled(port(external_ips=("203.0.113.7",), external_local=True), facts)
     assert found.chains[SVC][0].startswith("-d 172.30.0.41/32 ! -i veth+ -p tcp ")

@@ -1,4 +1,4 @@
-"""What one Service puts into the kernel, whole, as text."""
+"""The kernel state of one Service, as text."""
 
 from typing import Any
 

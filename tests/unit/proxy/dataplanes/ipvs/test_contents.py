@@ -15,7 +15,7 @@ def contents(*elsewhere: str) -> Contents:
     return Contents(IpvsLayout("ip", FACTS, FACTS.addresses), elsewhere)
 
 
-def told(delta: IpvsDelta) -> list[str]:
+def summary(delta: IpvsDelta) -> list[str]:
     """A line for each thing."""
     return [
         *(f"server {key}" for key in delta.servers),
@@ -28,7 +28,7 @@ def told(delta: IpvsDelta) -> list[str]:
 
 
 def change(made: Contents, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> list[str]:
-    return told(made.change(changed))
+    return summary(made.change(changed))
 
 
 def test_endpoint_change_writes_one_virtual_server_and_one_element() -> None:

@@ -1,4 +1,4 @@
-"""What the kernel's table says of a port: its slots, capacity and numbers."""
+"""Slots, capacities and affinity numbers are read from the kernel's table."""
 
 import msgspec
 import pytest

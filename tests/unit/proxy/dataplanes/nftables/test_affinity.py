@@ -1,4 +1,4 @@
-"""Numbers of lists and endpoints: one mark for both, kept while somebody may remember them."""
+"""Numbers of lists and endpoints: one mark holds both, and removed endpoints' numbers are reused late."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ LIST, ENDPOINT = st.integers(0, LISTS - 1), st.integers(1, ENDPOINTS)
 
 
 @given(st.integers(0, 29), LIST, ENDPOINT)
-def test_a_mark_says_list_and_endpoint_and_leaves_masquerade_alone(bit: int, number: int, endpoint: int) -> None:
+def test_a_mark_holds_list_and_endpoint_without_the_masquerade_bit(bit: int, number: int, endpoint: int) -> None:
     marks = AffinityMarks(1 << bit)
     mark = marks.mark(number, endpoint)
     assert 0 <= mark < 1 << 32
@@ -39,7 +39,7 @@ def endpoints(*numbers: int) -> tuple[ResolvedEndpoint, ...]:
     return tuple(ResolvedEndpoint(f"10.0.0.{number}", 8080) for number in numbers)
 
 
-def test_who_stays_keeps_its_number_and_numbers_come_back_late() -> None:
+def test_endpoints_keep_their_numbers_and_numbers_are_reused_late() -> None:
     first = AffinityList(7).with_endpoints(endpoints(1, 2))
     assert list(first.endpoints.values()) == [1, 2]
     assert first.with_endpoints(endpoints(2, 1)) is first
@@ -49,12 +49,12 @@ def test_who_stays_keeps_its_number_and_numbers_come_back_late() -> None:
     assert again == dict(zip(endpoints(2, 1), (2, 4), strict=True))
 
 
-def test_numbers_of_endpoints_begin_again() -> None:
+def test_numbers_of_endpoints_start_again_at_one() -> None:
     last = AffinityList(7, dict(zip(endpoints(1, 2), (1, ENDPOINTS), strict=True)), ENDPOINTS)
     assert last.with_endpoints(endpoints(1, 2, 3)).endpoints[endpoints(3)[0]] == 2
 
 
-def test_lists_are_told_apart() -> None:
+def test_lists_get_different_numbers() -> None:
     lists = AffinityNumbers()
     assert [lists.take(), lists.take(), lists.take(1), lists.take(9)] == [0, 1, 2, 9]
     lists.release(1)
@@ -62,14 +62,14 @@ def test_lists_are_told_apart() -> None:
     assert lists.take(1) == 1
 
 
-def test_what_the_kernel_has_is_kept_for_who_had_it() -> None:
+def test_reserved_numbers_are_taken_only_on_request() -> None:
     lists = AffinityNumbers([0, 1])
     assert [lists.take(), lists.take(1)] == [2, 1]
     lists.end_reservations()
     assert lists.take(0) == 0
 
 
-def test_there_is_an_end_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_number_is_left_when_all_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(affinity, "LISTS", 2)
     lists = AffinityNumbers()
     assert [lists.take(), lists.take(), lists.take()] == [0, 1, None]

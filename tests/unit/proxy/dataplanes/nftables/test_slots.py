@@ -1,4 +1,4 @@
-"""Slots keep who stays, and capacities stay while they may."""
+"""Endpoints keep their slots, and capacities change only when needed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +12,14 @@ ENDPOINTS = st.lists(st.integers(1, 40), max_size=30, unique=True).map(
 
 
 @given(ENDPOINTS, ENDPOINTS)
-def test_slots_keep_who_stays(before: tuple[ResolvedEndpoint, ...], wanted: tuple[ResolvedEndpoint, ...]) -> None:
+def test_remaining_endpoints_keep_their_slots(
+    before: tuple[ResolvedEndpoint, ...], wanted: tuple[ResolvedEndpoint, ...]
+) -> None:
     after = keep_slots(before, wanted)
     assert sorted(after) == sorted(wanted)
-    for place, endpoint in enumerate(after):
-        if place < len(before) and before[place] in wanted:
-            assert endpoint == before[place]
+    for slot, endpoint in enumerate(after):
+        if slot < len(before) and before[slot] in wanted:
+            assert endpoint == before[slot]
 
 
 @given(st.lists(ENDPOINTS, min_size=1))
@@ -31,7 +33,7 @@ def test_half_of_the_slots_are_in_use(changes: list[tuple[ResolvedEndpoint, ...]
         assert capacity == MIN_CAPACITY or 2 * count >= capacity
 
 
-def test_one_more_and_one_less_keep_the_capacity() -> None:
+def test_capacity_changes_only_at_powers_of_two() -> None:
     assert keep_capacity(4, 4) == 4
     assert keep_capacity(4, 5) == 8
     assert keep_capacity(8, 4) == 8

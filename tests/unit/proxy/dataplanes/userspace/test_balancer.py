@@ -57,7 +57,7 @@ def test_those_whose_time_is_over_are_forgotten_as_others_come() -> None:
     assert list(balancer.remembered()) == [f"client {number}" for number in range(90, 100)]
 
 
-def test_without_affinity_nobody_is_remembered() -> None:
+def test_without_affinity_no_client_is_stored() -> None:
     balancer = Balancer((A, B), affinity_s=10)
     balancer.choose("x", 0)
     balancer.change((A, B), 0)

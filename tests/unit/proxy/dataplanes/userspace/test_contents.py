@@ -64,11 +64,11 @@ def elements(table: Table, name: str) -> list[str]:
 
 
 def change(contents: Contents, *ports: ResolvedPort, service: str = "default/web") -> dict[str, list[str]]:
-    """What a change commits, by sign and set."""
-    return told(contents.change({service: ports}))
+    """The operations of a change, by sign and set."""
+    return summary(contents.change({service: ports}))
 
 
-def told(transaction: Transaction) -> dict[str, list[str]]:
+def summary(transaction: Transaction) -> dict[str, list[str]]:
     found = {}
     for operation in transaction.operations:
         assert isinstance(operation, AddElements | DeleteElements)
@@ -124,7 +124,7 @@ def test_local_policy_outside() -> None:
         (like(protocol="sctp"), "goto refuse"),
     ],
 )
-def test_nobody_to_lead_to(port: ResolvedPort, verdict: str) -> None:
+def test_frontends_without_endpoints_get_a_verdict(port: ResolvedPort, verdict: str) -> None:
     contents = Contents(LAYOUT, {CLUSTER: 40001})
     change(contents, port)
     assert [line.rpartition(" : ")[2] for line in elements(contents.table(), "refused-services")] == [verdict]

@@ -1,4 +1,4 @@
-"""What a new worker finds of the last one's memory."""
+"""A new worker reads the memory of the last worker."""
 
 import os
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def memory() -> Iterator[Memory]:
 
 
 def seen(memory: Memory) -> dict[int, Slot]:
-    """As a new worker has it, whose memory is of its own but for the memfd."""
+    """The slots as a new worker reads them from the memfd."""
     return dict(Memory(memory.fd).used())
 
 
