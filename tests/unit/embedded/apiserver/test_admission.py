@@ -30,7 +30,7 @@ def test_a_pod_gets_the_token_of_its_account(play: Play) -> None:
     play(scenario)
 
 
-def test_a_pod_or_its_account_may_do_without(play: Play) -> None:
+def test_pod_or_account_may_refuse_the_token(play: Play) -> None:
     async def scenario(api: Any) -> None:
         account = {"metadata": {"name": "shy"}, "automountServiceAccountToken": False}
         await api("POST", ACCOUNTS, account)
@@ -68,7 +68,7 @@ def test_an_account_that_does_not_exist_is_refused(play: Play) -> None:
     play(scenario)
 
 
-def test_namespaces_take_pods_at_once_and_after_a_restart(play: Play) -> None:
+def test_new_namespaces_accept_pods_at_once_and_after_a_restart(play: Play) -> None:
     async def first(api: Any) -> None:
         await api("POST", "/api/v1/namespaces", {"metadata": {"name": "fresh"}})
         status, _ = await api("POST", "/api/v1/namespaces/fresh/pods", _pod("a"))

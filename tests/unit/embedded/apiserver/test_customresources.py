@@ -61,7 +61,7 @@ def test_custom_kind_is_served_at_once_and_after_restart(play: Callable[..., Non
     play(second)
 
 
-def test_a_definition_goes_after_its_objects(play: Callable[..., None]) -> None:
+def test_definition_is_deleted_after_its_objects(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", DEFINITIONS, definition())
         held = {"metadata": {"name": "g", "finalizers": ["example.com/hold"]}}
@@ -77,7 +77,7 @@ def test_a_definition_goes_after_its_objects(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_names_that_are_taken_are_not_accepted(play: Callable[..., None]) -> None:
+def test_names_in_use_are_not_accepted(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", DEFINITIONS, definition())
         _, made = await api("POST", DEFINITIONS, definition("widgets"))

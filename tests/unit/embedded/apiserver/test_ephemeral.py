@@ -16,7 +16,7 @@ def _patch(*containers: dict[str, Any]) -> dict[str, Any]:
     return {"spec": {"ephemeralContainers": list(containers)}}
 
 
-def test_containers_are_added_and_the_rest_stays(play: Callable[..., None]) -> None:
+def test_ephemeral_containers_are_added_and_other_fields_stay(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", PODS, POD)
         body = {**_patch(SHELL), "metadata": {"labels": {"a": "b"}}}
@@ -44,7 +44,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("container", "problem"), WRONG, ids=lambda value: str(value)[:20])
-def test_what_is_refused(play: Callable[..., None], container: dict[str, Any], problem: str) -> None:
+def test_refused_changes_of_ephemeral_containers(
+    play: Callable[..., None], container: dict[str, Any], problem: str
+) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", PODS, POD)
         await api("PATCH", DEBUG, _patch(SHELL), content_type=STRATEGIC)
@@ -54,7 +56,7 @@ def test_what_is_refused(play: Callable[..., None], container: dict[str, Any], p
     play(scenario)
 
 
-def test_they_cannot_be_removed_nor_given_from_the_start(play: Callable[..., None]) -> None:
+def test_ephemeral_containers_cannot_be_removed_or_created_with_the_pod(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", PODS, POD)
         _, pod = await api("PATCH", DEBUG, _patch(SHELL), content_type=STRATEGIC)

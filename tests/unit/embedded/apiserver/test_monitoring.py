@@ -6,7 +6,7 @@ from typing import Any
 from podwire.http.message import Response
 
 
-def test_health_in_whole_and_in_parts(play: Callable[..., None]) -> None:
+def test_health_of_all_checks_and_of_single_checks(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         async def get(path: str) -> tuple[int, str]:
             answer = await api.raw("GET", path)

@@ -24,7 +24,7 @@ def references(node: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_reference_leads_somewhere(path: str) -> None:
+def test_every_reference_has_a_definition(path: str) -> None:
     body = DOCUMENTS.v3(path)
     assert body is not None
     document = json.loads(body)

@@ -128,7 +128,7 @@ def test_round_trip(obj: dict[str, Any]) -> None:
     assert protobuf.decode(envelope(obj)) == obj
 
 
-def test_zero_values_of_plain_fields_vanish() -> None:
+def test_zero_values_of_plain_fields_are_left_out() -> None:
     obj = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "generateName": "", "generation": 0},
            "spec": {"clusterIP": "", "publishNotReadyAddresses": False}}  # fmt: skip
     assert protobuf.decode(envelope(obj)) == {
@@ -154,7 +154,7 @@ def test_times() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"k8s\x00", b"k8s\x00\xff", b"k8s\x00\x0a\x05ab"])
-def test_nonsense_is_the_clients_error(raw: bytes) -> None:
+def test_malformed_bytes_get_status_400(raw: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         protobuf.decode(raw)
     assert caught.value.code == 400

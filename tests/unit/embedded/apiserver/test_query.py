@@ -14,7 +14,7 @@ FALSE = ("false", "False", "FALSE", "0")
 
 
 @pytest.mark.parametrize("text", TRUE)
-def test_everything_but_false_and_zero_is_true(text: str) -> None:
+def test_values_other_than_false_and_zero_are_true(text: str) -> None:
     assert is_true(text)
 
 

@@ -48,7 +48,7 @@ def test_rules_of_versions(play: Callable[..., None], query: str) -> None:
     play(scenario)
 
 
-def test_a_page_can_be_followed_until_its_snapshot_expires(play: Callable[..., None]) -> None:
+def test_continue_token_is_valid_until_its_snapshot_expires(play: Callable[..., None]) -> None:
     async def following(api: Any) -> tuple[int, dict[str, Any]]:
         _, page = await api("GET", f"{CONFIGMAPS}?limit=1")
         status, answer = await api("GET", f"{CONFIGMAPS}?limit=1&continue={page['metadata']['continue']}")

@@ -204,7 +204,7 @@ def test_finalizers_hold_an_object_until_they_are_gone(play: Callable[..., None]
     play(scenario)
 
 
-def test_owners_take_their_dependents_along_or_leave_them(play: Callable[..., None]) -> None:
+def test_dependents_are_deleted_or_kept_with_their_owner(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         for policy, left in (("Background", 0), ("Foreground", 0), ("Orphan", 2)):
             _, owner = await api("POST", DEPLOYMENTS, deployment("owner"))
@@ -224,7 +224,7 @@ def test_owners_take_their_dependents_along_or_leave_them(play: Callable[..., No
     play(scenario)
 
 
-def test_a_namespace_goes_with_its_content(play: Callable[..., None]) -> None:
+def test_namespace_is_deleted_with_its_objects(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", "/api/v1/namespaces", {"metadata": {"name": "t"}})
         path = "/api/v1/namespaces/t/configmaps"
@@ -338,7 +338,7 @@ def test_events_have_two_views(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_state_outlives_the_server(play: Callable[..., None]) -> None:
+def test_objects_are_kept_after_a_restart(play: Callable[..., None]) -> None:
     versions: list[int] = []
 
     async def first(api: Any) -> None:

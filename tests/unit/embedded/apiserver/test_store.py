@@ -49,7 +49,7 @@ def test_writes_of_one_turn_are_one_transaction(tmp_path: Path) -> None:
     with_store(tmp_path / "db", scenario)
 
 
-def test_versions_go_on_after_a_restart_even_behind_a_deletion(tmp_path: Path) -> None:
+def test_versions_continue_after_a_restart(tmp_path: Path) -> None:
     async def first(store: Store, journal: Journal) -> None:
         store.put("t", thing("a"))
         store.delete(store.put("t", thing("b")))
@@ -66,7 +66,7 @@ def test_versions_go_on_after_a_restart_even_behind_a_deletion(tmp_path: Path) -
     with_store(tmp_path / "db", second)
 
 
-def test_writes_that_the_disk_refuses_are_undone(tmp_path: Path) -> None:
+def test_failed_writes_are_undone(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
         kept = store.put("t", thing("kept"))
         gone = store.put("t", thing("gone"))
@@ -104,7 +104,7 @@ def test_old_changes_are_forgotten(tmp_path: Path) -> None:
     with_store(tmp_path / "db", scenario)
 
 
-def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
+def test_only_one_process_may_open_a_journal(tmp_path: Path) -> None:
     first = Journal(tmp_path / "db")
     first.start()
     done: list[str | None] = []

@@ -264,7 +264,7 @@ def test_each_frame_is_a_tls_record(tunnelled: Any) -> None:
     tunnelled(scenario)
 
 
-def test_input_flows_while_the_kubelet_says_nothing(tunnelled: Any) -> None:
+def test_input_is_sent_while_the_kubelet_is_silent(tunnelled: Any) -> None:
     async def scenario(client: Client, kubelet: Kubelet) -> None:
         reader, writer = await client.open(
             "GET /api/v1/namespaces/default/pods/p/attach?stdin=true HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n"

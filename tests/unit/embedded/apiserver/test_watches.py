@@ -20,7 +20,7 @@ async def relabel(api: Any, name: str, value: str | None) -> None:
     await api("PATCH", f"{CONFIGMAPS}/{name}", {"metadata": {"labels": {"x": value}}}, content_type=MERGE)
 
 
-def test_a_watch_begins_with_what_exists_and_follows(play: Callable[..., None]) -> None:
+def test_watch_sends_existing_objects_then_changes(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", CONFIGMAPS, config_map("a"))
         for start in ("", "&resourceVersion=0"):
@@ -37,7 +37,7 @@ def test_a_watch_begins_with_what_exists_and_follows(play: Callable[..., None]) 
     play(scenario)
 
 
-def test_a_watch_from_a_version_gets_what_came_after_it(play: Callable[..., None]) -> None:
+def test_watch_from_a_version_gets_later_changes(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         _, first = await api("POST", CONFIGMAPS, config_map("a"))
         await api("POST", CONFIGMAPS, config_map("b"))
@@ -77,7 +77,7 @@ def test_streaming_lists_end_with_a_marked_bookmark(play: Callable[..., None]) -
     play(scenario)
 
 
-def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(play: Callable[..., None]) -> None:
+def test_bookmarks_advance_the_version_of_quiet_watches(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         asked = await api.watch(f"{CONFIGMAPS}?watch=true&allowWatchBookmarks=true&fieldSelector=metadata.name%3Da")
         plain = await api.watch(f"{CONFIGMAPS}?watch=true&fieldSelector=metadata.name%3Da")
@@ -92,7 +92,7 @@ def test_bookmarks_tell_a_quiet_watch_how_far_it_has_seen(play: Callable[..., No
     play(scenario, bookmark_s=0.02)
 
 
-def test_a_version_that_is_forgotten_is_gone(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_old_version_gets_410_gone(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "HISTORY", 3)
 
     async def scenario(api: Any) -> None:
@@ -122,7 +122,7 @@ def test_tables_send_their_columns_once(play: Callable[..., None]) -> None:
     play(scenario)
 
 
-def test_a_client_that_does_not_read_is_cut(play: Callable[..., None]) -> None:
+def test_client_that_does_not_read_is_disconnected(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         events = await api.watch(f"{CONFIGMAPS}?watch=true")
         events.buffered = 1 << 30

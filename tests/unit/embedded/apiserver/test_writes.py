@@ -52,7 +52,7 @@ def test_a_dry_run_stores_nothing(play: Callable[..., None], write: str) -> None
     play(scenario)
 
 
-def test_a_dry_run_is_refused_like_the_write(play: Callable[..., None]) -> None:
+def test_dry_run_gets_the_same_error_as_the_write(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", CONFIGMAPS, {"metadata": {"name": "x"}})
         assert (await api("POST", f"{CONFIGMAPS}?dryRun=All", {"metadata": {"name": "x"}}))[0] == 409

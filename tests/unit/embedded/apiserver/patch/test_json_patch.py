@@ -76,7 +76,7 @@ def test_a_failing_operation_changes_nothing(ops: Any) -> None:
 
 
 @pytest.mark.parametrize("ops", [{}, None, ["add"], [1]])
-def test_no_patch_at_all(ops: Any) -> None:
+def test_bodies_that_are_no_patch(ops: Any) -> None:
     with pytest.raises(ApiError) as caught:
         json_patch.apply({}, ops)
     assert caught.value.code == 400
@@ -105,7 +105,7 @@ def edits(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
 
 
 @given(JSON, JSON)
-def test_a_patch_made_from_a_difference_makes_the_difference(old: Any, new: Any) -> None:
+def test_difference_of_two_documents_patches_one_into_the_other(old: Any, new: Any) -> None:
     assert json_patch.apply(old, edits(old, new)) == new
 
 

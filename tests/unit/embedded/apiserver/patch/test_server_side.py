@@ -160,7 +160,7 @@ def test_fields_of_another_manager_stay() -> None:
     assert out["data"] == {"b": "2", "c": "3"}
 
 
-def test_a_container_goes_with_its_defaults() -> None:
+def test_container_is_removed_with_its_defaults() -> None:
     two = deployment()
     two["spec"]["template"]["spec"]["containers"].append({"name": "d", "image": "j"})
     live = apply(None, two)
@@ -180,7 +180,7 @@ def test_defaults_survive_another_apply() -> None:
     ]  # fmt: skip
 
 
-def test_metadata_never_goes_as_a_whole() -> None:
+def test_metadata_is_never_removed() -> None:
     live = apply(None, deployment())
     live["metadata"]["uid"] = "u"
     bare = deployment()
@@ -227,7 +227,7 @@ def test_clients_may_clear_the_managed_fields() -> None:
     assert "managedFields" not in update(live, cleared)["metadata"]
 
 
-def test_objects_from_before() -> None:
+def test_objects_without_managed_fields() -> None:
     out = apply({**config_map(a="1", b="2")}, config_map(a="1"))
     assert owned(out, "before-first-apply", "Update") == {"f:data": {"f:a": {}, "f:b": {}}}
     assert out["data"] == {"a": "1", "b": "2"}

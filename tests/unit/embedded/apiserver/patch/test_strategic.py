@@ -142,7 +142,7 @@ def test_contradictions_are_the_clients_error(patch: dict[str, Any]) -> None:
     assert caught.value.code == 400
 
 
-def test_the_old_document_is_left_alone() -> None:
+def test_old_document_is_not_changed() -> None:
     assert POD is not None
     old = pod(box("a", image="1"))
     strategic.apply(old, pod(box("a", image="2"), box("b")), POD)

@@ -25,7 +25,7 @@ def test_refused(text: str) -> None:
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["", "m", "k", "Ki", "Mi", "G", "e3"]))
-def test_the_value_stays_and_the_form_is_final(number: int, suffix: str) -> None:
+def test_canonical_form_keeps_the_value(number: int, suffix: str) -> None:
     once = canonical(f"{number}{suffix}")
     assert canonical(once) == once
     assert parse(once)[0] == parse(f"{number}{suffix}")[0]

@@ -32,7 +32,7 @@ TWO = {"containers": [{"name": "a"}, {"name": "b"}]}
         ([status("a", 0), status("b", 1, "not a time")], "1"),
     ],
 )
-def test_restarts_tell_when_the_last_was(statuses: list[dict[str, Any]], want: str) -> None:
+def test_restarts_show_the_time_of_the_last(statuses: list[dict[str, Any]], want: str) -> None:
     assert cells(TWO, {"phase": "Running", "containerStatuses": statuses})["Restarts"] == want
 
 
@@ -52,7 +52,7 @@ def test_readiness_gates() -> None:
     assert found["Readiness Gates"] == "1/2"
 
 
-def test_a_deleted_pod_of_a_lost_node() -> None:
+def test_state_of_a_deleted_pod_on_a_lost_node() -> None:
     gone = {"deletionTimestamp": "2026-01-02T11:00:00Z"}
     assert cells(TWO, {"phase": "Running", "reason": "NodeLost"}, **gone)["Status"] == "Unknown"
     assert cells(TWO, {"phase": "Succeeded"}, **gone)["Status"] == "Succeeded"

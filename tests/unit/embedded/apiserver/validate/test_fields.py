@@ -76,7 +76,7 @@ def test_unknown_fields_are_named_and_dropped() -> None:
     )
 
 
-def test_nulls_and_empty_lists_vanish_but_empty_structs_stay() -> None:
+def test_nulls_and_empty_lists_are_dropped() -> None:
     obj = {"metadata": {"creationTimestamp": None, "labels": {}}, "spec": {"strategy": {}, "replicas": 0}}
     assert decode(obj).obj == {"metadata": {}, "spec": {"strategy": {}, "replicas": 0}}
 
