@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from podwire.agent.services import node_port_addresses
 from podwire.http.message import Request, Response
 from podwire.kernel import netns
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, listener, serve_at
+from podwire.proxy.nodeaddresses import node_port_addresses
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet

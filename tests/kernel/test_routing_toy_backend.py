@@ -34,7 +34,7 @@ class Nodes:
         self._supervisor = supervisor
         self.adopted: list[str] = []
         for node in cluster.all:
-            node.router.run_dir = str(cluster.root / f"{node.name}-run")
+            node.router.own.run_dir = str(cluster.root / f"{node.name}-run")
             self._hold_children(node)
 
     def _hold_children(self, node: ClusterNode) -> None:
@@ -46,7 +46,7 @@ class Nodes:
         def report(event: ChildEvent) -> None:
             self.adopted += [node.name] * (event.event == "adopted")
 
-        directory = Path(node.router.run_dir, "children")
+        directory = Path(node.router.own.run_dir, "children")
         node.router.programs = Children(directory, start, self._supervisor, SystemClock(), report)
 
     async def use(self, backend: str) -> None:
@@ -87,7 +87,7 @@ async def until(check: Callable[[], object]) -> None:
 def traces(node: ClusterNode) -> list[str]:
     """What there is of the toy backend on a node."""
     found = [word for word in (DEVICE, GUARD) if word in node.shows("ip", "link") + node.shows("nft", "list", "tables")]
-    found += [str(file) for file in Path(node.router.run_dir).rglob("*") if file.is_file()]
+    found += [str(file) for file in Path(node.router.own.run_dir).rglob("*") if file.is_file()]
     found += [line for line in node.shows("tc", "qdisc", "show").splitlines() if qdisc_kind.HANDLE in line]
     sockets = node.shows("ss", "-Hlun")
     return found + [line for line in sockets.splitlines() if f":{PORT} " in line]

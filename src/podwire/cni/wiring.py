@@ -12,7 +12,7 @@ the ledger is lost. ``rp_filter`` 1 on it drops IPv4 packets with a source that 
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 import msgspec
 from msgspec.structs import replace
@@ -59,6 +59,16 @@ class Wiring(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"# node\n{self.host}\n# pod\n{self.pod}"
+
+
+def wiring_facts(
+    mtu: int, addresses: Iterable[IPv4Address | IPv6Address], cidrs: Iterable[IPv4Network | IPv6Network]
+) -> WiringFacts:
+    """The facts of a node with these addresses; the first address of a family is the source of its packets to pods."""
+    sources: dict[int, str] = {}
+    for address in addresses:
+        sources.setdefault(address.version, str(address))
+    return WiringFacts(mtu=mtu, sources=sources, cidrs=tuple(map(str, cidrs)))
 
 
 def key_hash(container: str, ifname: str) -> str:

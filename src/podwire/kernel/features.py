@@ -222,6 +222,17 @@ class Features:
             self._answers[name] = _answer(name, FEATURES[name])
         return self._answers[name]
 
+    def lacks(self, name: str) -> str:
+        """What the kernel lacks as text; empty when the kernel has the feature, or when the probe has no answer.
+
+        Raises: KeyError for a name that is not in ``FEATURES``.
+        """
+        answer = self.probe(name)
+        if answer.verdict != "no":
+            return ""
+        since = f" (in Linux since {answer.minimum})" if answer.minimum else ""
+        return f"the kernel has no {name}{since}"
+
     def all(self) -> tuple[FeatureAnswer, ...]:
         """The answers of all probes."""
         return tuple(self.probe(name) for name in FEATURES)

@@ -147,9 +147,10 @@ def preload() -> None:
 
 
 _LATER = (
+    "podwire.agent.pods",
+    "podwire.agent.routes",
     "podwire.agent.policies",
     "podwire.agent.services",
-    "podwire.proxy.occupancy",
     "encodings.idna",  # with which Python reads the name of every server that it connects to by TLS
 )
 """What every node imports after it has begun."""

@@ -3,10 +3,13 @@
 The module of a data plane has a class and a function ``clear``, which deletes the state that an earlier run left.
 """
 
+from collections.abc import Callable
+
 from podwire.dataplane.modes import RegisteredModes
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.features import Features
 from podwire.kernel.netns import NetnsPath
+from podwire.observe.log import Log
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.registry import DATAPLANES, FEATURES
 
@@ -53,3 +56,31 @@ def clear_all(netns: NetnsPath = None) -> bool:
     if failures:
         raise failures[0]
     return any_removed
+
+
+def clear_unused() -> None:
+    """Deletes what an earlier run left on a node that no longer enforces policies, where new pods would have no rules.
+
+    A failure is logged: a kernel without the subsystem has nothing to delete.
+    """
+    log = Log("policy")
+    try:
+        if clear_all():
+            log.warning("removed the rules of policies: `parts` in the configuration does not name policy")
+    except KernelError as problem:
+        log.info("cannot look for the rules of policies that an earlier agent left", problem=problem)
+
+
+def unavailable(mode: str, problem: tuple[str, KernelError] | None, lacks: Callable[[str], str]) -> str:
+    """Why the configured mode cannot be used, and what ``mode`` does instead; empty when it is in use.
+
+    ``problem`` has the configured mode and the failure, ``lacks`` returns what the kernel lacks of a feature.
+    """
+    if problem is None:
+        return ""
+    wanted, failure = problem
+    missing = lacks(FEATURES[wanted]) if wanted in FEATURES else ""
+    missing = missing or failure.detail or str(failure)
+    if mode == "none":
+        return f"policy: {missing}; pods that policies select are refused"
+    return f"policy.mode {wanted}: {missing}; {mode} is used"

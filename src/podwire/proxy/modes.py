@@ -1,9 +1,12 @@
 """Opens and clears data planes of Services by their names in :mod:`podwire.proxy.registry`."""
 
+from collections.abc import Callable
+
 from podwire.dataplane.modes import RegisteredModes
+from podwire.errors import KernelError
 from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplane import ServiceDataPlane
-from podwire.proxy.registry import DATAPLANES
+from podwire.proxy.registry import DATAPLANES, FEATURES
 from podwire.proxy.servicemap import NodeFacts
 
 
@@ -20,3 +23,9 @@ def open_dataplane(name: str, facts: NodeFacts, netns: NetnsPath = None) -> Serv
     Raises: ConfigError for a name that is not in the registry; KernelError.
     """
     return ServiceModes(netns).open(name, facts)
+
+
+def unavailable(mode: str, failure: KernelError, lacks: Callable[[str], str]) -> str:
+    """Why a mode cannot be used; ``lacks`` returns what the kernel lacks of a feature, empty: nothing."""
+    missing = lacks(FEATURES[mode]) if mode in FEATURES else ""
+    return f"proxy.mode {mode}: {missing or failure.detail or failure}"

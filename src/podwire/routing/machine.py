@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from podwire.errors import KernelError
 from podwire.kernel import network
@@ -10,6 +9,7 @@ from podwire.kernel.features import Features
 from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
+from podwire.kernel.netns import NetnsPath
 from podwire.routing import underlay
 from podwire.routing.nodes import Address, Underlay
 from podwire.state.kinds import KINDS
@@ -23,10 +23,10 @@ OWNER = OwnerMark(route_protocol=113, alias_prefix="podwire/routing")
 class KernelMachine:
     """Routing's share of a network namespace (None: the one of this thread)."""
 
-    def __init__(self, netns: Path | str | None = None) -> None:
-        self._netlink = Netlink(netns)
-        self._features = Features()
-        self._place = netns
+    def __init__(self, netns_path: NetnsPath = None, features: Features | None = None) -> None:
+        self._netlink = Netlink(netns_path)
+        self._features = features or Features()
+        self._netns_path = netns_path
         self._monitor: Monitor | None = None
         self._watched: frozenset[int] = frozenset()
         self._tunnels: frozenset[int] = frozenset()
@@ -41,11 +41,7 @@ class KernelMachine:
 
     def lacks(self, feature: str) -> str:
         """What the kernel lacks as text; empty when the kernel has the feature, or when the probe has no answer."""
-        answer = self._features.probe(feature)
-        if answer.verdict != "no":
-            return ""
-        since = f" (in Linux since {answer.minimum})" if answer.minimum else ""
-        return f"the kernel has no {feature}{since}"
+        return self._features.lacks(feature)
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         """The device with the node's addresses."""
@@ -108,7 +104,7 @@ class KernelMachine:
         self._changed = changed
         if self._monitor is not None or not _in_loop():
             return
-        self._monitor = Monitor(self._place, ("link", "address", "route", "neighbour", "sysctl"))
+        self._monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "sysctl"))
         self._monitor.ignore(self._netlink.port)
         self._monitor.attach(lambda events: changed() if any(map(self._concerns, events)) else None)
 
@@ -133,7 +129,7 @@ class KernelMachine:
             if kind.type is NetworkState or mark is None:
                 continue
             try:
-                KERNEL_KINDS[name].apply(self._place, mark, wanted)
+                KERNEL_KINDS[name].apply(self._netns_path, mark, wanted)
             except KernelError as failure:
                 failed.append(str(failure))
         return failed

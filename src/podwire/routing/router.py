@@ -29,7 +29,8 @@ from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.routing.backend import Backend
-from podwire.routing.nodes import Address, LocalNode, Network, Peer, Underlay, alike, peer_of
+from podwire.routing.nodes import Address, Network, Peer, Underlay, alike, peer_of
+from podwire.routing.own_node import OwnNode
 from podwire.routing.plan import Plan, plan
 from podwire.routing.registry import BACKENDS, PLAIN
 from podwire.routing.settings import RoutingSettings
@@ -97,7 +98,8 @@ class ChildPrograms(Protocol):
 class Router:
     """One node's routing; ``nodes`` gives the Node objects by name as they are now.
 
-    ``programs`` runs the child processes of backends, whose files are in ``run_dir``; None runs none of them.
+    ``programs`` runs the child processes of backends, whose files are in
+    ``own.run_dir``; None runs none of them.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class Router:
         registry: Registry[type[Backend]] = BACKENDS,
     ) -> None:
         self.node = node
-        self.run_dir = "/run/podwire/routing"
+        self.own = OwnNode(node, nodes, machine)
         self.programs: ChildPrograms | None = None
         self.settings = RoutingSettings()
         self.cidrs: tuple[Network, ...] = ()
@@ -120,9 +122,7 @@ class Router:
         self._owned_tables: tuple[str, ...] = ()
         self.runs = 0
         self.failures = 0
-        self._waits_for_api = False
         self._full = True
-        self._underlay: Underlay | None = None
         self._peers: dict[str, tuple[Node, Peer]] = {}
         self._nodes = nodes
         self._machine = machine
@@ -176,7 +176,7 @@ class Router:
             self.reconcile(full=full)
             await self.run_programs()
             taken = self._clock.monotonic() - began
-            if self._waits_for_api:
+            if self.own.waits_for_api:
                 backoff.reset()
             elif self.plan is not None and not self.problem and await announce(self.plan):
                 backoff.reset()
@@ -195,8 +195,8 @@ class Router:
         """One run; ``plan`` and ``problem`` tell how it went. Not ``full``: the kernel is as the last run left it."""
         self.runs += 1
         if full:
-            self._underlay = None
-        me, problem = self.me()
+            self.own.forget_underlay()
+        me, problem = self.own.look()
         if me is None:
             self._end(problem)
             return
@@ -267,26 +267,6 @@ class Router:
         present = {value.name for value in desired.values if isinstance(value, Table)}
         absent = (AbsentTable("inet", name) for name in self._owned_tables if name not in present)
         return (*desired.values, *absent)
-
-    def me(self) -> tuple[LocalNode | None, str]:
-        """This node as routing sees it, or why it cannot be seen."""
-        node = self._nodes().get(self.node)
-        self._waits_for_api = True
-        if node is None:
-            return None, f"no Node {self.node}"
-        own = peer_of(node)
-        if not own.pod_cidrs:
-            return None, f"Node {self.node} has no pod CIDR yet"
-        self._waits_for_api = False
-        if self._underlay is None or not any(a.ip in own.addresses for a in self._underlay.addresses):
-            self._underlay = self._machine.underlay(own.addresses)
-        underlay = self._underlay
-        if underlay is None:
-            shown = ", ".join(str(a) for a in own.addresses) or "none"
-            return None, f"no device holds an InternalIP of Node {self.node} ({shown})"
-        return LocalNode(
-            name=own.name, addresses=own.addresses, pod_cidrs=own.pod_cidrs, underlay=underlay, run_dir=self.run_dir
-        ), ""
 
     def _end(self, problem: str) -> None:
         if problem:

@@ -52,3 +52,14 @@ def test_every_mode_is_a_registry_name() -> None:
     assert list(DATAPLANES) == ["nftables", "iptables"]
     with pytest.raises(ConfigError, match="there are nftables, iptables"):
         open_dataplane("ipfw", PolicyFacts())
+
+
+def test_unavailable_mode_is_reported_with_what_happens_instead() -> None:
+    failure = KernelError("open", "nftables", 93, "protocol not supported")
+    assert modes.unavailable("nftables", None, str) == ""
+    assert modes.unavailable("iptables", ("nftables", failure), lambda _: "the kernel has no nftables") == (
+        "policy.mode nftables: the kernel has no nftables; iptables is used"
+    )
+    assert modes.unavailable("none", ("nftables", failure), lambda _: "") == (
+        "policy: protocol not supported; pods that policies select are refused"
+    )

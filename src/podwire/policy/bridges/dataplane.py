@@ -18,6 +18,7 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_socket import NftMonitor
+from podwire.observe.health import Metric, Sample
 from podwire.policy.attached import AttachedPod
 from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
 from podwire.policy.compile import Compiler, PolicyDelta
@@ -83,6 +84,15 @@ class BridgeIsolation:
         if self._failure and texts:
             texts.append(self._failure)
         return "; ".join(texts)
+
+    def samples(self) -> list[Metric]:
+        """The metrics."""
+        text = "Whether policies see packets between the ports of a bridge of pods (br_netfilter)."
+        return [
+            Sample("podwire_policy_bridge_seen", text, int(family not in missing), {"bridge": name, "family": family})
+            for name, missing in sorted(self.unseen.items())
+            for family in ("ip", "ip6")
+        ]
 
     def look(self) -> bool:
         """Reads the kernel; returns whether netfilter of a bridge was turned on or off, or ports without a pod changed.

@@ -22,6 +22,7 @@ from podwire.errors import KernelError
 from podwire.kernel.monitor import Event
 from podwire.model.meta import key_of
 from podwire.model.pod import Pod
+from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
 from podwire.policy.attached import AttachedPod
 from podwire.policy.foreign.kernel import PortAddresses
@@ -116,6 +117,11 @@ class PodDiscovery:
             self.stuck(previous & self.unlocated)
             self._check_bridges()
 
+    def samples(self) -> list[Metric]:
+        """The metrics."""
+        text = "Pods of this node with an address and no device that is known; they are shut off."
+        return [Sample("podwire_policy_pods_sought", text, len(self.unlocated))]
+
     def _check_bridges(self) -> None:
         with suppress(KernelError):
             if self.bridges_changed():
@@ -164,6 +170,14 @@ class PodDiscovery:
                 self._own[link] = attached
                 with suppress(KernelError):  # the enforcement logs the failure and tries again
                     self._enforcer.attach(attached)
+
+
+def not_located(pods: frozenset[str]) -> str:
+    """That no device of these pods is known, naming the first three pods; empty without pods."""
+    if not pods:
+        return ""
+    names = ", ".join(sorted(pods)[:3]) + (", ..." if len(pods) > 3 else "")
+    return f"policy: no device of {names} is known; they are shut off"
 
 
 def _attachments(pods: Mapping[str, Pod], links: Mapping[str, PodLink]) -> Iterator[tuple[str, AttachedPod]]:

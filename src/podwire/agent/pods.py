@@ -1,0 +1,58 @@
+"""Constructs the part ``cni`` of the agent."""
+
+from podwire.agent.shared import Shared
+from podwire.cni import program
+from podwire.cni.service import CniService, CniSettings
+from podwire.cni.wiring import wiring_facts
+from podwire.model.node import Node
+from podwire.routing.machine import KernelMachine
+from podwire.routing.own_node import OwnNode, PodNetworkFacts
+
+
+def add(shared: Shared) -> CniService:
+    """Adds the CNI server with its tasks; the pods of an earlier agent are taken over at once."""
+    config = shared.config
+    settings = CniSettings(
+        socket=config.socket,
+        database=config.database,
+        network=config.cni.network,
+        cooldown_s=config.cni.cooldown_s,
+    )
+    service = CniService(settings, shared.clock)
+    service.recover()
+    shared.health.ready["cni"] = service.problem
+    shared.health.metrics["cni"] = service.samples
+    shared.state_page.parts["cni"] = service.pods.shares
+    shared.tasks |= {
+        "cni": service.run,
+        "cni deletion": service.delete_detached,
+        "cni sweep": service.sweep,
+        "cni heal": service.heal,
+    }
+    install_plugin(shared)
+    if config.cni.conf_dir:
+        program.write_configuration(config.cni.conf_path, config.cni.conflist)
+    return service
+
+
+def install_plugin(shared: Shared) -> None:
+    """Installs podwire-cni where the configuration names a directory."""
+    if shared.config.cni.bin_dir:
+        program.install(shared.config.cni.bin_path)
+
+
+def hand_over(cni: CniService, facts: PodNetworkFacts) -> None:
+    """Hands what routing knows of the network to the wiring of pods."""
+    cni.set_node(wiring_facts(facts.mtu, facts.addresses, facts.cidrs))
+
+
+def follow_node(shared: Shared, cni: CniService) -> None:
+    """Has pods follow the Node of this agent where another program routes their packets."""
+    own = OwnNode(shared.config.node_name, shared.all_nodes, KernelMachine(features=shared.features))
+
+    def changed(_key: str, _old: Node | None, _new: Node | None) -> None:
+        facts = own.pod_network()
+        if facts is not None:
+            hand_over(cni, facts)
+
+    shared.nodes.subscribe(changed)

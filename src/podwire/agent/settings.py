@@ -1,0 +1,48 @@
+"""Follows the cluster's settings and hands them to the parts of the agent."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.agent.config import overlay
+from podwire.agent.shared import Shared
+from podwire.cluster.degraded import SETTINGS_REFUSED
+from podwire.errors import ConfigError
+from podwire.kube.informer import Informer
+from podwire.kube.resources import CONFIGMAPS, Json
+
+
+def add(shared: Shared) -> None:
+    """Adds the informer of the ConfigMap, where a part of the agent follows settings."""
+    config = shared.config
+    if not config.settings or not {"routing", "proxy", "policy"} & set(config.parts):
+        return
+    namespace, _, name = config.settings.partition("/")
+    informer: Informer[Json] = Informer(
+        shared.client, CONFIGMAPS, namespace=namespace, field_selector=f"metadata.name={name}"
+    )
+    informer.subscribe(SettingsFollower(shared).changed)
+    shared.settings_known = informer.synced
+    shared.tasks["settings"] = informer.run
+
+
+class SettingsFollower:
+    """Lays the ConfigMap over the agent's own file; while the ConfigMap is wrong, the last good settings stay."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._backend = shared.config.routing_settings.backend
+
+    def changed(self, key: str, _old: Json | None, new: Json | None) -> None:
+        """Hands over the settings of a changed ConfigMap, or reports why they are refused."""
+        shared, config = self._shared, self._shared.config
+        data: Mapping[str, Any] = (new or {}).get("data") or {}
+        try:
+            settings = overlay(config.routing, data, f"ConfigMap {key}", config.proxy, config.policy)
+        except ConfigError as problem:
+            text = f"{problem}; the last good settings stay (routing.backend {self._backend})"
+            shared.degraded.report("settings", SETTINGS_REFUSED, text)
+            return
+        shared.degraded.report("settings", SETTINGS_REFUSED, "")
+        self._backend = settings.routing.backend
+        for take_over in shared.on_settings:
+            take_over(settings)

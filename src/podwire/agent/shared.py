@@ -1,0 +1,61 @@
+"""What the parts of an agent share, and where each part adds its tasks, checks, metrics and pages."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from podwire.agent.config import AgentConfig, ClusterSettings
+from podwire.agent.statepage import StatePage
+from podwire.cluster.announcer import Announcer
+from podwire.cluster.degraded import DegradedModes
+from podwire.cluster.inforce import InForcePage
+from podwire.http.pages import Page
+from podwire.kernel.features import Features
+from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder
+from podwire.kube.informer import Informer
+from podwire.kube.resources import NODES
+from podwire.model.node import Node
+from podwire.observe.health import Health
+from podwire.runtime.clock import Clock
+
+Tasks = dict[str, Callable[[], Awaitable[None]]]
+"""What is to run, by name."""
+
+
+class Shared:
+    """One node's agent as its parts see it."""
+
+    def __init__(self, config: AgentConfig, client: Client) -> None:
+        self.config = config
+        self.client = client
+        self.clock: Clock = client.clock
+        self.health = Health()
+        alone = "" if {"routing", "policy"} & set(config.parts) else f"metadata.name={config.node_name}"
+        self.nodes: Informer[Node] = Informer(client, NODES, field_selector=alone)
+        self.announcer = Announcer(client, config.node_name, self.all_nodes, networked="routing" in config.parts)
+        self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
+        self.degraded = DegradedModes(self.announcer, self.events, config.node_name, self.all_nodes)
+        self.features = Features()
+        self.state_page = StatePage()
+        self.in_force = InForcePage()
+        self.pages: dict[str, Page] = {"/state": self.state_page.page, "/seen": self.in_force.page}
+        self.public_pages: dict[str, Page] = {}
+        """The pages that the health endpoint answers as well."""
+        self.tasks: Tasks = {}
+        self.on_settings: list[Callable[[ClusterSettings], None]] = []
+        """Called with the settings of the cluster, at the start and whenever they change."""
+        self.settings_known: asyncio.Event | None = None
+        """Set when the settings of the cluster are known; None: the agent follows none."""
+
+    def all_nodes(self) -> Mapping[str, Node]:
+        """The Nodes that are known, by name."""
+        return self.nodes.objects
+
+    def own_node(self) -> Node | None:
+        """The Node of this agent, None while it is not known."""
+        return self.nodes.objects.get(self.config.node_name)
+
+    async def until_settings_are_known(self) -> None:
+        """Waits for the settings of the cluster, where the agent follows them."""
+        if self.settings_known is not None:
+            await self.settings_known.wait()

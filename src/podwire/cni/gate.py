@@ -1,0 +1,64 @@
+"""The gate of a node that enforces policies: ADD waits until the pod's policies can be put in force.
+
+Policies are another part of the agent; they are reached through the functions that the gate is made with.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.protocol import CniRequest
+from podwire.cni.spec import TRY_LATER
+from podwire.errors import CniError
+
+KNOWN_S = 5.0
+"""How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
+
+
+class PodAdmission(Protocol):
+    """Tells when a pod may get its device; ``policy.admission`` does."""
+
+    async def known(self, pod: str, uid: str = "") -> None:
+        """Waits until the policies of a pod can be put in force."""
+        ...
+
+    def waits_for(self) -> tuple[str, str]:
+        """What :meth:`known` waits for, and what to look at."""
+        ...
+
+
+class EnforcementGate:
+    """Lets ADD pass when the admission does; ``attach`` and ``detach`` put policies of a pod in force and forget it."""
+
+    def __init__(
+        self, admission: PodAdmission, attach: Callable[[Attachment], None], detach: Callable[[str], None]
+    ) -> None:
+        self._admission = admission
+        self._attach = attach
+        self._detach = detach
+
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
+        """Waits with ADD until the pod's object is known and policies are in force; None: no need to wait."""
+        if request.command != "ADD" or not request.pod:
+            return None
+        return self._known(request)
+
+    async def _known(self, request: CniRequest) -> None:
+        try:
+            async with asyncio.timeout(KNOWN_S):
+                await self._admission.known(request.pod_name, request.uid)
+        except TimeoutError:
+            what, hint = self._admission.waits_for()
+            raise CniError(TRY_LATER, f"{request.pod_name}: {what}", hint) from None
+
+    def attach(self, attachment: Attachment) -> None:
+        """Puts a pod's policies into the kernel.
+
+        Raises: KernelError.
+        """
+        self._attach(attachment)
+
+    def detach(self, attachment: Attachment) -> None:
+        """Forgets a pod's device."""
+        self._detach(attachment.host_link)

@@ -1,0 +1,47 @@
+"""The informers of the objects that policies depend on."""
+
+from collections.abc import Awaitable, Callable
+
+from podwire.cluster.inforce import Versions
+from podwire.kube.client import Client
+from podwire.kube.informer import Informer
+from podwire.kube.optional import follow_when_served
+from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, PODS
+from podwire.model.node import Node
+from podwire.model.policy import ClusterNetworkPolicy
+from podwire.policy.objects import Sources
+from podwire.policy.trim import trim_pod
+
+
+class PolicyInformers:
+    """Follows pods, namespaces and policies; ``nodes`` is followed by another part of the agent."""
+
+    def __init__(self, client: Client, nodes: Informer[Node]) -> None:
+        self._client = client
+        self.pods = Informer(client, PODS)
+        self.pods.trim = trim_pod
+        self.namespaces = Informer(client, NAMESPACES)
+        self.nodes = nodes
+        self.policies = Informer(client, NETWORKPOLICIES)
+        self.cluster_policies: Informer[ClusterNetworkPolicy] = Informer(client, CLUSTERNETWORKPOLICIES)
+        self.sources = Sources(
+            pods=self.pods,
+            namespaces=self.namespaces,
+            nodes=nodes,
+            policies=self.policies,
+            cluster_policies=self.cluster_policies,
+        )
+
+    def tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What is to run, by name."""
+        return {
+            "pods": self.pods.run,
+            "namespaces": self.namespaces.run,
+            "networkpolicies": self.policies.run,
+            "clusternetworkpolicies": lambda: follow_when_served(self._client, self.cluster_policies),
+        }
+
+    def versions(self) -> Versions:
+        """The versions of all objects as they are known now."""
+        informers = (self.pods, self.namespaces, self.nodes, self.policies, self.cluster_policies)
+        return {informer.resource.plural: informer.versions for informer in informers}

@@ -1,0 +1,33 @@
+"""The address ranges of Services, from the configuration or from the cluster's ServiceCIDR objects (pure)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_network
+from typing import Any
+
+ServiceCidr = Mapping[str, Any]
+"""A ServiceCIDR object as the API sends it."""
+
+
+def cidrs_of(objects: Iterable[ServiceCidr]) -> tuple[str, ...]:
+    """The ranges of ServiceCIDR objects, each once, sorted; malformed ranges are left out."""
+    texts = (text for each in objects for text in each.get("spec", {}).get("cidrs", ()))
+    ranges: set[str] = set()
+    for text in texts:
+        try:
+            ranges.add(str(ip_network(text)))
+        except ValueError:
+            continue
+    return tuple(sorted(ranges))
+
+
+class ServiceCidrs:
+    """The ranges in use: the configured ones, or else those of the objects that ``objects`` returns."""
+
+    def __init__(self, configured: tuple[str, ...], objects: Callable[[], Iterable[ServiceCidr]]) -> None:
+        self._configured = configured
+        self._objects = objects
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """The ranges as they are now."""
+        return self._configured or cidrs_of(self._objects())

@@ -1,0 +1,80 @@
+"""The node of this agent as routing sees it: its Node object and the device that carries its addresses."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from podwire.model.node import Node
+from podwire.routing.nodes import Address, LocalNode, Network, Underlay, peer_of, pod_cidrs_of
+from podwire.routing.underlay import DEFAULT_MTU
+
+
+class UnderlayFinder(Protocol):
+    """Finds the device that carries addresses; ``routing.machine`` does."""
+
+    def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
+        """The device with the node's addresses."""
+        ...
+
+
+class PodNetworkFacts(msgspec.Struct, frozen=True):
+    """What the wiring of pods needs to know of the network: the MTU in bytes, the node's addresses and pod CIDRs."""
+
+    mtu: int
+    addresses: tuple[Address, ...]
+    cidrs: tuple[Network, ...]
+
+
+class OwnNode:
+    """The node ``name``; ``nodes`` returns the Node objects by name as they are now.
+
+    ``run_dir`` is the directory for the files of child processes of backends.
+    """
+
+    def __init__(self, name: str, nodes: Callable[[], Mapping[str, Node]], finder: UnderlayFinder) -> None:
+        self.name = name
+        self.run_dir = "/run/podwire/routing"
+        self.waits_for_api = False
+        """Whether the last look found too little in the Node object."""
+        self._nodes = nodes
+        self._finder = finder
+        self._underlay: Underlay | None = None
+
+    def forget_underlay(self) -> None:
+        """Has the next look read the devices of the kernel."""
+        self._underlay = None
+
+    def look(self) -> tuple[LocalNode | None, str]:
+        """The node, or why it is not complete. Devices are read when the known one has no address of the Node."""
+        node = self._nodes().get(self.name)
+        self.waits_for_api = True
+        if node is None:
+            return None, f"no Node {self.name}"
+        own = peer_of(node)
+        if not own.pod_cidrs:
+            return None, f"Node {self.name} has no pod CIDR yet"
+        self.waits_for_api = False
+        if self._underlay is None or not any(a.ip in own.addresses for a in self._underlay.addresses):
+            self._underlay = self._finder.underlay(own.addresses)
+        underlay = self._underlay
+        if underlay is None:
+            shown = ", ".join(str(a) for a in own.addresses) or "none"
+            return None, f"no device holds an InternalIP of Node {self.name} ({shown})"
+        return LocalNode(
+            name=own.name, addresses=own.addresses, pod_cidrs=own.pod_cidrs, underlay=underlay, run_dir=self.run_dir
+        ), ""
+
+    def pod_network(self) -> PodNetworkFacts | None:
+        """The facts for pods on a node whose packets another program routes; None while the Node is not complete.
+
+        The MTU is that of the device with the node's addresses. While no device has them, it is 1500 bytes.
+        """
+        node = self._nodes().get(self.name)
+        if node is None:
+            return None
+        self.forget_underlay()
+        me, _ = self.look()
+        if me is not None:
+            return PodNetworkFacts(me.underlay.mtu, me.addresses, pod_cidrs_of(node))
+        return PodNetworkFacts(DEFAULT_MTU, (), pod_cidrs_of(node)) if node.pod_cidrs else None

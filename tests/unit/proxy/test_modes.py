@@ -1,0 +1,13 @@
+"""Why a mode cannot be used, as the agent reports it."""
+
+from podwire.errors import KernelError
+from podwire.proxy.modes import unavailable
+
+BROKEN = KernelError("iptables-restore", "ip", 12, "out of memory")
+
+
+def test_missing_feature_is_named_before_the_failure() -> None:
+    assert unavailable("nftables", BROKEN, lambda feature: f"the kernel has no {feature}") == (
+        "proxy.mode nftables: the kernel has no nftables"
+    )
+    assert unavailable("nftables", BROKEN, lambda _: "") == "proxy.mode nftables: out of memory"
