@@ -30,9 +30,9 @@ SERVE = """
 import asyncio, sys
 from pathlib import Path
 from podwire.embedded.apiserver.server import run
-from podwire.embedded.apiserver.settings import Settings
+from podwire.embedded.apiserver.settings import ApiServerSettings
 d = Path(sys.argv[1])
-asyncio.run(run(Settings(listen=("10.89.0.1:6443",), state=d / "state.db", certificate=d / "srv.crt",
+asyncio.run(run(ApiServerSettings(listen=("10.89.0.1:6443",), state=d / "state.db", certificate=d / "srv.crt",
     key=d / "srv.key", client_ca=d / "ca.crt", signing_key=d / "srv.key")))
 """
 AGENT = """
