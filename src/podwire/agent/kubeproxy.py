@@ -1,159 +1,30 @@
-"""A ``KubeProxyConfiguration`` (``kubeproxy.config.k8s.io/v1alpha1``) as the configuration of an agent.
-
-Whoever replaces kube-proxy hands its file to ``podwire agent --kube-proxy-config``: the agent then is a Service proxy
-and nothing else. What has the same name is taken as it is. Otherwise:
-
-- ``mode`` empty, which to kube-proxy means iptables, means podwire's own default; the rest is read as for iptables;
-- ``masqueradeBit`` and ``masqueradeAll`` are those of the section of the mode;
-- ``nodePortAddresses`` empty means every address, with mode nftables the primary ones, as it does to kube-proxy;
-- the feature gate ``AllowServiceExternalIPs`` is ``allowExternalIPs``;
-- podwire's own settings, such as ``resetConnections``, may stand in the file too.
-
-What has no meaning here (periods of synchronisation: a change is programmed when it comes, and what others change is
-put right at once) is named, so that it can be said in the log; what nobody knows is an error.
-"""
-
-from collections.abc import Iterator, Mapping
-from ipaddress import ip_network
-from typing import Any
+"""The agent that replaces kube-proxy: a Service proxy and nothing else, by kube-proxy's own configuration file."""
 
 import msgspec
-import yaml
 
 from podwire.agent.config import AgentConfig
-from podwire.errors import ConfigError
-from podwire.model.document import not_yaml
-from podwire.proxy.settings import parse_settings, paths
-
-API_VERSION, KIND = "kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration"
-
-_PORTS = {"healthzBindAddress": 10256, "metricsBindAddress": 10249}
-_OF_IPV6 = {"healthzBindAddress": "::", "metricsBindAddress": "::1"}
-"""Where pages are answered on a node whose ``bindAddress`` is one of IPv6."""
-_MODES = ("", "iptables", "ipvs", "nftables")
-_SECTIONS = {"": "iptables", "ipvs": "iptables"}
-"""The section of a mode where it has no settings of masquerade of its own."""
-_EVERYWHERE = ["0.0.0.0/0", "::/0"]
-_GATE = "featureGates.AllowServiceExternalIPs"
-_READ = frozenset(
-    (
-        "apiVersion",
-        "kind",
-        "mode",
-        "clusterCIDR",
-        "hostnameOverride",
-        "bindAddress",
-        "clientConnection.kubeconfig",
-        _GATE,
-        *_PORTS,
-    )
-)
-_PERIODS = ("syncPeriod", "minSyncPeriod")
-_WITHOUT_MEANING = frozenset(
-    (
-        "bindAddressHardFail",
-        "configSyncPeriod",
-        "enableProfiling",
-        "portRange",
-        "showHiddenMetricsForVersion",
-        "windowsRunAsService",
-        *(f"clientConnection.{name}" for name in ("acceptContentTypes", "contentType", "burst", "qps")),
-        *(f"{mode}.{period}" for mode in ("iptables", "ipvs", "nftables") for period in _PERIODS),
-        *(f"{mode}.{name}" for mode in ("iptables", "nftables") for name in ("masqueradeAll", "masqueradeBit")),
-    )
-)
-_FOREIGN = ("featureGates", "logging", "winkernel")
-"""Sections of which nothing else is read."""
-_UNSAID: tuple[Any, ...] = (None, "", [], {})
-_ZERO: tuple[Any, ...] = (*_UNSAID, False, 0, "0", "0s")
+from podwire.proxy import kubeproxyconfig
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """The agent that does what kube-proxy did, and the fields that say nothing to it."""
+    """The configuration of the agent, and the fields of the file that mean nothing to it."""
 
     config: AgentConfig
     without_meaning: tuple[str, ...]
 
 
 def parse(text: str, source: str, hostname: str) -> Replacement:
-    """What a file says; ``hostname`` names the node where the file does not.
+    """The agent that a file of kube-proxy asks for; ``hostname`` names the node where the file does not.
 
     Raises: ConfigError naming the source and the field.
     """
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        raise not_yaml(problem, source) from problem
-    if not isinstance(document, Mapping) or (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
-        raise ConfigError(source, "kind", f"expected {KIND} of {API_VERSION}")
-    fields = {path: value for path, value in _leaves(document, "") if value not in _UNSAID}
-    proxy, without_meaning = _proxy(fields, source)
-    parse_settings(proxy, source, "")
-    name = str(fields.get("hostnameOverride") or hostname).strip().lower()
+    found = kubeproxyconfig.parse(text, source, hostname)
     config = AgentConfig(
-        node_name=name,
+        node_name=found.node_name,
         parts=("proxy",),
-        kubeconfig=str(fields.get("clientConnection.kubeconfig", "")),
-        cluster_cidrs=_networks(str(fields.get("clusterCIDR", "")), source),
+        kubeconfig=found.kubeconfig,
+        cluster_cidrs=found.cluster_cidrs,
         settings="",
-        proxy=proxy,
+        proxy=found.proxy,
     )
-    return Replacement(config, without_meaning)
-
-
-def _leaves(document: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    for key, value in document.items():
-        where = f"{path}{key}"
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{where}.")
-        else:
-            yield where, value
-
-
-def _proxy(fields: Mapping[str, Any], source: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The section ``proxy``, and the fields without a meaning that are set."""
-    known = paths()
-    mode = str(fields.get("mode", ""))
-    if mode not in _MODES:
-        raise ConfigError(
-            source,
-            "mode",
-            f"{mode!r} is not a mode of Linux; there are {', '.join(filter(None, _MODES))}",
-        )
-    section = _SECTIONS.get(mode, mode)
-    found: dict[str, Any] = {} if mode == "nftables" else {"nodePortAddresses": _EVERYWHERE}
-    found |= {"mode": mode} if mode else {}
-    without_meaning: list[str] = []
-    for path, value in fields.items():
-        own, _, name = path.rpartition(".")
-        if own == section and name in ("masqueradeAll", "masqueradeBit"):
-            found[name] = value
-        elif path in known and path not in _READ:
-            found[path] = value
-        elif path in _WITHOUT_MEANING or (path.split(".")[0] in _FOREIGN and path != _GATE):
-            without_meaning += [path] * (value not in _ZERO)
-        elif path not in _READ:
-            raise ConfigError(source, path, f"is not a field of {KIND}")
-    usual = _OF_IPV6 if ":" in str(fields.get("bindAddress", "")) else {}
-    for path, text in {**usual, **{path: str(fields[path]) for path in _PORTS if path in fields}}.items():
-        found[path] = _with_port(text, _PORTS[path])
-    if _GATE in fields:
-        found["allowExternalIPs"] = fields[_GATE]
-    return found, tuple(without_meaning)
-
-
-def _networks(text: str, source: str) -> tuple[str, ...]:
-    found = tuple(filter(None, (part.strip() for part in text.split(","))))
-    for each in found:
-        try:
-            ip_network(each)
-        except ValueError as problem:
-            raise ConfigError(source, "clusterCIDR", str(problem)) from problem
-    return found
-
-
-def _with_port(text: str, port: int) -> str:
-    """Address and port of an address with or without one."""
-    if text.count(":") > 1 and not text.startswith("["):
-        return f"[{text}]:{port}"
-    return text if ":" in text.rpartition("]")[2] else f"{text}:{port}"
+    return Replacement(config, found.without_meaning)

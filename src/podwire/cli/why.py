@@ -22,6 +22,7 @@ from podwire.local import credentials, inventory
 from podwire.local.manifests import ManifestLines, read_manifests
 from podwire.local.topology import Topology
 from podwire.local.why import described_cluster, local_nodes, with_host
+from podwire.proxy.kubeproxyconfig import KIND
 from podwire.proxy.registry import TRACERS
 from podwire.why import answer_text
 from podwire.why.answer import Answer
@@ -168,7 +169,7 @@ def _own_config(request: _Request) -> AgentConfig | None:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as failure:
         raise ConfigError("--config", str(file), str(failure)) from failure
-    if f"kind: {kubeproxy.KIND}" in text:
+    if f"kind: {KIND}" in text:
         config = kubeproxy.parse(text, str(file), socket.gethostname()).config
     else:
         config = agent_config.parse(text, str(file))

@@ -147,10 +147,6 @@ class Enforcement:
         for pod in pods:
             self._keep(pod)
 
-    def devices(self) -> dict[str, str]:
-        """The device of each known pod of this node; a pod that is not known is isolated."""
-        return self._attached.devices()
-
     async def run(self) -> None:
         """Enforces policies until cancelled; the rules in force stay."""
         self._objects.subscribe()
@@ -225,12 +221,12 @@ class Enforcement:
         started = self._clock.monotonic()
         delta = self.compiler.flush()
         if full:
-            self._plane.load(self.compiler, self.devices(), self._facts)
+            self._plane.load(self.compiler, self._attached.devices(), self._facts)
         else:
             for key in changed:
                 delta.pods.setdefault(key, self.compiler.pods.get(key))
             if delta or self._moved:
-                self._plane.update(self.compiler, self.devices(), delta, self._facts if self._moved else None)
+                self._plane.update(self.compiler, self._attached.devices(), delta, self._facts if self._moved else None)
         self._full, self._moved, self._follower.refusal = False, False, ""
         self._changed, followed = {}, self._changed
         self.programmed.set()

@@ -1,8 +1,8 @@
 """The proxy's settings: the ``proxy`` section of the configuration of an agent or of a local cluster.
 
-Fields that kube-proxy's ``KubeProxyConfiguration`` has too have the same names and meanings; ``agent.kubeproxy`` reads
-such a file. A field may also be named by its path, such as ``conntrack.min``, as in the ConfigMap of a cluster's
-settings.
+Fields that kube-proxy's ``KubeProxyConfiguration`` has too have the same names and meanings; such a file is read by
+``proxy.kubeproxyconfig``. A field may also be named by its path, such as ``conntrack.min``, as in the ConfigMap of a
+cluster's settings.
 """
 
 import re
