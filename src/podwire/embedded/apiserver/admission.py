@@ -21,7 +21,7 @@ _ACCOUNTS = KINDS["", "v1", "serviceaccounts"]
 _MIRROR = "kubernetes.io/config.mirror"
 
 
-class PodAdmission:
+class AdmissionPlugins:
     """Completes new pods from stored objects (account, priority class)."""
 
     def __init__(self, store: Store) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from podwire.embedded.apiserver import bodies, crd, failures
-from podwire.embedded.apiserver.admission import PodAdmission
+from podwire.embedded.apiserver.admission import AdmissionPlugins
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.customresources import TABLE, CustomResources
@@ -31,7 +31,7 @@ class Semantics:
         self._settings = settings
         self._store = store
         self.custom = custom
-        self._admission = PodAdmission(store)
+        self._admission = AdmissionPlugins(store)
 
     def start(self) -> None:
         """Derives the allocated addresses and ports from the store, and follows its writes."""
