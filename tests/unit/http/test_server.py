@@ -85,6 +85,23 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     _run(body)
 
 
+def test_repeated_headers_keep_all_their_lines() -> None:
+    seen: list[Request] = []
+
+    async def body() -> None:
+        tasks = TaskSet(lambda name, failure: None)
+        server = HttpServer(lambda request: seen.append(request) or Response(200), tasks, SystemClock())  # type: ignore[func-returns-value]
+        address = await server.listen("127.0.0.1", 0)
+        await _exchange(address, b"GET / HTTP/1.1\r\nA: 1\r\nB: 2\r\na: 3\r\nConnection: close\r\n\r\n")
+        await server.close()
+        await tasks.close()
+
+    _run(body)
+    found = seen[0]
+    assert (found.header_values("a"), found.header_values("b"), found.header_values("c")) == (["1", "3"], ["2"], [])
+    assert found.headers["a"] == "3"
+
+
 def test_limits_are_refused_with_their_status() -> None:
     async def body() -> None:
         async with _server(Limits(body_bytes=4, header_bytes=200)) as address:
