@@ -13,13 +13,19 @@ class Limits(msgspec.Struct, frozen=True):
     body_bytes: int = 3 << 20
     header_bytes: int = 64 << 10
     idle_s: float = 300.0
+    """A connection without a request is closed after this time."""
+    header_s: float = 32.0
+    """A request's header arrives within this time from its first byte; 32 s are those of kube-apiserver."""
     arrival_s: float = 60.0
+    """A whole request arrives within this time from its first byte."""
     connections: int = 10_000
     keep_alive: bool = True
     """Whether a connection may carry another request after an answer."""
 
 
-PROBE_LIMITS = Limits(body_bytes=8 << 10, header_bytes=8 << 10, idle_s=10.0, arrival_s=10.0, keep_alive=False)
+PROBE_LIMITS = Limits(
+    body_bytes=8 << 10, header_bytes=8 << 10, idle_s=10.0, header_s=10.0, arrival_s=10.0, keep_alive=False
+)
 """For endpoints of probes, scrapes and pages: one GET, one answer, closed."""
 
 TEXT = "text/plain; charset=utf-8"

@@ -27,6 +27,8 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _PIPELINE = 16
 _BACKLOG = 1024
 _SWEEP_S = 5.0
+_SWEEPS = 4
+"""Times that connections are looked at within the shortest limit; at least every ``_SWEEP_S``."""
 _ACCEPT_TURNS = 2
 """Turns of the loop until asyncio has made the transport of an accepted connection, and then its protocol. A listener
 that closes before leaves such a connection open without anyone to answer it (``Server._attach`` of Python 3.11)."""
@@ -53,6 +55,7 @@ class ServerConnection(asyncio.Protocol):
         self._leftover = b""
         self._upgraded = False
         self.touched = 0.0
+        self._began = 0.0
         self._reset_message()
 
     # -- asyncio.Protocol
@@ -91,7 +94,6 @@ class ServerConnection(asyncio.Protocol):
         if self._upgraded:
             self._leftover += data
             return
-        self.touched = self._server.clock.monotonic()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -125,11 +127,13 @@ class ServerConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._arriving = False
+        self._headed = False
 
     def on_message_begin(self) -> None:
         """A request starts."""
         self._reset_message()
         self._arriving = True
+        self._began = self._server.clock.monotonic()
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
@@ -152,6 +156,7 @@ class ServerConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head has arrived."""
+        self._headed = True
         if self._headers.get("expect", "").lower() == "100-continue" and not self._closing:
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -319,12 +324,21 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def expire(self) -> None:
+        """Closes an overdue connection; cuts it when the client did not take the rest since the last call."""
+        if self._transport is not None and self._transport.is_closing():
+            self._transport.abort()
+        else:
+            self.close()
+
     def overdue(self, now: float) -> bool:
         """Whether an idle connection, or a request that does not arrive, is too old."""
         if self._current is not None:
             return False
         limits = self._server.limits
-        return now - self.touched > (limits.arrival_s if self._arriving else limits.idle_s)
+        if not self._arriving:
+            return now - self.touched > limits.idle_s
+        return now - self._began > (limits.arrival_s if self._headed else min(limits.header_s, limits.arrival_s))
 
 
 class HttpServer:
@@ -341,6 +355,8 @@ class HttpServer:
         self._connections: set[ServerConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
+        shortest = min(self.limits.idle_s, self.limits.header_s, self.limits.arrival_s)
+        self._sweep_s = min(_SWEEP_S, shortest / _SWEEPS)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listens on one address; returns the address and port in use (port 0 picks one).
@@ -375,7 +391,7 @@ class HttpServer:
             return False
         self._connections.add(connection)
         if self._sweeper is None:
-            self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep)
+            self._sweeper = self.loop.call_later(self._sweep_s, self._sweep)
         return True
 
     def forget(self, connection: ServerConnection) -> None:
@@ -385,8 +401,8 @@ class HttpServer:
     def _sweep(self) -> None:
         now = self.clock.monotonic()
         for connection in [c for c in self._connections if c.overdue(now)]:
-            connection.close()
-        self._sweeper = self.loop.call_later(_SWEEP_S, self._sweep) if self._connections else None
+            connection.expire()
+        self._sweeper = self.loop.call_later(self._sweep_s, self._sweep) if self._connections else None
 
     async def run(self) -> None:
         """Answers until cancelled, then closes."""

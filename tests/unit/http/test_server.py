@@ -2,11 +2,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from podwire.http.answer import Stream, Streaming, Upgrade, encode_switching
 from podwire.http.message import Limits, Request, Response
 from podwire.http.server import HttpServer
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
+
+_LARGE = 64 << 20
 
 
 async def _late(request: Request) -> Response:
@@ -36,6 +40,8 @@ def _handle(request: Request) -> object:
         return Streaming(start)
     if request.path == "/echo":
         return Upgrade(_Echo)
+    if request.path == "/large":
+        return Response(200, bytes(_LARGE))
     if request.path == "/bug":
         raise LookupError("a bug")
     query = ",".join(f"{key}={value}" for key, value in request.query().items())
@@ -139,5 +145,53 @@ def test_a_bug_in_a_handler_answers_500() -> None:
         async with _server() as address:
             data = await _exchange(address, b"GET /bug HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 500 " in data
+
+    _run(body)
+
+
+HALVES = {
+    "header": b"GET / HTTP/1.1\r\nHost: x\r\nX-Half",
+    "header after a request": b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\n",
+    "body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf",
+    "nothing": b"",
+}
+"""Requests that never arrive as a whole."""
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_request_that_never_arrives_is_closed(half: str) -> None:
+    async def body() -> None:
+        async with _server(Limits(header_s=0.1, arrival_s=0.2, idle_s=0.4)) as address:
+            await asyncio.wait_for(_exchange(address, HALVES[half]), 10)
+
+    _run(body)
+
+
+def test_a_header_that_trickles_is_closed() -> None:
+    async def body() -> None:
+        async with _server(Limits(header_s=0.2)) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\n")
+            ended = asyncio.ensure_future(reader.read())
+            for number in range(200):
+                writer.write(b"X-%d: y\r\n" % number)
+                if (await asyncio.wait((ended,), timeout=0.02))[0]:
+                    break
+            else:
+                pytest.fail("the connection is still open")
+            writer.close()
+
+    _run(body)
+
+
+def test_a_client_that_does_not_read_is_cut() -> None:
+    async def body() -> None:
+        async with _server(Limits(idle_s=0.1)) as address:
+            reader, writer = await asyncio.open_connection(*address, limit=1)
+            writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readexactly(1)
+            await asyncio.sleep(0.6)
+            assert len(await reader.read()) < _LARGE
+            writer.close()
 
     _run(body)

@@ -29,8 +29,7 @@ Network = IPv4Network | IPv6Network
 
 _HEADLESS = "None"
 _WITH_ADDRESSES = ("ClusterIP", "NodePort", "LoadBalancer")
-_MOST = 1 << 16
-"""Ranges are used up to this many addresses, as in Kubernetes for IPv6."""
+_TAKEN = "provided port is already allocated"
 
 
 def _band(size: int, divisor: int, most: int) -> int:
@@ -53,8 +52,7 @@ class AddressRange:
         self.network: Network = ip_network(cidr)
         self.family = f"IPv{self.network.version}"
         self._owners: dict[str, str] = {}
-        size = min(self.network.num_addresses, _MOST)
-        self._first, self._last = 1, size - (2 if self.network.version == 4 else 1)
+        self._first, self._last = 1, self.network.num_addresses - (2 if self.network.version == 4 else 1)
         self._middle = self._first + _band(self._last, 16, 256)
         self._next = self._middle
 
@@ -72,9 +70,7 @@ class AddressRange:
         """Why this address cannot be given to ``owner``; empty where it can."""
         address = ip_address(ip)
         offset = int(address) - int(self.network.network_address)
-        if address not in self.network or not self._first <= offset <= self.network.num_addresses - 1:
-            return f"the provided IP ({ip}) is not in the valid range. The range of valid IPs is {self.network}"
-        if self.network.version == 4 and offset > self._last:
+        if address.version != self.network.version or not self._first <= offset <= self._last:
             return f"the provided IP ({ip}) is not in the valid range. The range of valid IPs is {self.network}"
         taken = self._owners.get(str(address))
         return "provided IP is already allocated" if taken is not None and taken != owner else ""
@@ -114,7 +110,7 @@ class NodePortRange:
             valid = f"The range of valid ports is {self.first}-{self.last}"
             return f"provided port is not in the valid range. {valid}"
         taken = self._owners.get(port)
-        return "provided port is already allocated" if taken is not None and taken != owner else ""
+        return _TAKEN if taken is not None and taken != owner else ""
 
     def choose(self, used: set[int]) -> int | None:
         """The next free port that is not in ``used``, None where there is none."""
@@ -203,7 +199,7 @@ class ServiceAllocator:
         if before:
             _take_over(spec, before)
         wrong = self._set_families(spec, before) or self._set_addresses(spec, before, owner)
-        wrong += self._set_ports(spec, owner)
+        wrong += self._set_ports(spec, owner, new=not before)
         if before:
             _drop_foreign(spec, before)
         elif _kind_of(spec) == "ExternalName":
@@ -291,15 +287,19 @@ class ServiceAllocator:
 
     # -- node ports
 
-    def _set_ports(self, spec: Json, owner: str) -> list[Cause]:
-        """Set node ports and the health-check port where the type has them."""
+    def _set_ports(self, spec: Json, owner: str, *, new: bool) -> list[Cause]:
+        """Set node ports and the health-check port where the type has them.
+
+        In a new Service a number serves several protocols of one port, not several ports.
+        """
         wrong: list[Cause] = []
         chosen: dict[int, list[tuple[str, int]]] = {}
         explicit = _kind_of(spec) in ("NodePort", "LoadBalancer")
         for index, port in enumerate(spec.get("ports") or ()) if explicit else ():
             wanted = port.get("nodePort")
             if wanted:
-                problem = self._ports.problem(wanted, owner)
+                others = {number for _, number in chosen.get(wanted, ())} - {port.get("port", 0)}
+                problem = self._ports.problem(wanted, owner) or (_TAKEN if new and others else "")
                 if problem:
                     path = f"spec.ports[{index}].nodePort"
                     wrong.append(causes.invalid(path, wanted, problem))
@@ -320,7 +320,7 @@ class ServiceAllocator:
         if not wanted:
             spec["healthCheckNodePort"] = self._free_port(used)
             return []
-        problem = self._ports.problem(wanted, owner)
+        problem = self._ports.problem(wanted, owner) or (_TAKEN if wanted in used else "")
         if not problem:
             return []
         text = f"failed to allocate requested HealthCheck NodePort {wanted}: {problem}"

@@ -1,8 +1,13 @@
 """Request bodies in JSON, YAML or protobuf, as plain dictionaries; and YAML answers.
 
-YAML is read without the types that YAML 1.1 has and JSON lacks, so that a date stays the text that was typed.
+YAML is read without the types that YAML 1.1 has and JSON lacks, so that a date stays the text that was typed. Bodies
+that are nested more than :data:`DEPTH` levels are refused: all that reads an object later is recursive, the decoder of
+JSON gives up at Python's limit of recursion, and libyaml's composer overflows the stack of the process. Kubernetes
+refuses from 10,000 levels on.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,11 +23,35 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_YAML = "application/apply-patch+yaml"
 
+DEPTH = 200
+"""Levels of objects and lists that a body may have. The CustomResourceDefinitions of well-known operators have 40."""
+
+_EXPANDED = 400_000
+"""Values that a short body of YAML may have by its aliases, as in Kubernetes' YAML library."""
 _decode = msgspec.json.Decoder().decode
+_TOO_DEEP = f"the body is nested too deeply: more than {DEPTH} levels"
 
 
 class _Loader(yaml.CSafeLoader):
-    """Safe YAML whose dates stay text."""
+    """Safe YAML whose dates stay text and whose keys are text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+        """The mapping with keys as JSON would have them.
+
+        Raises: yaml.YAMLError for a key that is no scalar.
+        """
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if all(type(key) is str for key in found):
+            return found
+        return {_key_text(key, node): value for key, value in found.items()}
+
+
+def _key_text(key: Any, node: yaml.MappingNode) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if not isinstance(key, str | int | float):
+        raise yaml.constructor.ConstructorError(None, None, f"a key is {key!r}, not a text", node.start_mark)
+    return str(key)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -37,20 +66,79 @@ def parse_json(body: bytes) -> Any:
     Raises: ApiError 400.
     """
     try:
-        return _decode(body)
-    except msgspec.DecodeError as failure:
+        found = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
         raise failures.bad_request(f"error decoding the body as JSON: {failure}") from failure
+    except RecursionError as failure:
+        raise failures.bad_request(_TOO_DEEP) from failure
+    if body.count(b"{") + body.count(b"[") > DEPTH:
+        for _ in _levels(found):
+            pass
+    return found
 
 
 def parse_yaml(body: bytes) -> Any:
-    """The value of the first document.
+    """The value of the only document. A body that is JSON, which is YAML, is read as such.
 
-    Raises: ApiError 400.
+    Raises: ApiError 400, also for values that JSON does not have and for aliases that multiply the body.
     """
+    if body.lstrip()[:1] == b"{":
+        try:
+            _decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        else:
+            return parse_json(body)
     try:
-        return yaml.load(body, _Loader)  # a subclass of the safe loader
-    except yaml.YAMLError as failure:
+        _check_nesting(body)
+        found = yaml.load(body, _Loader)  # a subclass of the safe loader
+    except (yaml.YAMLError, ValueError) as failure:
         raise failures.bad_request(f"error decoding the body as YAML: {failure}") from failure
+    size = 0
+    for level in _levels(found):
+        size += len(level)
+        if size > max(len(body), _EXPANDED):  # without aliases there are fewer values than bytes
+            raise failures.bad_request("error decoding the body as YAML: its aliases repeat too much")
+        for value in level:
+            if not _is_json(value):
+                raise failures.bad_request(f"error decoding the body as YAML: JSON does not have the value {value!r}")
+    return found
+
+
+def _check_nesting(body: bytes) -> None:
+    """Reads a body's events, which takes no recursion.
+
+    Raises: ApiError 400 when it is nested too deeply; yaml.YAMLError when it is no YAML.
+    """
+    depth = 0
+    for event in yaml.parse(body, _Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH:
+                raise failures.bad_request(_TOO_DEEP)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _levels(value: Any) -> Iterator[list[Any]]:
+    """The values of an object, level by level.
+
+    Raises: ApiError 400 when there are too many levels.
+    """
+    level = [value]
+    for _ in range(DEPTH + 1):
+        yield level
+        containers = [item for item in level if type(item) is dict or type(item) is list]
+        level = [child for item in containers for child in (item.values() if type(item) is dict else item)]
+        if not containers:
+            return
+    raise failures.bad_request(_TOO_DEEP)
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int | dict | list)
 
 
 def media_type(header: str) -> str:
@@ -69,11 +157,21 @@ def parse_object(header: str, body: bytes) -> dict[str, Any]:
     elif kind in (YAML, "application/x-yaml", "text/yaml"):
         found = parse_yaml(body)
     elif kind == PROTOBUF:
-        found = protobuf.decode(body)
+        found = _parse_protobuf(body)
     else:
         raise failures.unsupported_media_type(f"{JSON}, {YAML}, {PROTOBUF}")
     if not isinstance(found, dict):
         raise failures.bad_request("the body is not an object")
+    return found
+
+
+def _parse_protobuf(body: bytes) -> Any:
+    try:
+        found = protobuf.decode(body)
+    except RecursionError as failure:
+        raise failures.bad_request(_TOO_DEEP) from failure
+    for _ in _levels(found):
+        pass
     return found
 
 

@@ -174,6 +174,7 @@ _REVIEW: dict[str, Any] = {"namespaced": False, "verbs": CREATE, "stored": False
 
 _LIST: tuple[ResourceKind, ...] = (
     _core("Binding", "bindings", verbs=CREATE, stored=False),
+    _core("ComponentStatus", "componentstatuses", ("cs",), namespaced=False, verbs=("get", "list"), stored=False),
     _core("ConfigMap", "configmaps", ("cm",)),
     _core("Endpoints", "endpoints", ("ep",)),
     _core("Event", "events", ("ev",)),

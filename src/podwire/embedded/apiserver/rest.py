@@ -18,6 +18,7 @@ from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authori
 from podwire.embedded.apiserver.authorization.requests import attributes_of
 from podwire.embedded.apiserver.authorization.reviews import Reviews
 from podwire.embedded.apiserver.calls import Call, UserInfo, merge_options, parse_target
+from podwire.embedded.apiserver.componentstatus import ComponentStatuses
 from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.reads import ObjectReader
@@ -66,6 +67,7 @@ class Api:
         self._reader = collaborators.reader
         self._writer = collaborators.writer
         self._watcher = collaborators.watcher
+        self._components = ComponentStatuses(collaborators.reader, collaborators.watcher)
         self._authenticator = collaborators.authenticator
         self._authorizer = collaborators.authorizer
         self._reviews = Reviews(collaborators.authenticator, collaborators.authorizer)
@@ -117,6 +119,8 @@ class Api:
         allowed = kind.subresource("status").verbs if call.subresource else kind.verbs  # type: ignore[union-attr]
         if verb not in allowed:
             raise failures.method_not_allowed()
+        if kind.kind == "ComponentStatus":
+            return self._components.answer(call)
         if not kind.stored:
             return self._review(call)
         if method in ("GET", "HEAD"):

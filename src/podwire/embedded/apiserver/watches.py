@@ -156,7 +156,8 @@ class Hub:
         self._changes: list[ObjectChange] = []
         self._flushed = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.watches: dict[ClientWatch, None] = {}
+        self.watches: dict[ClientWatch, str] = {}
+        """The open watches with the users that opened them."""
         table.listeners[self.receive] = None
 
     def receive(self, changes: list[ObjectChange]) -> None:
@@ -232,11 +233,15 @@ class Watcher:
             else:
                 watch.version = version
                 watch.receive(change for change in table.history if change.version > version)
-            hub.watches[watch] = None
+            hub.watches[watch] = call.user.name
             if seconds:
                 self._loop.call_later(seconds, expire)
 
         return Streaming(start, headers=(("Cache-Control", "no-cache, private"),))
+
+    def users(self) -> frozenset[str]:
+        """The users that have a watch open."""
+        return frozenset(user for hub in self._hubs.values() for user in hub.watches.values())
 
     def _hub(self, table: ObjectTable) -> Hub:
         hub = self._hubs.get(table.name)

@@ -43,7 +43,7 @@ _LAME_DUCK_S = 0.3
 _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"PATCH ", b"DELETE ", b"OPTIONS ")
 _CALL_S = 10.0
 _MAX_LINE = 1 << 20
-_LIMITS = Limits(body_bytes=64 << 20, idle_s=math.inf, arrival_s=math.inf)
+_LIMITS = Limits(body_bytes=64 << 20, idle_s=math.inf, header_s=math.inf, arrival_s=math.inf)
 
 
 class _StandinState:

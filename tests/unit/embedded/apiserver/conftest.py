@@ -65,9 +65,9 @@ class Harness:
         assert isinstance(result, Response), result
         return result.status, json.loads(result.body) if result.body else {}
 
-    async def watch(self, target: str, accept: str = "") -> Events:
+    async def watch(self, target: str, accept: str = "", user: dict[str, Any] = ADMIN) -> Events:
         headers: dict[str, Any] = {"accept": accept} if accept else {}
-        result = await self.raw("GET", target, **headers)
+        result = await self.raw("GET", target, user=user, **headers)
         assert isinstance(result, Streaming), result
         events = Events()
         result.start(events)  # type: ignore[arg-type]

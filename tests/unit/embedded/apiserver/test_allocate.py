@@ -1,5 +1,6 @@
 """Addresses and node ports of Services: choice, collisions, families, type changes."""
 
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -68,6 +69,57 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ipFamilies": ["IPv6"]}, 'spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster'),
     ({"clusterIP": "nonsense"}, 'spec.clusterIPs[0]: Invalid value: "nonsense": must be a valid IP address'),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cidr", "first", "last", "outside"),
+    [
+        ("10.96.0.0/12", "10.96.0.1", "10.111.255.254", "10.111.255.255"),
+        ("10.96.0.0/16", "10.96.0.1", "10.96.255.254", "10.96.255.255"),
+        ("10.96.0.0/30", "10.96.0.1", "10.96.0.2", "10.96.0.3"),
+        ("fd00:96::/64", "fd00:96::1", "fd00:96::ffff:ffff:ffff:ffff", "fd00:96:0:1::"),
+    ],
+)
+def test_a_range_is_used_to_its_ends(cidr: str, first: str, last: str, outside: str) -> None:
+    found = allocator(cidr)
+    for address in (first, last):
+        assert found.assign(service(clusterIP=address))["spec"]["clusterIP"] == address
+    with pytest.raises(Invalid, match="is not in the valid range"):
+        found.assign(service(clusterIP=outside))
+    assert found.assign(service())["spec"]["clusterIP"]
+
+
+@pytest.mark.parametrize("address", ["10.97.1.1", "10.105.5.5"])
+def test_choosing_goes_on_behind_the_last_address(address: str) -> None:
+    found = allocator("10.96.0.0/12")
+    store(found, service(clusterIP=address))
+    assert found.assign(service("b"))["spec"]["clusterIP"] == str(ip_address(address) + 1)
+
+
+def test_a_number_serves_one_port_of_a_new_service() -> None:
+    def ports(second: int) -> list[dict[str, Any]]:
+        return [
+            {"name": "a", "port": 53, "protocol": "TCP", "nodePort": 30053},
+            {"name": "b", "port": second, "protocol": "UDP", "nodePort": 30053},
+        ]
+
+    found = allocator()
+    made = store(found, service(type="NodePort", ports=ports(53)))
+    with pytest.raises(Invalid, match=r"spec\.ports\[1\]\.nodePort: Invalid value: 30053: provided port is already"):
+        found.assign(service("new", type="NodePort", ports=ports(54)))
+    changed = {**made, "spec": {**made["spec"], "ports": ports(54)}}
+    assert found.assign(changed, made)["spec"]["ports"][1]["nodePort"] == 30053
+
+
+def test_the_health_port_is_no_port_of_the_service() -> None:
+    wanted = service(
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        healthCheckNodePort=30080,
+        ports=[{"port": 80, "nodePort": 30080}],
+    )
+    with pytest.raises(Invalid, match="HealthCheck NodePort 30080: provided port is already allocated"):
+        allocator().assign(wanted)
 
 
 @pytest.mark.parametrize(("spec", "message"), REFUSED)

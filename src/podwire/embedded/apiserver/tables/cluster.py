@@ -224,6 +224,12 @@ def _available(obj: Json) -> str:
     return f"{found['status']} ({found.get('reason', '')})" if found else UNKNOWN
 
 
+def _component(obj: Json, now: datetime) -> list[Any]:
+    found: Json = next((item for item in obj.get("conditions") or () if item.get("type") == "Healthy"), {})
+    status = {"True": "Healthy", "False": "Unhealthy"}.get(found.get("status", ""), "Unknown")
+    return [name(obj), status, found.get("message", ""), found.get("error", "")]
+
+
 _BINDINGS = Printer((*plain("Role"), AGE, *wide("Users", "Groups", "ServiceAccounts")), _binding)
 _CREATED = Printer(plain("Created At"), _created)
 _EVENTS = Printer(
@@ -255,6 +261,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "Namespace"): Printer((*plain("Status"), AGE), _with_age(_text("status.phase"))),
     ("", "Event"): _EVENTS,
     ("events.k8s.io", "Event"): _EVENTS,
+    ("", "ComponentStatus"): Printer(plain("Status", "Message", "Error"), _component),
     ("", "ConfigMap"): Printer((NAME, Column("Data"), AGE), _with_age(_size("data", "binaryData"))),
     ("", "Secret"): Printer((*plain("Type", "Data"), AGE), _with_age(_text("type"), _size("data"))),
     ("", "ServiceAccount"): Printer((*plain("Secrets"), AGE), _with_age(_size("secrets"))),

@@ -14,11 +14,12 @@ _RBAC = "rbac.authorization.k8s.io"
 _ANNOTATIONS_LIMIT = 256 * 1024
 NAME_FORMS: Mapping[tuple[str, str], Check] = {
     ("", "Namespace"): names.label,
-    ("", "Service"): names.label_1035,
+    ("", "Service"): names.label,
     (_RBAC, "Role"): names.path_segment,
     (_RBAC, "RoleBinding"): names.path_segment,
     (_RBAC, "ClusterRole"): names.path_segment,
     (_RBAC, "ClusterRoleBinding"): names.path_segment,
+    ("networking.k8s.io", "IPAddress"): names.canonical_ip,
 }
 """Kinds whose names are no DNS subdomains."""
 

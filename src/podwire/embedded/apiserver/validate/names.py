@@ -5,7 +5,7 @@ Every function returns the problem as text, empty where there is none.
 
 import re
 from collections.abc import Callable
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 
 Check = Callable[[str], str]
 
@@ -38,7 +38,7 @@ def _used(pattern: str) -> str:
 
 
 def label(text: str) -> str:
-    """A DNS label: pods' containers, namespaces."""
+    """A DNS label: pods' containers, namespaces, Services."""
     if len(text) > 63:
         return _long(63)
     if _is_label(text):
@@ -50,7 +50,7 @@ def label(text: str) -> str:
 
 
 def label_1035(text: str) -> str:
-    """A DNS label that starts with a letter: Services."""
+    """A DNS label that starts with a letter: names of custom resources."""
     if len(text) > 63:
         return _long(63)
     if _is_label_1035(text):
@@ -182,12 +182,22 @@ def port_or_name(value: object) -> str:
 
 
 def ip(text: str) -> str:
-    """An IP address."""
+    """An IP address, without a zone."""
     try:
-        ip_address(text)
+        ip_address(text.replace("%", "x"))
     except ValueError:
         return "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
     return ""
+
+
+def canonical_ip(text: str) -> str:
+    """An IP address in the one form that names it: ``2001:db8::1``, not ``2001:DB8:0::1``."""
+    if problem := ip(text):
+        return problem
+    address = ip_address(text)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return "must not be an IPv4-mapped IPv6 address"
+    return "" if str(address) == text else f'must be in canonical form ("{address}")'
 
 
 def cidr(text: str) -> str:

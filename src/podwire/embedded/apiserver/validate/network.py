@@ -3,7 +3,7 @@
 What depends on the cluster's ranges (is this address free, is this port in range) is the allocator's to say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
@@ -91,6 +91,18 @@ def _service_ports(spec: Json) -> Iterator[Cause]:
         pair = (port.get("protocol"), port.get("port"))
         if pair in pairs:
             yield causes.duplicate(path, {"protocol": pair[0], "port": pair[1]})
+        pairs.add(pair)
+    yield from _node_ports(ports)
+
+
+def _node_ports(ports: Iterable[Json]) -> Iterator[Cause]:
+    """Node ports that stand twice with one protocol."""
+    pairs: set[tuple[Any, Any]] = set()
+    for index, port in enumerate(ports):
+        number = port.get("nodePort")
+        pair = (port.get("protocol"), number)
+        if number and pair in pairs:
+            yield causes.duplicate(f"spec.ports[{index}].nodePort", number)
         pairs.add(pair)
 
 
@@ -339,7 +351,7 @@ def _backend(backend: Json, path: str) -> Iterator[Cause]:
     name, port = service.get("name"), service.get("port") or {}
     if not name:
         yield causes.required(f"{path}.service.name")
-    elif problem := names.label_1035(name):
+    elif problem := names.label(name):
         yield causes.invalid(f"{path}.service.name", name, problem)
     yield from _backend_port(port, path)
 
@@ -364,6 +376,26 @@ def check_ingress_class(new: Json, old: Json | None) -> Iterator[Cause]:
         yield causes.required("spec.controller")
     elif old is not None and (old.get("spec") or {}).get("controller") != spec["controller"]:
         yield causes.invalid("spec.controller", spec["controller"], "field is immutable")
+
+
+def check_ip_address(new: Json, old: Json | None) -> Iterator[Cause]:
+    """An IPAddress: the object that holds the address."""
+    parent = (new.get("spec") or {}).get("parentRef")
+    if parent is None:
+        yield causes.required("spec.parentRef")
+        return
+    for field in ("resource", "name"):
+        if not parent.get(field):
+            yield causes.required(f"spec.parentRef.{field}")
+    group = parent.get("group")
+    if group and (problem := names.subdomain(group)):
+        yield causes.invalid("spec.parentRef.group", group, problem)
+    for field in ("resource", "name", "namespace"):
+        text = parent.get(field)
+        if text and (problem := names.path_segment(text)):
+            yield causes.invalid(f"spec.parentRef.{field}", text, problem)
+    if old is not None and (old.get("spec") or {}).get("parentRef") != parent:
+        yield causes.invalid("spec.parentRef", parent, "field is immutable")
 
 
 def check_lease(new: Json, _: Json | None) -> Iterator[Cause]:

@@ -189,6 +189,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("networking.k8s.io", "NetworkPolicy"): network.check_network_policy,
     ("networking.k8s.io", "Ingress"): network.check_ingress,
     ("networking.k8s.io", "IngressClass"): network.check_ingress_class,
+    ("networking.k8s.io", "IPAddress"): network.check_ip_address,
     ("coordination.k8s.io", "Lease"): network.check_lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     (_RBAC, "RoleBinding"): _binding,

@@ -1,0 +1,77 @@
+"""ComponentStatus objects: whether the parts of the control plane work, computed when somebody asks.
+
+Kubernetes asks the health endpoints of its components. Here the API server knows by itself: its own database stands for
+``etcd-0``, and a component works while the API server has a watch of its user open. Scheduler and controllers of a
+local cluster are one process with one user.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from podwire.embedded.apiserver import failures, views
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.reads import ObjectReader
+from podwire.http.message import Response
+
+Object = dict[str, Any]
+
+_CONTROLLERS = "system:kube-controller-manager"
+_USERS = {
+    "controller-manager": (_CONTROLLERS,),
+    "etcd-0": (),
+    "scheduler": ("system:kube-scheduler", _CONTROLLERS),
+}
+"""Components by name, with the users that may be the component; none for what is a part of the API server."""
+_WARNING = (("Warning", '299 - "v1 ComponentStatus is deprecated in v1.19+"'),)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OpenWatches(Protocol):
+    """Where the users of open watches are known."""
+
+    def users(self) -> frozenset[str]:
+        """The users that have a watch open."""
+        ...
+
+
+class ComponentStatuses:
+    """Answers reads of ``/api/v1/componentstatuses``."""
+
+    def __init__(self, reader: ObjectReader, watches: OpenWatches) -> None:
+        self._reader = reader
+        self._watches = watches
+
+    def answer(self, call: Call) -> Response:
+        """One object or the list; label and field selectors are ignored, as in Kubernetes.
+
+        Raises: NotFound for a component that does not exist.
+        """
+        users = self._watches.users()
+        objects = [_status(name, users) for name in _USERS if call.name in ("", name)]
+        if not call.name:
+            answer = self._list(call, objects)
+        elif objects:
+            answer = self._reader.render_object(call, objects[0])
+        else:
+            raise failures.not_found(call.kind, call.name)
+        return msgspec.structs.replace(answer, headers=(*answer.headers, *_WARNING))
+
+    def _list(self, call: Call, objects: list[Object]) -> Response:
+        view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
+        if view.form == views.TABLE:
+            return self._reader.answer(view, _encode(self._reader.table(view, objects, {})))
+        noun = {"kind": "ComponentStatusList", "apiVersion": "v1"}
+        if view.form == views.METADATA:
+            noun = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            objects = [views.metadata_only(obj) for obj in objects]
+        return self._reader.answer(view, _encode({**noun, "metadata": {}, "items": objects}))
+
+
+def _status(name: str, users: frozenset[str]) -> Object:
+    wanted = _USERS[name]
+    works = not wanted or not users.isdisjoint(wanted)
+    message = "ok" if works else f"no watch of user {' or '.join(wanted)} is open"
+    condition = {"type": "Healthy", "status": "True" if works else "False", "message": message}
+    return {"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]}
