@@ -129,6 +129,37 @@ def test_what_is_expected_and_fails_is_exit_status_1(nine: Cluster) -> None:
     eventually(lambda: run("probe", "--name", NAME, "--to", "web-1").returncode == 0)
 
 
+def test_more_connections_than_open_files(nine: Cluster) -> None:
+    """All 288 connections with 128 open files, which is less than one for each."""
+    words = ["prlimit", "--nofile=128:128", *podwire(), "probe", "--name", NAME, "-o", "json", "--timeout", "10"]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    assert found.returncode == 0, found.stderr
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert len(lines) == 9 * 8 * 4 and all(line["reached"] for line in lines)
+
+
+def test_many_results_are_summed_up_and_can_be_filtered(nine: Cluster) -> None:
+    every = run("probe", "--name", NAME, "--timeout", "10")
+    assert every.returncode == 0, every.stderr
+    assert every.stdout.splitlines()[0].split() == ["FROM", "TO", "PORT", "TRIED", "REACHED", "DENIED", "UNEXPECTED"]
+    assert every.stdout.splitlines()[-1].startswith("288 of 288 as expected")
+    rows = run("probe", "--name", NAME, "--timeout", "10", "--show", "all").stdout.splitlines()
+    assert len([row for row in rows if row.startswith("default/")]) == 288
+    assert run("probe", "--name", NAME, "--timeout", "10", "--show", "unexpected").stdout.startswith("288 of 288 as")
+    assert "--show" in refused("--show", "nothing")
+
+
+def test_a_terminal_gets_lines_that_fit(nine: Cluster) -> None:
+    words = [*podwire(), "probe", "--name", NAME, "--to", "db-1", "--show", "all"]
+    shown = subprocess.run(
+        ["script", "-qec", f"stty cols 60; env -u COLUMNS {' '.join(words)}", "/dev/null"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 60
+    assert "default/db-1" in shown.stdout and "SOURCE SEEN" not in shown.stdout
+
+
 _GUARD = """
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy

@@ -26,9 +26,12 @@ from podwire.local.probe.result import ProbeResult
 from podwire.local.topology import Topology
 from podwire.model.wording import count
 from podwire.runtime.clock import Clock, SystemClock
+from podwire.runtime.limits import raise_open_files
 
 Say = Callable[[str], None]
 
+_FEW_FILES = 1024
+"""Measured: with 300 pods on 3 nodes the API server has 172 files open, a kubelet 137, an agent 37."""
 _SETTLE_S = 10.0
 _SETTLE_POLL_S = 0.05
 
@@ -51,6 +54,9 @@ def run(request: UpRequest, say: Say) -> int:
     """
     with inventory.locked(request.name):
         topology = inventory.establish(request.name, request.config.segments, request.state, _routed_networks())
+        limit = raise_open_files()
+        if limit < _FEW_FILES:
+            say(f"at most {limit} open files are allowed (ulimit -n); 300 pods need {_FEW_FILES}")
         launch.ensure_supervisor(topology)
         argument = msgspec.to_builtins(request.config)
         send_request(launch.control_socket(topology), ControlRequest(do="ensure", argument=argument), say)

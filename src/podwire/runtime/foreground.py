@@ -5,11 +5,17 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from podwire.runtime.limits import raise_open_files
+
 Body = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run_until_signal(body: Body) -> None:
-    """Runs ``body()`` in a new event loop; a signal cancels it, and it may clean up before it ends."""
+    """Runs ``body()`` in a new event loop; a signal cancels it, and it may clean up before it ends.
+
+    The limit of open files is raised first.
+    """
+    raise_open_files()
     asyncio.run(_guarded(body))
 
 

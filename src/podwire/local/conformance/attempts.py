@@ -11,7 +11,6 @@ Cost: about 1,000 checks in 0.4 s; one socket for each TCP or UDP check, none fo
 
 import contextlib
 import errno
-import resource
 import selectors
 import socket
 import struct
@@ -27,6 +26,7 @@ from podwire.kernel import netns
 from podwire.local.conformance import packets
 from podwire.local.conformance.packets import PacketFlow
 from podwire.local.conformance.verdicts import ANSWERED, ARRIVED, NOTHING, REFUSED
+from podwire.runtime.limits import raise_open_files
 
 QUIET_S = 0.2
 PATIENCE_S = 2.0
@@ -76,8 +76,7 @@ class Trials:
 
         Raises: ClusterError when another process uses a port; KernelError when a namespace does not exist.
         """
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+        raise_open_files()
         outcomes: list[str] = []
         for start in range(0, len(attempts), _AT_ONCE):
             chunk = attempts[start : start + _AT_ONCE]

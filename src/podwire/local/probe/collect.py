@@ -102,7 +102,7 @@ def prober_of(topology: Topology, inputs: ProbeInputs, clock: Clock, timeout_s: 
             return Path(topology.netns(source.namespace))
         if source.host_network:
             return Path(topology.netns(source.node))
-        return namespaces[source.pod_uid]
+        return namespaces.get(source.pod_uid) or Path(topology.netns(f"pod-{source.pod_uid}"))
 
     return ConnectionProber(namespace_of, Lookup(server=server, query=_query, addresses=_addresses), clock, timeout_s)
 

@@ -1,8 +1,9 @@
 """Tries the attempts of a plan, with sockets that are opened inside the sources' namespaces.
 
-A socket stays in the network namespace in which its thread created it. So all sockets of a source are created in one
-visit to its namespace, and one event loop uses them all; a source needs no process or thread of its own. 324 attempts
-take about 0.2 s.
+A socket stays in the network namespace in which its thread created it. So one thread visits the namespace of the source
+for each socket, and one event loop uses all sockets; a source needs no process or thread of its own. Sockets are open
+only while their attempt is under way, so a probe of any size has at most about 300 of them. 324 attempts take about
+0.2 s.
 
 The probe sends one line on each connection. The stand-in server answers with one line of JSON: its identity and the
 client's address. Other servers may send any answer or none: TCP counts as reached when the connection is accepted, UDP
@@ -13,13 +14,13 @@ unexpected answer, not the whole time limit. For TCP this is enough, because the
 """
 
 import asyncio
-import ipaddress
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from podwire.errors import KernelNotFound
 from podwire.kernel import netns
 from podwire.local.probe.plan import Attempt, PacketSource
 from podwire.local.probe.result import ProbeResult
@@ -33,7 +34,10 @@ DENIED_S = {"TCP": 0.1, "UDP": 0.25}
 """Seconds to wait when policies deny a connection; about 100 times the usual response time."""
 _AT_ONCE = 32
 """Attempts that run at the same time: more would only queue in this process and distort the measured times."""
+_SILENT_AT_ONCE = 256
+"""Attempts in progress at the same time from which no answer is expected: they only wait."""
 
+Progress = Callable[[ProbeResult], None]
 NamespaceOf = Callable[[PacketSource], Path | None]
 """The namespace file of a source; None for the host's own namespace."""
 
@@ -56,6 +60,10 @@ class Lookup(msgspec.Struct, frozen=True):
     """Datagram -> addresses, empty when there are none."""
 
 
+def no_progress(_result: ProbeResult) -> None:
+    """Shows nothing."""
+
+
 class ConnectionProber:
     """Runs attempts; ``timeout_s`` is the time limit of each."""
 
@@ -65,79 +73,81 @@ class ConnectionProber:
         self._clock = clock
         self._timeout_s = timeout_s
 
-    async def run(self, attempts: Sequence[Attempt]) -> tuple[ProbeResult, ...]:
-        """The results in the order of the attempts."""
+    async def run(self, attempts: Sequence[Attempt], progress: Progress = no_progress) -> tuple[ProbeResult, ...]:
+        """The results in the order of the attempts; ``progress`` gets each result when it is there."""
         names = await self._resolve(attempts)
-        sockets = self._open(attempts, names)
-        gate = asyncio.Semaphore(_AT_ONCE)
+        results: dict[int, ProbeResult] = {}
 
-        async def try_one(number: int, attempt: Attempt) -> ProbeResult:
-            async with gate:
-                return await self._try(attempt, sockets.get(number), names.get(_question(attempt), attempt.address))
+        async def try_one(number: int) -> None:
+            attempt = attempts[number]
+            address = names.get(_question(attempt), "") if attempt.named else attempt.address
+            results[number] = await self._try(attempt, address)
+            progress(results[number])
 
-        return tuple(await asyncio.gather(*(try_one(number, attempt) for number, attempt in enumerate(attempts))))
+        silent = [number for number, attempt in enumerate(attempts) if self._expects_silence(attempt)]
+        answered = sorted(set(range(len(attempts))) - set(silent))
+        await asyncio.gather(_in_turn(try_one, answered, _AT_ONCE), _in_turn(try_one, silent, _SILENT_AT_ONCE))
+        return tuple(results[number] for number in range(len(attempts)))
 
     async def _resolve(self, attempts: Sequence[Attempt]) -> dict[tuple[PacketSource, str], str]:
+        """The addresses of the DNS names by source and name; those that were answered."""
         patience: dict[tuple[PacketSource, str], float] = {}
         for attempt in attempts:
             if attempt.named:
                 question = _question(attempt)
                 patience[question] = max(patience.get(question, 0.0), self._patience_s(attempt, "UDP"))
-        by_source: dict[PacketSource, list[tuple[PacketSource, str]]] = {}
-        for question in patience:
-            by_source.setdefault(question[0], []).append(question)
-        asking: list[tuple[tuple[PacketSource, str], socket.socket]] = []
-        for source, questions_of_source in by_source.items():
-            with netns.inside(self._namespace_of(source)):
-                family = socket.AF_INET6 if ":" in self._lookup.server else socket.AF_INET
-                asking += [(question, _socket(family, socket.SOCK_DGRAM)) for question in questions_of_source]
-        answers = await asyncio.gather(
-            *(
-                self._ask(
-                    s, self._lookup.query(n & 0xFFFF, question[1], ":" in self._lookup.server), patience[question]
-                )
-                for n, (question, s) in enumerate(asking)
-            )
-        )
-        return {question: answer for (question, _), answer in zip(asking, answers, strict=True) if answer}
+        questions = tuple(patience)
+        answers: dict[tuple[PacketSource, str], str] = {}
+
+        async def ask_one(number: int) -> None:
+            source, name = question = questions[number]
+            if answer := await self._ask(source, number & 0xFFFF, name, patience[question]):
+                answers[question] = answer
+
+        await _in_turn(ask_one, range(len(questions)), _SILENT_AT_ONCE)
+        return answers
+
+    def _expects_silence(self, attempt: Attempt) -> bool:
+        return bool(attempt.because) and not attempt.either
 
     def _patience_s(self, attempt: Attempt, protocol: str) -> float:
-        denied = bool(attempt.because) and not attempt.either
-        return min(DENIED_S[protocol], self._timeout_s) if denied else self._timeout_s
+        return min(DENIED_S[protocol], self._timeout_s) if self._expects_silence(attempt) else self._timeout_s
 
-    async def _ask(self, sock: socket.socket, message: bytes, patience_s: float) -> str:
-        with sock:
+    async def _ask(self, source: PacketSource, number: int, name: str, patience_s: float) -> str:
+        """The first address that cluster DNS gives to a source; empty when it gives none."""
+        server = self._lookup.server
+        try:
+            opened = self._open(source, server, socket.SOCK_DGRAM)
+        except KernelNotFound:
+            return ""
+        with opened as sock:
             try:
-                await asyncio.get_running_loop().sock_connect(sock, (self._lookup.server, 53))
-                reply = await self._exchange(sock, message, patience_s)
+                await asyncio.get_running_loop().sock_connect(sock, (server, 53))
+                reply = await self._exchange(sock, self._lookup.query(number, name, ":" in server), patience_s)
             except OSError:
                 return ""
             addresses = self._lookup.addresses(reply) if reply else ()
             return addresses[0] if addresses else ""
 
-    def _open(
-        self, attempts: Sequence[Attempt], names: dict[tuple[PacketSource, str], str]
-    ) -> dict[int, socket.socket]:
-        by_source: dict[PacketSource, list[int]] = {}
-        for number, attempt in enumerate(attempts):
-            by_source.setdefault(attempt.source, []).append(number)
-        opened: dict[int, socket.socket] = {}
-        for source, numbers in by_source.items():
-            with netns.inside(self._namespace_of(source)):
-                for number in numbers:
-                    attempt = attempts[number]
-                    address = names.get(_question(attempt), "" if attempt.named else attempt.address)
-                    if address:
-                        opened[number] = _socket_for(address, attempt.port.protocol)
-                        if source.namespace:
-                            opened[number].bind((source.address, 0))
-        return opened
+    def _open(self, source: PacketSource, address: str, kind: int) -> socket.socket:
+        """A socket of the source's namespace, for a peer with this address."""
+        with netns.inside(self._namespace_of(source)):
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
+        sock.setblocking(False)
+        if source.namespace:
+            sock.bind((source.address, 0))
+        return sock
 
-    async def _try(self, attempt: Attempt, sock: socket.socket | None, address: str) -> ProbeResult:
-        if sock is None:
+    async def _try(self, attempt: Attempt, address: str) -> ProbeResult:
+        if not address:
             return ProbeResult(attempt=attempt, reached=False, error=f"no DNS answer for {attempt.address}")
         started = self._clock.monotonic()
-        with sock:
+        kind = socket.SOCK_DGRAM if attempt.port.protocol == "UDP" else socket.SOCK_STREAM
+        try:
+            opened = self._open(attempt.source, address, kind)
+        except KernelNotFound:
+            return ProbeResult(attempt=attempt, reached=False, error="the source has ended")
+        with opened as sock:
             try:
                 reply, took_s = await self._converse(sock, attempt, address)
             except TimeoutError:
@@ -196,15 +206,15 @@ def _question(attempt: Attempt) -> tuple[PacketSource, str]:
     return attempt.source, attempt.address
 
 
-def _socket_for(address: str, protocol: str) -> socket.socket:
-    family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-    return _socket(family, socket.SOCK_DGRAM if protocol == "UDP" else socket.SOCK_STREAM)
+async def _in_turn(work: Callable[[int], Awaitable[None]], numbers: Iterable[int], at_once: int) -> None:
+    """Runs ``work`` for each number, for at most ``at_once`` at a time."""
+    pending = iter(numbers)
 
+    async def take() -> None:
+        for number in pending:
+            await work(number)
 
-def _socket(family: int, kind: int) -> socket.socket:
-    sock = socket.socket(family, kind)
-    sock.setblocking(False)
-    return sock
+    await asyncio.gather(*(take() for _ in range(at_once)))
 
 
 def _read_answer(reply: bytes) -> _ServerAnswer:

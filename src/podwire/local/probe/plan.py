@@ -24,7 +24,7 @@ import msgspec
 from podwire.cluster.world import Party, World
 from podwire.errors import ConfigError
 from podwire.local.probe.verdicts import Expectation, PolicyVerdicts
-from podwire.model.meta import key_of
+from podwire.model.meta import controller_of, key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
@@ -50,6 +50,8 @@ class PacketSource(msgspec.Struct, frozen=True):
     """The fabric namespace of a machine outside of the cluster; empty for other sources."""
     address: str = ""
     """The address of a node or of a machine outside of the cluster; empty for other sources."""
+    workload: str = ""
+    """``namespace/name`` of the Deployment or other owner of a pod; empty for other sources."""
 
 
 class ProbePort(msgspec.Struct, frozen=True, order=True):
@@ -78,6 +80,8 @@ class Attempt(msgspec.Struct, frozen=True):
     """Whether either outcome is acceptable: policies let some endpoints of the Service through and not others."""
     because: str = ""
     """Why policies forbid the connection, in one line; empty when they allow it."""
+    workload: str = ""
+    """The owner of the pod that is the target; empty for other targets."""
 
 
 class ProbeInputs(msgspec.Struct, frozen=True):
@@ -144,7 +148,21 @@ def source_of(pod: Pod) -> PacketSource:
         pod_uid=pod.metadata.uid,
         node=pod.spec.node_name,
         host_network=pod.spec.host_network,
+        workload=workload_of(pod),
     )
+
+
+def workload_of(pod: Pod) -> str:
+    """``namespace/name`` of what made a pod: for a ReplicaSet its Deployment, for a pod without an owner the pod."""
+    meta = pod.metadata
+    owner = controller_of(meta)
+    name = owner.name if owner is not None else meta.name
+    if owner is not None and owner.kind == "ReplicaSet":
+        name = name.removesuffix(f"-{meta.labels.get(_TEMPLATE_HASH, '')}")
+    return f"{meta.namespace}/{name}"
+
+
+_TEMPLATE_HASH = "pod-template-hash"
 
 
 def running(pods: Iterable[Pod]) -> tuple[Pod, ...]:
@@ -268,6 +286,7 @@ def to_pod(expectations: Expectations, source: PacketSource, pod: Pod, ports: tu
             address=pod.addresses[0],
             port=port,
             expected=reachable and port in declared and pod.ready,
+            workload=workload_of(pod),
         )
         verdict = expectations.verdicts.between(source_party, destination, port.number, port.protocol)
         attempts.append(expectations.judged(attempt, verdict))

@@ -1,7 +1,7 @@
-"""Formats probe results as JSON lines, as a table and as the overview of ``podwire up`` (pure).
+"""Results of a probe, as JSON lines and as the overview of ``podwire up`` (pure).
 
 Each line is one JSON object with the fields from, to, protocol, port, reached, answered_by, source_seen and ms. The
-exit status and the table show which results were not expected.
+exit status and the tables (:mod:`podwire.local.probe.table`) show which results were not expected.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,8 +10,6 @@ import msgspec
 
 from podwire.local.probe.plan import HOST, Attempt
 
-_DROPPED = ": dropped at "
-"""The separator between a connection and the reason for its denial, in a line of an explanation."""
 _DENIED = "."
 _NOBODY = "-"
 _WORSE = "o-.X"
@@ -56,45 +54,6 @@ def as_json(result: ProbeResult) -> str:
             "ms": round(result.ms, 2),
         }
     ).decode()
-
-
-def as_table(results: Sequence[ProbeResult]) -> str:
-    """A table with one row for each attempt."""
-    head = ("FROM", "TO", "PORT", "REACHED", "ANSWERED BY", "SOURCE SEEN", "MS", "")
-    rows = [
-        (
-            r.attempt.source.name,
-            r.attempt.target,
-            str(r.attempt.port),
-            "yes" if r.reached else f"no ({r.error})" if r.error else "no",
-            r.answered_by or "-",
-            r.source_seen or "-",
-            f"{r.ms:.1f}",
-            _surprise(r),
-        )
-        for r in results
-    ]
-    return columns([head, *rows])
-
-
-def _surprise(result: ProbeResult) -> str:
-    attempt = result.attempt
-    if attempt.either:
-        return f"depends on the endpoint: {attempt.because}"
-    if not result.surprising:
-        return _short(attempt.because)
-    if attempt.expected:
-        return "<- expected to be reached"
-    return "<- not expected to be reached" + (f": {_short(attempt.because)}" if attempt.because else "")
-
-
-def _short(because: str) -> str:
-    """The reason without the connection's ends, which the row shows, and without the nearest matching rule."""
-    ends, dropped, reason = because.partition(_DROPPED)
-    if not dropped:
-        return because
-    where = f"{ends.partition(': ')[0]}: " if ": " in ends else ""
-    return f"{where}dropped at {reason.partition('; ')[0]}"
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:

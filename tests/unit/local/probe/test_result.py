@@ -1,7 +1,8 @@
 import json
 
 from podwire.local.probe.plan import HOST, Attempt, PacketSource, ProbePort
-from podwire.local.probe.result import ProbeResult, as_json, as_table, overview, summary
+from podwire.local.probe.result import ProbeResult, as_json, overview, summary
+from podwire.local.probe.table import as_table
 
 WEB = PacketSource(name="shop/web", pod_uid="1", node="node-1")
 DB = PacketSource(name="shop/db", pod_uid="2", node="node-2")
@@ -24,9 +25,9 @@ def test_json_lines_have_the_documented_fields() -> None:
 
 def test_the_table_marks_surprises() -> None:
     text = as_table([result(WEB, "shop/db"), result(DB, "shop/web", reached=False, error="timed out")])
-    assert text.splitlines()[1].split()[:4] == ["shop/web", "shop/db", "80/TCP", "yes"]
+    assert text.splitlines()[2].split()[:4] == ["shop/web", "shop/db", "80/TCP", "yes"]
     assert "no (timed out)" in text
-    assert text.splitlines()[2].endswith("<- expected to be reached")
+    assert text.splitlines()[1].endswith("<- expected to be reached")
 
 
 def test_summary_counts_and_gives_the_median() -> None:
@@ -71,9 +72,9 @@ def denied(source: PacketSource, target: str, *, reached: bool = False, either: 
 
 def test_denied_connections_are_expected_and_explained() -> None:
     text = as_table([denied(WEB, "shop/db"), denied(WEB, "shop/db", reached=True), denied(WEB, "x", either=True)])
-    assert text.splitlines()[1].endswith("no (timed out)  -            -            0.0  "
+    assert text.splitlines()[2].endswith("no (timed out)  -            -            0.0  "
                                          "cluster DNS: dropped at ingress: isolated by shop/db")  # fmt: skip
-    assert text.splitlines()[2].endswith(
+    assert text.splitlines()[1].endswith(
         "<- not expected to be reached: cluster DNS: dropped at ingress: isolated by shop/db"
     )
     assert "depends on the endpoint" in text.splitlines()[3]

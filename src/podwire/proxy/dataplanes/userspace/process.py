@@ -8,7 +8,6 @@ the agent's container.
 
 import hashlib
 import os
-import resource
 import signal
 import socket
 import sys
@@ -38,6 +37,7 @@ from podwire.proxy.dataplanes.userspace.relay import Relay
 from podwire.runtime import keeper as keeping
 from podwire.runtime.child import PR_SET_PDEATHSIG, prctl, set_title
 from podwire.runtime.keeper import KEEPER_GONE, keep_descriptors, replace
+from podwire.runtime.limits import raise_open_files
 
 ARGV = (sys.executable, "-m", "podwire.proxy.dataplanes.userspace.process")
 _MEMORY = "PODWIRE_RELAY"
@@ -135,7 +135,7 @@ def main() -> NoReturn:
         _keep(memory, control, stays=bool(stays))
     if os.fork():
         os._exit(0)
-    _keep(Memory.create(_raise_limit() // _PER_CONNECTION).fd, _CONTROL, stays=False)
+    _keep(Memory.create(raise_open_files(_DESCRIPTORS) // _PER_CONNECTION).fd, _CONTROL, stays=False)
 
 
 def stay() -> NoReturn:
@@ -146,7 +146,7 @@ def stay() -> NoReturn:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(SOCKET)
     listener.listen(16)
-    _keep(Memory.create(_raise_limit() // _PER_CONNECTION).fd, listener.detach(), stays=True)
+    _keep(Memory.create(raise_open_files(_DESCRIPTORS) // _PER_CONNECTION).fd, listener.detach(), stays=True)
 
 
 def _keep(memory: int, control: int, *, stays: bool) -> NoReturn:
@@ -154,18 +154,6 @@ def _keep(memory: int, control: int, *, stays: bool) -> NoReturn:
     set_title("podwire relay keeper")
     worker = Worker(memory, control, stays=stays)
     keep_descriptors(worker.run, worker.take_over)
-
-
-def _raise_limit() -> int:
-    """Raises the limit of open descriptors as far as possible; returns the limit."""
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for limit in (_DESCRIPTORS, hard_limit):
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-            return limit
-        except (OSError, ValueError):
-            continue
-    return hard_limit
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""The number of files and sockets that this process may have open.
+
+Shells, containers and services often begin with 1,024 (``ulimit -n``), which an API server with many watches, a kubelet
+with many pods or a probe of many connections exceeds. A process may raise its own limit up to the hard limit, and with
+CAP_SYS_RESOURCE beyond. Programs that it starts inherit the limit.
+"""
+
+import resource
+
+WANTED = 65536
+"""Enough for thousands of pods; below the kernel's usual maximum for a process (fs.nr_open, 1048576)."""
+
+
+def raise_open_files(wanted: int = WANTED) -> int:
+    """Raises the limit of open files to ``wanted`` or as far as allowed; returns the limit that then holds.
+
+    A limit that is higher already stays.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if _enough(soft, wanted):
+        return _number(soft)
+    for limit in ((wanted, hard if _enough(hard, wanted) else wanted), (hard, hard)):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        except (OSError, ValueError):
+            continue
+        return _number(limit[0])
+    return _number(soft)
+
+
+def _enough(limit: int, wanted: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= wanted
+
+
+def _number(limit: int) -> int:
+    return WANTED if limit == resource.RLIM_INFINITY else limit
