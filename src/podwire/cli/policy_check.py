@@ -6,9 +6,9 @@ import msgspec
 from podwire.cli.api import request_timeout
 from podwire.cli.options import name_option, recursive_option
 from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
+from podwire.model.wording import count
 from podwire.policy.check.checks import check as find
 from podwire.policy.check.finding import NOTE, SEVERITIES, Finding
-from podwire.policy.check.phrases import count
 
 _HELP = """Find probable mistakes in NetworkPolicies and ClusterNetworkPolicies.
 
@@ -77,8 +77,6 @@ def summary(objects: PolicyObjects, found: tuple[Finding, ...]) -> str:
     """How many policies and pods were checked, and the number of findings of each severity."""
     world = objects.world
     policies = len(world.policies) + len(world.cluster_policies)
-    looked = (
-        f"{count(policies, 'policy') if policies == 1 else f'{policies} policies'}, {count(len(world.pods), 'pod')}"
-    )
+    looked = f"{count(policies, 'policy', 'policies')}, {count(len(world.pods), 'pod')}"
     numbers = (count(sum(each.severity == grave for each in found), grave) for grave in SEVERITIES)
     return f"{looked}: {', '.join(numbers)}"

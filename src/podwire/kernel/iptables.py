@@ -25,6 +25,7 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.failure import refusal
 from podwire.kernel.nft import Nft
+from podwire.model.wording import count
 from podwire.runtime.child import Finished, call
 
 Kind = Literal["nft", "legacy"]
@@ -223,7 +224,7 @@ def _subject(text: str, finished: Finished) -> str:
         if before == "line" and word.isdecimal():
             lines = text.splitlines()
             return lines[int(word) - 1] if 0 < int(word) <= len(lines) else "?"
-    return f"{text.count(chr(10))} lines"
+    return count(text.count(chr(10)), "line")
 
 
 class Ticker:

@@ -26,6 +26,7 @@ from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
 from podwire.model.document import convert, not_yaml
+from podwire.model.wording import count
 from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import check_settings as check_policy
@@ -159,7 +160,9 @@ def check_config(config: ClusterConfig, source: str) -> None:
         raise ConfigError(source, "segments", f"{config.segments}: expected 1 to {SEGMENTS}")
     most = NODES_PER_SEGMENT * config.segments
     if not 1 <= config.nodes <= most:
-        raise ConfigError(source, "nodes", f"{config.nodes}: expected 1 to {most} with {config.segments} segments")
+        raise ConfigError(
+            source, "nodes", f"{config.nodes}: expected 1 to {most} with {count(config.segments, 'segment')}"
+        )
     if not 0 <= config.api_port <= 65535:
         raise ConfigError(source, "apiPort", f"{config.api_port}: expected 0 to 65535")
     _check_backend(config, source)
@@ -207,7 +210,9 @@ def _check_room(config: ClusterConfig, network: Network, source: str, path: str)
     if 1 << (network.max_prefixlen - mask) < _LEAST_PODS:
         raise ConfigError(source, path, f"{network}: expected a /24 for each node, of IPv6 a /64, or a /120 at least")
     if not config.nodes <= 1 << (mask - network.prefixlen) <= 1 << MAX_BITS:
-        raise ConfigError(source, path, f"{network}: expected room for {config.nodes} nodes with a /{mask} each")
+        raise ConfigError(
+            source, path, f"{network}: expected room for {count(config.nodes, 'node')} with a /{mask} each"
+        )
 
 
 def _networks(cidrs: tuple[str, ...], source: str, path: str) -> list[Network]:

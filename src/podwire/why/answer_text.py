@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from podwire.model.wording import percent
 from podwire.why import policy_text
 from podwire.why.answer import Answer, EndpointChoice, Hop, MatchedRule, ServiceMatch
 
@@ -96,7 +97,7 @@ def _endpoints(endpoints: Sequence[EndpointChoice]) -> Iterator[str]:
             if ":" in endpoint.address
             else f"{endpoint.address}:{endpoint.port}"
         )
-        chance = f"{endpoint.probability:.0%}" if endpoint.probability else "-"
+        chance = percent(endpoint.probability) if endpoint.probability else "-"
         mark = ", masqueraded" if endpoint.masqueraded and not all(e.masqueraded for e in endpoints if e.used) else ""
         used = "yes" if endpoint.used else "no"
         rows.append(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from podwire.model.wording import percent
 from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, PolicyVerdict, RuleMatch, RuleTerm
 
 _LABEL = 10
@@ -56,7 +57,7 @@ def outcome(answer: Answer) -> Iterator[str]:
     else:
         share = sum(verdict.probability for verdict in dropped)
         ends = f"{len(dropped)} of {len(answer.policies)} endpoints"
-        yield _line("outcome", f"DROPPED in {share:.0%} of connections, for {ends}, {next(iter(reasons))}")
+        yield _line("outcome", f"DROPPED in {percent(share)} of connections, for {ends}, {next(iter(reasons))}")
     yield from (_line("", f"or {reason}") for reason in list(reasons)[1:])
 
 

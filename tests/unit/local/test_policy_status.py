@@ -90,7 +90,7 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             async def told() -> list[tuple[str, str]]:
                 return [each for each in await events(p) if each[0] == "Enforced"]
 
-            text = f"In force on 3/3 nodes, {first['took']} after the nodes received the change"
+            text = f"In force on 3 of 3 nodes, {first['took']} after the nodes received the change"
             assert await p.until(told) == [("Enforced", text)]
 
             await p.client.patch(NETWORKPOLICIES, "deny", {"spec": {"policyTypes": ["Egress"]}}, "default")
@@ -103,7 +103,7 @@ def test_policy_reports_the_number_of_enforcing_nodes(plane: StartControlPlane) 
             async def complained() -> list[tuple[str, str]]:
                 return [each for each in await events(p) if each[0] == "PartlyEnforced"]
 
-            text = "In force on 2/3 nodes; not on node-3: nft: no memory"
+            text = "In force on 2 of 3 nodes; not on node-3: nft: no memory"
             assert await p.until(complained) == [("PartlyEnforced", text)]
 
             await agents.commit("node-3")

@@ -25,6 +25,7 @@ from podwire.kube.optional import follow_when_served
 from podwire.kube.resources import CLUSTERNETWORKPOLICIES, CONFIGMAPS, NETWORKPOLICIES, NODES, Json, Resource
 from podwire.model.changed import Changed
 from podwire.model.node import Node
+from podwire.model.wording import count
 from podwire.policy.annotations import problems
 from podwire.policy.status import report as reports
 from podwire.policy.status.coverage import Coverage, NodeReport, coverage_of, keep_since, newest_step, parse
@@ -185,10 +186,10 @@ class PolicyStatusController:
         """Writes an Event about the change."""
         word = "In audit" if now.mode else "In force"
         if now.complete:
-            text = f"{word} on {now.nodes} nodes, {now.took} after the nodes received the change"
+            text = f"{word} on {_nodes(now)}, {now.took} after the nodes received the change"
             self._event(kind, policy, "Normal", "Enforced", text)
         else:
-            text = f"{word} on {now.nodes} nodes; not on {'; '.join(now.missing) or 'any Ready node'}"
+            text = f"{word} on {_nodes(now)}; not on {'; '.join(now.missing) or 'any Ready node'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
     def _complain(self, what: Changed, policy: AnyPolicy) -> None:
@@ -212,3 +213,9 @@ _RESOURCES: Mapping[str, Resource[Any]] = {
     "NetworkPolicy": NETWORKPOLICIES,
     "ClusterNetworkPolicy": CLUSTERNETWORKPOLICIES,
 }
+
+
+def _nodes(now: Coverage) -> str:
+    """``2 of 3 nodes``."""
+    done, _, ready = now.nodes.partition("/")
+    return f"{done} of {count(int(ready), 'node')}"

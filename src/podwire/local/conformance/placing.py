@@ -10,6 +10,7 @@ from podwire.local.conformance.casefile import CaseFile
 from podwire.local.conformance.families import PREFIX, embedded_range
 from podwire.local.conformance.stage import CasePod, Stage
 from podwire.model.node import Node
+from podwire.model.wording import count
 
 POD_NETWORK = IPv4Network("10.244.0.0/16")
 MOST_NODES = 16
@@ -76,7 +77,7 @@ class Placing:
         """
         if pod.host_network:
             node = self.by_address.get(pod.node_address or pod.address)
-            problem = f"the cluster has {len(self._nodes)} nodes, and no node is free for {pod.node_address}"
+            problem = f"the cluster has {count(len(self._nodes), 'node')}, and no node is free for {pod.node_address}"
         else:
             node = self._owner(pod.address)
             ranges = ", ".join(text for node in self._nodes for text in node.ranges if ":" not in text)

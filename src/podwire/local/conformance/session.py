@@ -29,6 +29,7 @@ from podwire.local.conformance.stage import CasePod
 from podwire.local.conformance.verdicts import CaseResult, Failure, Judge
 from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
+from podwire.model.wording import count
 from podwire.runtime.clock import SystemClock
 
 ProgressOutput = Callable[[str], None]
@@ -82,7 +83,7 @@ def _cluster(request: ConformanceRequest, say: ProgressOutput) -> Iterator[Topol
     name = request.own_name
     try:
         bring_up.run(bring_up.UpRequest(name=name, config=config, manifests=()), lambda _: None)
-        say(f"cluster {name!r} of {nodes} nodes, pods in {' and '.join(networks)}")
+        say(f"cluster {name!r} of {count(nodes, 'node')}, pods in {' and '.join(networks)}")
         yield inventory.existing(name)
     finally:
         with inventory.locked(name):

@@ -27,6 +27,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import EndpointSlice, Service
+from podwire.model.wording import count
 from podwire.policy.check.context import UnenforcedPolicy
 from podwire.policy.check.inactive import skipped_note
 from podwire.proxy.resolve import canonical_address, service_of
@@ -206,8 +207,8 @@ class _ClusterMaker:
             yield pod
         if assumed:
             self.notes.append(
-                f"assumed addresses for {assumed} pods that the files do not give, and nodes for those without one; "
-                "these pods count as Ready"
+                f"assumed addresses for {count(assumed, 'pod')} that the files do not give, and nodes for those "
+                "without one; these pods count as Ready"
             )
 
     def _bodies(self) -> Iterator[tuple[Json, bool]]:

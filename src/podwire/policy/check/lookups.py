@@ -15,10 +15,11 @@ from ipaddress import ip_network
 from podwire.model.meta import ObjectMeta, key_of
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import IPBlock
+from podwire.model.wording import count
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import EGRESS, PolicyOutline, RuleOutline
-from podwire.policy.check.phrases import count, first_names, first_pods
+from podwire.policy.check.phrases import first_names, first_pods
 from podwire.policy.check.scope import NAME_LABEL
 from podwire.policy.evaluate import in_block
 from podwire.policy.ports import overlap

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from podwire.model.selector import LabelSelector, Requirement
-from podwire.policy.check.phrases import count, first_names
+from podwire.model.wording import count
+from podwire.policy.check.phrases import first_names
 
 LabelSet = tuple[Mapping[str, str], int]
 """A set of labels, and the number of objects that have it."""

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from podwire.model.selector import LabelSelector
+from podwire.model.wording import count
 from podwire.policy.check.context import ClusterIndex
 from podwire.policy.check.finding import NOTE, WARNING, Finding
 from podwire.policy.check.outline import PeerOutline, PolicyOutline, RuleOutline
-from podwire.policy.check.phrases import count
 from podwire.policy.selectors import PodSelector
 
 

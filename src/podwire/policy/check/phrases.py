@@ -8,11 +8,6 @@ from podwire.model.pod import Pod
 _SHOWN = 3
 
 
-def count(number: int, noun: str) -> str:
-    """``1 pod``, ``2 pods``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def first_names(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
     unique = list(dict.fromkeys(names))

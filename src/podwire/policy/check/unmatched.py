@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from podwire.model.pod import Pod
 from podwire.model.selector import LabelSelector
+from podwire.model.wording import count
 from podwire.policy.check.context import ClusterIndex, PodGroup
 from podwire.policy.check.finding import NOTE, WARNING, Finding
 from podwire.policy.check.mismatch import LabelSet, explain_mismatch, is_similar
 from podwire.policy.check.outline import PeerOutline, PolicyOutline
-from podwire.policy.check.phrases import count, first_names, first_pods
+from podwire.policy.check.phrases import first_names, first_pods
 from podwire.policy.check.scope import NAME_LABEL
 from podwire.policy.selectors import PodSelector
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from podwire.model.wording import count
 from podwire.policy.diff.compare import (
     OTHER,
     ClusterComparison,
@@ -40,7 +41,7 @@ def text(comparison: ClusterComparison, lines: tuple[Line, Line]) -> Iterator[st
         if only:
             yield f"{word}, so not compared: pods {', '.join(_some(only))}"
     denied, allowed = _pairs(comparison.differences)
-    yield f"{_count(denied)} now denied, {_count(allowed)} now allowed"
+    yield f"{count(denied, 'pair')} now denied, {count(allowed, 'pair')} now allowed"
 
 
 def data(comparison: ClusterComparison, lines: tuple[Line, Line]) -> dict[str, Any]:
@@ -218,7 +219,3 @@ def _single(every: Iterable[Peers]) -> Iterator[str]:
             yield f"external {ends.names}"
         else:
             yield from (f"{ends.kind} {name}" for name in ends.names)
-
-
-def _count(number: int) -> str:
-    return f"{number} pair" if number == 1 else f"{number} pairs"

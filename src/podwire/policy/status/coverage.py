@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from podwire.cluster.names import POLICY_MODE
+from podwire.model.wording import duration
 from podwire.policy.annotations import AUDIT
 from podwire.policy.status.digest import AnyPolicy, History
 from podwire.policy.status.report import EnforcedPolicies
@@ -90,7 +91,7 @@ def coverage_of(
         mode=AUDIT if policy.metadata.annotations.get(POLICY_MODE) == AUDIT else "",
         nodes=f"{len(ready) - len(missing)}/{len(ready)}",
         since=_stamp(at_ms) if complete else "",
-        took=f"{took_ms:.0f}ms" if complete else "",
+        took=duration(took_ms) if complete else "",
         missing=tuple(missing[:_NAMED]),
         not_ready=tuple(sorted(name for name, node in nodes.items() if not node.ready)[:_NAMED]),
     )

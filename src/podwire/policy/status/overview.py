@@ -12,13 +12,12 @@ from podwire.model.meta import key_of
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.selector import LabelSelector
+from podwire.model.wording import duration
 from podwire.policy.annotations import AUDIT, ENFORCE, in_audit
 from podwire.policy.status.coverage import parse
 
 HEAD = ("NAMESPACE", "NAME", "KIND", "MODE", "SELECTS", "NODES", "IN-FORCE-FOR", "DROPPED", "AUDITED")
 NOTHING = "-"
-_MILLISECONDS = 10_000
-"""Shorter durations are shown in milliseconds."""
 
 
 class PolicyRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -134,16 +133,3 @@ def _age_ms(since: str, now: datetime.datetime) -> int | None:
     except ValueError:
         return None
     return max(0, round((now - instant).total_seconds() * 1000))
-
-
-def duration(milliseconds: int) -> str:
-    """``812ms``, ``42s``, ``7m5s``, ``3h20m``, ``12d4h``."""
-    if milliseconds < _MILLISECONDS:
-        return f"{milliseconds}ms"
-    seconds = milliseconds // 1000
-    days, hours, minutes = seconds // 86400, seconds % 86400 // 3600, seconds % 3600 // 60
-    if days:
-        return f"{days}d{hours}h"
-    if hours:
-        return f"{hours}h{minutes}m"
-    return f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from podwire.model.service import EndpointSlice, Service, ServicePort
+from podwire.model.wording import percent
 from podwire.proxy.resolve import Candidate, ExplainedEndpoint, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedPort
 from podwire.trace.packet import RELAY, LocalAddresses, Outcome, Packet, Tracer
@@ -131,8 +132,8 @@ class _Explainer:
     def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
         if set(words) == {self.decision.outcome} and not drift:
             return self._host_port() or self.decision.reason
-        rest = ", ".join(f"{word} in {share:.0%}" for word, share in words.items() if word != outcome)
-        often = f"{outcome} in {words[outcome]:.0%} of connections, {rest}; " if rest else ""
+        rest = ", ".join(f"{word} in {percent(share)}" for word, share in words.items() if word != outcome)
+        often = f"{outcome} in {percent(words[outcome])} of connections, {rest}; " if rest else ""
         should = f"by the objects it is {self.decision.outcome}: {self.decision.reason.message}"
         if drift:
             return Reason(reason="Drift", message=f"{often}the rules in force differ from the planned rules; {should}")

@@ -38,7 +38,7 @@ def test_host_network_pod_is_placed_with_its_neighbours() -> None:
     placing = Placing(made, (ONE, TWO))
     assert (placing.node_of(host).name, placing.node_of(other).name) == ("node-2", "node-1")
     assert labels_to_set(made, placing) == {"node-2": {"zone": "a"}}
-    with pytest.raises(ValueError, match="the cluster has 1 nodes"):
+    with pytest.raises(ValueError, match="the cluster has 1 node, and"):
         Placing(made, (TWO,)).node_of(other)
 
 

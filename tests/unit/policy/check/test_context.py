@@ -4,8 +4,9 @@ from tests.unit.policy.check.clusters import index
 
 from podwire.model.meta import key_of
 from podwire.model.selector import LabelSelector
+from podwire.model.wording import count
 from podwire.policy.check.context import ClusterIndex
-from podwire.policy.check.phrases import count, first_names
+from podwire.policy.check.phrases import first_names
 from podwire.policy.selectors import PodSelector
 
 
