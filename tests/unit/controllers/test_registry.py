@@ -11,6 +11,7 @@ from podwire.errors import ApiError, ApiUnreachable, ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.kube.controller import Environment, Part, namespace_ends
+from podwire.kube.resources import PODS
 from podwire.local.controllers import CONTROLLERS as LOCAL_CONTROLLERS
 from podwire.local.controllers import LocalControllerConfig
 from podwire.runtime.clock import SystemClock
@@ -27,6 +28,17 @@ def made(config: ControllerConfig, known: Registry[Part]) -> Mapping[str, object
 def test_every_registered_part_can_be_made() -> None:
     assert list(made(ControllerConfig(), CONTROLLERS)) == list(CONTROLLERS)
     assert list(made(LocalControllerConfig(), LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
+
+
+def test_a_part_with_its_own_client_shares_informers() -> None:
+    async def run() -> None:
+        clients = [Client(ApiConfig("http://127.0.0.1:1"), SystemClock()) for _ in range(2)]
+        environment = Environment(clients[0])
+        other = environment.acting(clients[1])
+        assert (environment.client, other.client) == (clients[0], clients[1])
+        assert other.of(PODS) is environment.of(PODS)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

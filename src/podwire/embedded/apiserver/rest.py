@@ -87,9 +87,9 @@ class Api:
         user = self._authenticator.user(request)
         if impersonation.is_wanted(request):
             user = impersonation.impersonated(request, user, self._authorizer.check)
-        if MASTERS not in user.groups:
-            self._authorize(request, user)
         segments = request.segments()
+        if MASTERS not in user.groups:
+            self._authorize(request, user, segments)
         first = segments[0] if segments else ""
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             return self._resource(Call(request, user, parse_target(segments, self._kinds)))
@@ -100,9 +100,9 @@ class Api:
             raise failures.no_resource()
         return page(request)
 
-    def _authorize(self, request: Request, user: UserInfo) -> None:
+    def _authorize(self, request: Request, user: UserInfo, segments: list[str]) -> None:
         """Raises: ApiError 403 unless the user may do what the request asks for."""
-        asked = attributes_of(request)
+        asked = attributes_of(request, segments)
         self._authorizer.check(user, asked)
         streams = asked.subresource in _STREAMS and asked.resource == "pods"
         if streams and asked.verb == "get" and "websocket" in request.headers.get("upgrade", "").lower():
@@ -184,7 +184,8 @@ class Api:
         applies = call.request.method == "PATCH" and media_type == bodies.APPLY_YAML
         replaces = call.request.method == "PUT" and call.kind.table in CREATED_BY_UPDATE
         if (applies or replaces) and self._store.get(call.kind.table, call.namespace, call.name) is None:
-            self._authorizer.check(call.user, msgspec.structs.replace(attributes_of(call.request), verb="create"))
+            asked = attributes_of(call.request, call.request.segments())
+            self._authorizer.check(call.user, msgspec.structs.replace(asked, verb="create"))
 
     def _settle(self, call: Call, written: WriteResult) -> Result | Awaitable[Result]:
         headers = tuple(("Warning", f'299 - "{_escaped(text)}"') for text in call.warnings)

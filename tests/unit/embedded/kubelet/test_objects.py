@@ -1,14 +1,19 @@
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
-from podwire.embedded.kubelet.objects import references
+from podwire.embedded.kubelet.objects import ConfigObjects, references
+from podwire.kube.client import Client
+from podwire.kube.config import ApiConfig
 from podwire.model.pod import Pod
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.supervise import Supervisor
 
 
 def pod(**spec: Any) -> Pod:
-    return msgspec.convert({"metadata": {"name": "p", "namespace": "n"}, "spec": spec}, Pod)
+    return msgspec.convert({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}, Pod)
 
 
 def box(**fields: Any) -> dict[str, Any]:
@@ -45,3 +50,31 @@ def box(**fields: Any) -> dict[str, Any]:
 )
 def test_objects_of_a_pod_are_found(spec: dict[str, Any], objects: set[tuple[str, str]]) -> None:
     assert references(pod(**spec)) == objects
+
+
+def _watches() -> set[str]:
+    return {task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("watch ")}
+
+
+def test_an_object_is_watched_while_a_pod_uses_it() -> None:
+    async def scenario() -> None:
+        clock = SystemClock()
+        client = Client(ApiConfig("http://127.0.0.1:1"), clock)
+        first = pod(volumes=[{"name": "v", "configMap": {"name": "a"}}, {"name": "w", "secret": {"secretName": "b"}}])
+        second = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, uid="v"))
+        async with Supervisor(clock, lambda name, failure: None) as supervisor:
+            objects = ConfigObjects(client, supervisor)
+            waiting = [asyncio.ensure_future(objects.ready_for(each)) for each in (first, second)]
+            await asyncio.sleep(0.01)
+            assert _watches() == {"watch configmaps n/a", "watch secrets n/b"}
+            objects.release("u")
+            await asyncio.sleep(0.01)
+            assert len(_watches()) == 2
+            objects.release("v")
+            await asyncio.sleep(0.01)
+            assert not _watches()
+            for each in waiting:
+                each.cancel()
+        await client.close()
+
+    asyncio.run(scenario())

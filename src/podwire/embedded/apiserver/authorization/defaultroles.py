@@ -393,7 +393,11 @@ ROLES: Mapping[tuple[str, str], Rules] = {
     ("kube-system", "system::leader-locking-kube-scheduler"): (
         _on("create list update get watch", "leases", "coordination.k8s.io"),
     ),
-    ("kube-system", "podwire:agent"): (_on(f"create delete patch {_READ}", "configmaps"),),
+    # The settings of the network, and the node's report of the policies in force.
+    ("kube-system", "podwire:agent"): (
+        _on(_READ, "configmaps", names="podwire-config"),
+        _on("create delete get patch", "configmaps"),
+    ),
 }
 """Every default Role by namespace and name."""
 

@@ -15,7 +15,6 @@ from podwire.http.message import Request
 
 Check = Callable[[UserInfo, RequestAttributes], None]
 
-_PREFIX = "impersonate-"
 _EXTRA = "impersonate-extra-"
 _ACCOUNT = "system:serviceaccount:"
 _AUTHENTICATED, _UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
@@ -23,8 +22,9 @@ _AUTHENTICATION = "authentication.k8s.io"
 
 
 def is_wanted(request: Request) -> bool:
-    """Whether a request has a header of impersonation."""
-    return any(name.startswith(_PREFIX) for name in request.headers)
+    """Whether a request names a user, a group or a uid to act as; extra values alone name nobody."""
+    headers = request.headers
+    return "impersonate-user" in headers or "impersonate-group" in headers or "impersonate-uid" in headers
 
 
 def impersonated(request: Request, user: UserInfo, check: Check) -> UserInfo:

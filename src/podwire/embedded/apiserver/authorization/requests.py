@@ -14,9 +14,8 @@ _NAMESPACE_SUBRESOURCES = ("status", "finalize")
 _FALSE = ("false", "0")
 
 
-def attributes_of(request: Request) -> RequestAttributes:
-    """The action that a request asks for."""
-    segments = request.segments()
+def attributes_of(request: Request, segments: list[str]) -> RequestAttributes:
+    """The action that a request asks for; ``segments`` are those of its path."""
     first = segments[0] if segments else ""
     if first == "api" and len(segments) > 2:
         return _on_resource(request, "", segments[1], segments[2:])
@@ -34,7 +33,9 @@ def _on_resource(request: Request, group: str, version: str, rest: list[str]) ->
         namespace = rest[1]
         if len(rest) > 2 and rest[2] not in _NAMESPACE_SUBRESOURCES:
             rest = rest[2:]
-    resource, name, subresource = (*rest[:3], "", "")[:3]
+    resource = rest[0]
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
     selected: Mapping[str, str] = {}
     if not name:
         verb, name, selected = _collection(request, verb)

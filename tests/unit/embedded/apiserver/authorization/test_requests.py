@@ -45,11 +45,13 @@ def on(verb: str, resource: str, namespace: str = "", name: str = "", group: str
 )
 def test_a_request_asks_for_an_action(line: str, action: RequestAttributes) -> None:
     method, _, target = line.partition(" ")
-    assert attributes_of(Request(method, target, {}, b"")) == action
+    request = Request(method, target, {}, b"")
+    assert attributes_of(request, request.segments()) == action
 
 
 def test_a_field_selector_of_one_name_names_the_object() -> None:
     target = f"{PODS}?fieldSelector=metadata.name%3Dweb-0,spec.nodeName==node-1,status.phase!=Failed"
-    found = attributes_of(Request("GET", target, {}, b""))
+    request = Request("GET", target, {}, b"")
+    found = attributes_of(request, request.segments())
     assert (found.verb, found.name) == ("list", "web-0")
     assert found.selected == {"metadata.name": "web-0", "spec.nodeName": "node-1"}
