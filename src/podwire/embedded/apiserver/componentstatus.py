@@ -1,8 +1,7 @@
 """ComponentStatus objects: whether the parts of the control plane work, computed when somebody asks.
 
 Kubernetes asks the health endpoints of its components. Here the API server knows by itself: its own database stands for
-``etcd-0``, and a component works while the API server has a watch of its user open. Scheduler and controllers of a
-local cluster are one process with one user.
+``etcd-0``, and a component works while the API server has a watch of its user open.
 """
 
 from typing import Any, Protocol
@@ -16,13 +15,8 @@ from podwire.http.message import Response
 
 Object = dict[str, Any]
 
-_CONTROLLERS = "system:kube-controller-manager"
-_USERS = {
-    "controller-manager": (_CONTROLLERS,),
-    "etcd-0": (),
-    "scheduler": ("system:kube-scheduler", _CONTROLLERS),
-}
-"""Components by name, with the users that may be the component; none for what is a part of the API server."""
+_USERS = {"controller-manager": "system:kube-controller-manager", "etcd-0": "", "scheduler": "system:kube-scheduler"}
+"""Components by name, with their users; none for what is a part of the API server."""
 _WARNING = (("Warning", '299 - "v1 ComponentStatus is deprecated in v1.19+"'),)
 
 _encode = msgspec.json.Encoder().encode
@@ -70,8 +64,8 @@ class ComponentStatuses:
 
 
 def _status(name: str, users: frozenset[str]) -> Object:
-    wanted = _USERS[name]
-    works = not wanted or not users.isdisjoint(wanted)
-    message = "ok" if works else f"no watch of user {' or '.join(wanted)} is open"
+    user = _USERS[name]
+    works = not user or user in users
+    message = "ok" if works else f"no watch of user {user} is open"
     condition = {"type": "Healthy", "status": "True" if works else "False", "message": message}
     return {"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]}

@@ -17,7 +17,9 @@ _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
 def is_wanted(request: Request) -> bool:
-    """Whether the client wants indented lines."""
+    """Whether the client wants indented lines; what pods and nodes answer through the proxy stays as it is."""
+    if "/proxy" in request.raw_path:
+        return False
     asked = request.query().get("pretty", "") if "pretty" in request.raw_query else ""
     return asked in _TRUE if asked else request.headers.get("user-agent", "").startswith(_PEOPLE)
 

@@ -3,68 +3,44 @@
 The server connects to ``https://<InternalIP>:<kubelet port>`` with its client certificate, sends the request with the
 kubelet's path, and passes the answer on. An upgraded connection (WebSocket, SPDY) becomes two pipes of bytes, which the
 server does not interpret. Backpressure works in both directions. A node's proxy also leads to its other ports, in plain
-HTTP or TLS, without the certificate. Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths,
-``pkg/registry/core/node/strategy.go``.
+HTTP or TLS, without the certificate. The API server of a local cluster has no route to pods, so the proxy to pods and
+Services goes through the kubelet too, which connects to the pod's port.
+Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths, ``pkg/registry/core/node/strategy.go``,
+``k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go``.
 """
 
 import asyncio
 import re
 import ssl
 from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.kubeletpaths import kubelet_path, with_query
+from podwire.embedded.apiserver.links import ProxiedRoot, rewrite_body
+from podwire.embedded.apiserver.proxytarget import ProxyTarget, proxy_path, proxy_target
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
 from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
 from podwire.http.client import ClientConnection, connect, encode_request
-from podwire.http.frames import FrameCutter
-from podwire.http.message import Response
+from podwire.http.message import Request, Response
+from podwire.http.pipe import Pipe
 from podwire.runtime.tasks import TaskSet
 
 Object = dict[str, Any]
 
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
-_BUFFER = 1 << 20
 _PODS = KINDS["", "v1", "pods"]
 _NODES = KINDS["", "v1", "nodes"]
 _NODE = re.compile(r"(?:(?P<scheme>https?):(?=[^:]*:))?(?P<name>[^:]+)(?::(?P<port>\d{1,5}))?")
 """A node, or a port of it."""
-_OWN_HEADERS = frozenset({"host", "authorization", "content-length", "transfer-encoding"})
-"""What the server does not pass on: it sends its own."""
+_OWN_HEADERS = frozenset({"host", "authorization", "content-length", "transfer-encoding", "expect"})
+"""What the server does not pass on: it sends its own, or has answered it."""
 _HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length"})
-
-
-class _Pipe(asyncio.Protocol):
-    """One end of an upgraded connection: passes what it receives to the other end, at the pace of the other end."""
-
-    def __init__(self, own: asyncio.Transport, other: asyncio.Transport, *, frames: bool = False) -> None:
-        """With ``frames`` the bytes are WebSocket frames, which are written one by one."""
-        self._other = other
-        self._cutter = FrameCutter() if frames else None
-        own.set_write_buffer_limits(high=_BUFFER)
-
-    def data_received(self, data: bytes) -> None:
-        """Passes bytes on."""
-        for piece in (data,) if self._cutter is None else self._cutter.cut(data):
-            self._other.write(piece)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Closes the other end after it has sent the bytes of this end."""
-        self._other.close()
-
-    def pause_writing(self) -> None:
-        """This end reads slowly: the other end waits."""
-        self._other.pause_reading()
-
-    def resume_writing(self) -> None:
-        """This end caught up."""
-        if not self._other.is_closing():
-            self._other.resume_reading()
 
 
 class TunnelDestination(NamedTuple):
@@ -75,6 +51,8 @@ class TunnelDestination(NamedTuple):
     path: str
     tls: bool = True
     kubelet: bool = True
+    target: ProxyTarget | None = None
+    """The port of a pod that the kubelet connects to."""
 
 
 class Tunnel:
@@ -90,20 +68,36 @@ class Tunnel:
     async def carry(self, call: Call) -> Result:
         """The kubelet's answer, or the failure to get one."""
         try:
-            return await self._exchange(call, self._destination(call))
+            if call.subresource == "proxy":
+                return await self._proxy(call)
+            return await self._exchange(call.request, self._destination(call))
         except ApiError as failure:
             return failures.render(failure)
         except (OSError, TimeoutError, Disconnected) as failure:
             problem = str(failure) or type(failure).__name__
             return failures.render(ApiError(502, "InternalError", f"error dialing the node: {problem}"))
 
+    async def _proxy(self, call: Call) -> Result:
+        request = call.request
+        prefix, path = proxy_path(call)
+        if not path and request.method in ("GET", "HEAD"):
+            # Relative links of the page at the root need the slash.
+            return Response(301, headers=(("Location", with_query(f"{prefix}/", request.raw_query)),))
+        path = with_query(path or "/", request.raw_query)
+        if call.kind.table == "/nodes":
+            to = self._of_node(call, path)
+            hosts = {f"{to.host}:{to.port}"}
+        else:
+            target = proxy_target(self.store, call)
+            host, port = self._kubelet(target.node)
+            to = TunnelDestination(host, port, path, target=target)
+            hosts = {target.host}
+        root = ProxiedRoot(prefix, frozenset({*hosts, request.headers.get("host", "")}))
+        return await self._exchange(request, to, root)
+
     # -- where to
 
     def _destination(self, call: Call) -> TunnelDestination:
-        if call.kind.table == "/nodes":
-            return self._of_node(call)
-        if call.subresource == "proxy":
-            raise ApiError(501, "NotImplemented", "proxying to pods and Services is not offered; use port-forward")
         entry = self.store.get("/pods", call.namespace, call.name)
         if entry is None:
             raise failures.not_found(_PODS, call.name)
@@ -114,14 +108,13 @@ class Tunnel:
         host, port = self._kubelet(str(node))
         return TunnelDestination(host, port, kubelet_path(call, pod))
 
-    def _of_node(self, call: Call) -> TunnelDestination:
+    def _of_node(self, call: Call, path: str) -> TunnelDestination:
         """A node's kubelet, or one of its ports: ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT``."""
         found = _NODE.fullmatch(call.name)
         if found is None or not 0 < int(found["port"] or 1) < 65536:
             problem = f"invalid node request {call.name!r}: expected NAME, NAME:PORT or SCHEME:NAME:PORT"
             raise failures.bad_request(problem)
         host, kubelet = self._kubelet(found["name"])
-        path = with_query("/" + "/".join(call.target.rest), call.request.raw_query)
         port = int(found["port"] or kubelet)
         own = port == kubelet
         return TunnelDestination(host, port, path, tls=own or found["scheme"] == "https", kubelet=own)
@@ -139,35 +132,68 @@ class Tunnel:
 
     # -- the exchange
 
-    async def _exchange(self, call: Call, to: TunnelDestination) -> Result:
-        request = call.request
-        context = (self._context if to.kubelet else _unverified()) if to.tls else None
+    async def _exchange(self, request: Request, to: TunnelDestination, root: ProxiedRoot | None = None) -> Result:
+        """The answer; the links of an answer that comes from a proxied ``root`` are rewritten."""
         async with asyncio.timeout(_CONNECT_S):
-            connection = await connect(to.host, to.port, context)
+            connection = await self._connect(to)
         passed_on = False
         try:
-            headers = [(name, value) for name, value in request.headers.items() if name not in _OWN_HEADERS]
-            host = ("host", f"{to.host}:{to.port}")
-            connection.send(encode_request(request.method, to.path, (host, *headers), request.body))
+            headers = [(name, value) for name, value in request.headers.items() if _is_passed_on(name)]
+            if root is not None:
+                headers += [("x-forwarded-uri", request.raw_path), ("x-forwarded-for", request.peer)]
+            host = request.headers.get("host", "") if to.target else f"{to.host}:{to.port}"
+            connection.send(encode_request(request.method, to.path, (("host", host), *headers), request.body))
             async with asyncio.timeout(_ANSWER_S):
                 await connection.head()
-            passed_on = True
             if connection.status == 101:
+                passed_on = True
                 return Upgrade(lambda transport, leftover: _join(connection, transport, leftover))
-            return await self._answer(connection)
+            answer = await self._answer(connection, request.method, root)
+            passed_on = isinstance(answer, Streaming)
+            return answer
         finally:
             if not passed_on:
                 connection.abort()
 
-    async def _answer(self, connection: ClientConnection) -> Result:
+    async def _connect(self, to: TunnelDestination) -> ClientConnection:
+        """A connection to the kubelet or to the port of a node or pod.
+
+        Raises: OSError, Disconnected; ApiError 503 when the kubelet cannot reach the pod.
+        """
+        context = (self._context if to.kubelet else _unverified()) if to.tls else None
+        connection = await connect(to.host, to.port, context)
+        if to.target is None:
+            return connection
+        target = to.target
+        query = urlencode({"address": target.address, "port": target.port, "tls": int(target.tls)})
+        upgrade = (("host", to.host), ("connection", "Upgrade"), ("upgrade", "tcp"))
+        path = f"/podConnect/{quote(target.namespace)}/{quote(target.pod)}?{query}"
+        connection.send(encode_request("GET", path, upgrade))
+        await connection.head()
+        if connection.status != 101:
+            problem = (await connection.body()).decode(errors="replace").strip()
+            connection.abort()
+            raise ApiError(503, "ServiceUnavailable", f"error trying to reach service: {problem}")
+        transport, _ = connection.detach()
+        inner = ClientConnection()
+        inner.connection_made(transport)
+        transport.set_protocol(inner)
+        transport.resume_reading()
+        return inner
+
+    async def _answer(self, connection: ClientConnection, method: str, root: ProxiedRoot | None) -> Result:
         headers = connection.headers
         kept = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS and k != "content-type")
         content_type = headers.get("content-type", "text/plain")
+        if root is not None and "location" in headers:
+            kept = tuple((k, root.rewrite_url(v) if k == "location" else v) for k, v in kept)
+        elif root is not None and content_type.partition(";")[0].strip() == "text/html" and method != "HEAD":
+            body = rewrite_body(await connection.body(), headers.get("content-encoding", ""), root)
+            return Response(connection.status, body, content_type, kept)
+        if method == "HEAD" or connection.status in (204, 304):
+            return Response(connection.status, b"", content_type, kept)
         if "content-length" in headers:
-            try:
-                return Response(connection.status, await connection.body(), content_type, kept)
-            finally:
-                connection.abort()
+            return Response(connection.status, await connection.body(), content_type, kept)
 
         def start(stream: Stream) -> None:
             copying = self._tasks.start("kubelet stream", _copy(connection, stream))
@@ -194,16 +220,20 @@ async def _copy(connection: ClientConnection, stream: Stream) -> None:
         connection.abort()
 
 
-def _join(connection: ClientConnection, client: asyncio.Transport, leftover: bytes) -> _Pipe:
+def _join(connection: ClientConnection, client: asyncio.Transport, leftover: bytes) -> Pipe:
     """Joins the client and the node after the node has switched protocols; returns the client's protocol."""
     node, early = connection.detach()
     client.write(encode_switching(tuple(connection.headers.items())))
     node.write(leftover)
-    from_node = _Pipe(node, client, frames=connection.headers.get("upgrade", "").lower() == "websocket")
+    from_node = Pipe(node, client, frames=connection.headers.get("upgrade", "").lower() == "websocket")
     from_node.data_received(early)
     node.set_protocol(from_node)
     node.resume_reading()
-    return _Pipe(client, node)
+    return Pipe(client, node)
+
+
+def _is_passed_on(name: str) -> bool:
+    return name not in _OWN_HEADERS and not name.startswith(("impersonate-", "x-forwarded-"))
 
 
 def _unverified() -> ssl.SSLContext:

@@ -5,7 +5,7 @@ Clients need a certificate of the cluster's authority for every path except ``/h
 pkg/kubelet/server/server.go.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from podwire.embedded.kubelet import forward, logs, remote
 from podwire.embedded.kubelet.channels import Channels
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.lifecycle import ContainerState
+from podwire.embedded.kubelet.podconnect import connect_pod
 from podwire.embedded.kubelet.pods import PodWorkers
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.http.answer import Result, Stream, Streaming
@@ -32,11 +33,12 @@ class KubeletServer:
         self._pods = pods
         self._tasks = tasks
         self._clock = clock
-        self._routes: dict[str, Callable[[Request, list[str]], Result]] = {
+        self._routes: dict[str, Callable[[Request, list[str]], Result | Awaitable[Result]]] = {
             "containerLogs": self._logs,
             "exec": self._exec,
             "attach": self._attach,
             "portForward": self._forward,
+            "podConnect": self._connect,
             "pods": lambda request, segments: self._list(),
             "metrics": lambda request, segments: self._metrics(),
         }
@@ -53,7 +55,7 @@ class KubeletServer:
             await server.listen(address, config.port, tls)
         return server
 
-    def handle(self, request: Request) -> Result:
+    def handle(self, request: Request) -> Result | Awaitable[Result]:
         """The answer to one request."""
         segments = request.segments()
         if segments == ["healthz"]:
@@ -172,6 +174,12 @@ class KubeletServer:
                 self._start("forward", forwarder.serve_channels(Channels(connection, protocol), ports))
 
         return self._upgrade(request, forward.PROTOCOLS, serve)
+
+    def _connect(self, request: Request, segments: list[str]) -> Result | Awaitable[Result]:
+        state = self._pods.by_name(segments[0], segments[1]) if len(segments) == 2 else None
+        if state is None or not state.sandbox.up:
+            return text_response(404, f'pod "{"/".join(segments[:2])}" not found or not running on this node')
+        return connect_pod(request, state.sandbox.record.netns, state.sandbox.record.ips)
 
     def _start(self, name: str, body: object) -> None:
         self._tasks.start(name, body)  # type: ignore[arg-type]

@@ -40,6 +40,31 @@ class Frames(asyncio.Protocol):
         asyncio.get_running_loop().call_later(0.05, transport.write, b"\x82\x01c\x88\x00")
 
 
+class Page(asyncio.Protocol):
+    """A pod's HTTP server behind the kubelet's connection."""
+
+    def __init__(self, transport: asyncio.Transport, _: bytes) -> None:
+        self.transport, self.received = transport, b""
+        transport.write(encode_switching((("Upgrade", "tcp"), ("Connection", "Upgrade"))))
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        if b"\r\n\r\n" not in self.received:
+            return
+        if b"upgrade: websocket" in self.received:
+            self.transport.write(encode_switching((("Upgrade", "websocket"), ("Connection", "Upgrade"))) + b"\x82\x01a")
+        elif b" /redirect " in self.received:
+            self.transport.write(b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n")
+        elif b" /page " in self.received:
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 16\r\n\r\n"
+            self.transport.write(head + b"<a href='/next'>")
+        elif self.received.startswith(b"HEAD"):
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
+        else:
+            self.transport.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.received)
+            self.transport.close()
+
+
 class Swallow(asyncio.Protocol):
     """Reads with pauses and says nothing until it has read a line's end; then how many bytes there were."""
 
@@ -69,6 +94,8 @@ class Kubelet:
     def handle(self, request: Request) -> Result:
         self.asked.append(request.target)
         self.users.add(subject_of(request.peer_certificate)[0])
+        if request.path.startswith("/podConnect/"):
+            return Response(503, b"refused\n") if "port=9" in request.target else Upgrade(Page)
         if request.path.startswith("/portForward/"):
             return Upgrade(Frames)
         if request.path.startswith("/attach/"):
@@ -140,6 +167,9 @@ def tunnelled(settings: ApiServerSettings, credentials: Path) -> Any:
                 }
                 await client.post("/api/v1/nodes", {"metadata": {"name": "n"}, "status": status})
                 await client.post("/api/v1/namespaces/default/pods", POD)
+                entry = server.store.get("/pods", "default", "p")
+                assert entry is not None
+                server.store.put("/pods", {**entry.object(), "status": {"podIP": "10.244.0.5"}})
                 await scenario(client, kubelet)
             finally:
                 await server.close()
@@ -260,6 +290,49 @@ def test_each_frame_is_a_tls_record(tunnelled: Any) -> None:
         head, *frames = await asyncio.to_thread(records)
         assert head.startswith(b"HTTP/1.1 101 ") and head.endswith(b"\r\n\r\n")
         assert frames == [b"\x82\x01a", b"\x82\x01b", b"\x82\x01c", b"\x88\x00"]
+
+    tunnelled(scenario)
+
+
+PROXY = "/api/v1/namespaces/default/pods/p:80/proxy"
+
+
+def test_the_proxy_connects_through_the_kubelet(tunnelled: Any) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        answer = await client.get(f"{PROXY}/a%2Fb/?x=1")
+        assert b"GET /a%2Fb/?x=1 HTTP/1.1\r\nhost: x\r\n" in answer
+        assert f"x-forwarded-uri: {PROXY}/a%2Fb/\r\n".encode() in answer
+        assert b"x-forwarded-for: 127.0.0.1\r\n" in answer
+        assert kubelet.asked == ["/podConnect/default/p?address=10.244.0.5&port=80&tls=0"]
+        await client.get(PROXY.replace("p:80", "https:p:443") + "/")
+        assert kubelet.asked[-1].endswith("&port=443&tls=1")
+        refused = await client.get(PROXY.replace(":80", ":9") + "/")
+        assert b" 503 " in refused[:20] and b"error trying to reach service: refused" in refused
+
+    tunnelled(scenario)
+
+
+def test_links_of_proxied_pages_lead_through_the_proxy(tunnelled: Any) -> None:
+    async def scenario(client: Client, _: Kubelet) -> None:
+        moved = await client.get(f"{PROXY}?x=1")
+        assert b" 301 " in moved[:20] and f"Location: {PROXY}/?x=1\r\n".encode() in moved
+        assert f"location: {PROXY}/login\r\n".encode() in await client.get(f"{PROXY}/redirect")
+        assert (await client.get(f"{PROXY}/page")).endswith(f'<a href="{PROXY}/next">'.encode())
+
+    tunnelled(scenario)
+
+
+def test_the_proxy_upgrades_and_answers_heads(tunnelled: Any) -> None:
+    async def scenario(client: Client, _: Kubelet) -> None:
+        reader, writer = await client.open(
+            f"GET {PROXY}/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        )
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(3) == b"\x82\x01a"
+        writer.close()
+        reader, writer = await client.open(f"HEAD {PROXY}/head HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in (await reader.read())[:20]
+        writer.close()
 
     tunnelled(scenario)
 

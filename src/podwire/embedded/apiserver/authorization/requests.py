@@ -7,11 +7,10 @@ and objects exist. Source: ``k8s.io/apiserver/pkg/endpoints/request/requestinfo.
 from collections.abc import Mapping
 
 from podwire.embedded.apiserver.authorization.rules import RequestAttributes
-from podwire.http.message import Request
+from podwire.http.message import Request, is_true
 
 _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _NAMESPACE_SUBRESOURCES = ("status", "finalize")
-_FALSE = ("false", "0")
 
 
 def attributes_of(request: Request, segments: list[str]) -> RequestAttributes:
@@ -48,7 +47,7 @@ def _collection(request: Request, verb: str) -> tuple[str, str, Mapping[str, str
     if verb == "delete":
         return "deletecollection", "", {}
     if verb == "get":
-        verb = "watch" if query.get("watch", "false").lower() not in _FALSE else "list"
+        verb = "watch" if is_true(query.get("watch")) else "list"
     selected = _equal_fields(query.get("fieldSelector", ""))
     return verb, selected.get("metadata.name", ""), selected
 
