@@ -142,3 +142,40 @@ def test_a_release_from_install_to_uninstall(cluster: Cluster, namespace: str, h
 def test_what_the_api_refuses_ends_the_install(helm: Helm, chart: str) -> None:
     said = helm.refused("install", "hi", chart, "--set", "port=70000", "--timeout", "60s")
     assert "spec.ports[0].port" in said or "containerPort" in said
+
+
+RIGHTS = """
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: {{ .Release.Name }}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: {{ .Release.Name }}}
+rules:
+- {apiGroups: {{ .Values.groups | toJson }}, resources: {{ .Values.resources | toJson }}, verbs: [get, list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: {{ .Release.Name }}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ .Release.Name }}}
+subjects: [{kind: ServiceAccount, name: {{ .Release.Name }}, namespace: {{ .Release.Namespace }}}]
+"""
+
+
+def test_a_chart_grants_no_more_than_its_installer_holds(
+    cluster: Cluster, namespace: str, helm: Helm, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rights"
+    (folder / "templates").mkdir(parents=True)
+    (folder / "Chart.yaml").write_text("apiVersion: v2\nname: rights\nversion: 0.1.0\n")
+    (folder / "values.yaml").write_text('groups: [""]\nresources: [pods]\n')
+    (folder / "templates/rights.yaml").write_text(RIGHTS)
+    cluster.kubectl("create", "rolebinding", "boss", "-n", namespace, "--clusterrole=admin", "--user=boss")
+    boss = ("--kube-as-user", "boss")
+    helm("install", "own", str(folder), *boss)
+    account = f"--as=system:serviceaccount:{namespace}:own"
+    assert cluster.kubectl("get", "pods", "-n", namespace, account, "-o", "name") == ""
+    assert "forbidden" in cluster.refused("get", "secrets", "-n", namespace, account)
+    refused = helm.refused("install", "more", str(folder), *boss, "--set", "resources={nodes}")
+    assert "attempting to grant RBAC permissions not currently held" in refused
