@@ -123,6 +123,18 @@ def _role(new: Json, _: Json | None) -> Iterator[Cause]:
                 yield causes.required(f"{path}.{field}", f"resource rules must supply at least one {noun}")
 
 
+def _cluster_role(new: Json, old: Json | None) -> Iterator[Cause]:
+    yield from _role(new, old)
+    aggregation = new.get("aggregationRule")
+    if aggregation is not None:
+        path = "aggregationRule.clusterRoleSelectors"
+        if not aggregation.get("clusterRoleSelectors"):
+            detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+            yield causes.required(path, detail)
+        for index, selector in enumerate(aggregation.get("clusterRoleSelectors") or ()):
+            yield from workloads.check_selector(selector, f"{path}[{index}]")
+
+
 def _node(new: Json, old: Json | None) -> Iterator[Cause]:
     spec: Json = new.get("spec") or {}
     for index, text in enumerate(spec.get("podCIDRs") or ()):
@@ -195,7 +207,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,
     (_RBAC, "Role"): _role,
-    (_RBAC, "ClusterRole"): _role,
+    (_RBAC, "ClusterRole"): _cluster_role,
 }
 """By group and kind; a kind that is not here has its metadata checked only."""
 

@@ -171,6 +171,13 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     (make(f"{RBAC}/v1", "ClusterRole", rules=[{"verbs": ["get"], "nonResourceURLs": ["/a"], "resources": ["pods"]}]),
      ['rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular resources and '
       'non-resource URLs']),
+    (make(f"{RBAC}/v1", "ClusterRole", aggregationRule={}),
+     ["aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if "
+      "aggregationRule is non-nil"]),
+    (make(f"{RBAC}/v1", "ClusterRole", aggregationRule={"clusterRoleSelectors": [{"matchExpressions": [
+        {"key": "a", "operator": "Nope"}]}]}),
+     ['aggregationRule.clusterRoleSelectors[0].matchExpressions[0].operator: Invalid value: "Nope": not a valid '
+      "selector operator"]),
     (make("batch/v1", "Job", spec={"template": {"spec": {"containers": [box()]}}}),
      ['spec.template.spec.restartPolicy: Unsupported value: "Always": supported values: "Never", "OnFailure"']),
 ]  # fmt: skip
