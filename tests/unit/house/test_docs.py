@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.documented import NOT_RUN, commands_of
+from tests.documented import pages as documented_pages
 
 _ROOT = Path(__file__).parents[3]
 _PAGES = sorted([*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md")])
@@ -44,3 +46,10 @@ def test_terms_of_the_glossary_are_in_order_and_name_modules() -> None:
     paths = {module: _ROOT / "src" / Path(*module.split(".")) for _, module in rows}
     missing = [name for name, path in paths.items() if not path.is_dir() and not path.with_suffix(".py").exists()]
     assert not missing, f"docs/glossary.md names modules that do not exist: {', '.join(missing)}"
+
+
+def test_commands_that_are_not_run_stand_in_the_documentation() -> None:
+    documented = {one for page in documented_pages() for one in commands_of(page)}
+    stale = [f"{one.page}: {one.command}" for one in NOT_RUN if one not in documented]
+    assert not stale, f"tests/documented.py has commands that no page has: {', '.join(stale)}"
+    assert len(documented) > 100

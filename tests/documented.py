@@ -1,0 +1,136 @@
+"""The commands in the code blocks of README.md and docs/, and those that no test can run as they stand.
+
+``tests/e2e/test_documented_commands.py`` runs all commands of a page, except those of :data:`NOT_RUN`. A new command on
+a page is therefore tested, or it gets a reason here.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+_COMMAND = re.compile(
+    r"(podwire|kubectl|helm|make|curl|export|ip|nft|tcpdump|iptables-save|conntrack|scripts/uml|sudo) |source <"
+)
+"""How a line of a code block begins that is a command."""
+
+
+class Documented(NamedTuple):
+    """A command and its page, relative to the root."""
+
+    page: str
+    command: str
+
+
+_README = "tests/e2e/test_what_a_user_sees.py runs the block of the README that has this command"
+_KERNEL = "shows what the agent itself does in the kernel; nobody types it"
+_SUITE = "runs the tests, of which this one is part"
+_OWN_CLUSTER = "takes files of the reader's and clusters of its own; tests/e2e/test_conformance.py runs each option"
+_IPVS = "needs the data plane ipvs, which many kernels lack; the tests with the marker uml use it"
+
+NOT_RUN: dict[Documented, str] = {
+    Documented(page, command): reason
+    for reason, commands in {
+        _SUITE: (
+            ("README.md", "make test"),
+            ("README.md", "make setup fmt lint unit kernel uml e2e bench"),
+            ("docs/development.md", "make setup fmt lint unit kernel uml e2e bench"),
+            ("docs/development.md", "scripts/uml pytest tests/uml"),
+            ("docs/development.md", 'scripts/uml pytest tests/kernel/test_proxy_scenarios.py -k "ipvs and hairpin"'),
+            ("docs/development.md", "scripts/uml bash -c 'ip link add type dummy; ip -d link'"),
+            ("docs/testing.md", "sudo .venv/bin/pytest examples/guarded/tests"),
+        ),
+        "installs, then runs `podwire up` with the options of the README's first command": (("README.md", "make up"),),
+        _README: (
+            ("docs/local-cluster.md", "podwire up --nodes 3 -f examples/shop --probe"),
+            ("docs/local-cluster.md", "podwire down"),
+        ),
+        "tests/e2e/test_commands.py runs it with a home folder of its own": (
+            ("docs/local-cluster.md", "podwire kubeconfig --merge"),
+        ),
+        "needs a shell that is not part of the test machines; tests/unit/cli/test_completion.py reads the script": (
+            ("docs/local-cluster.md", "source <(podwire completion zsh)"),
+            ("docs/local-cluster.md", "podwire completion fish | source"),
+        ),
+        _KERNEL: (
+            ("docs/backends/hostgw.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
+            (
+                "docs/backends/vxlan.md",
+                "ip route add 10.244.1.0/24 via 10.244.1.0 dev podwire-vxlan onlink proto 113",
+            ),
+            (
+                "docs/backends/vxlan.md",
+                "ip neighbour add 10.244.1.0 lladdr <the peer's tunnel MAC> dev podwire-vxlan nud permanent",
+            ),
+            ("docs/cni.md", "ip addr add 10.244.0.5/32 dev eth0"),
+            ("docs/cni.md", "ip route add 169.254.1.1 dev eth0"),
+            ("docs/cni.md", "ip route add default via 169.254.1.1 dev eth0"),
+            ("docs/cni.md", "ip route add 10.244.0.5/32 dev web-55cf-0864f3 proto 112"),
+        ),
+        "takes certificates of the reader's": (
+            (
+                "docs/apiserver.md",
+                "curl --cacert ca.crt --cert admin.crt --key admin.key https://127.0.0.1:PORT/readyz",
+            ),
+        ),
+        _OWN_CLUSTER: (
+            ("docs/conformance.md", "podwire conformance cases/*.json"),
+            ("docs/conformance.md", "podwire conformance cases.json --case 'deny-*' --family 6"),
+            ("docs/conformance.md", "podwire conformance cases.json -o junit > report.xml"),
+            ("docs/conformance.md", "podwire conformance cases.json --config iptables.yaml"),
+            ("docs/conformance.md", "podwire up --name mine --config cluster.yaml"),
+            ("docs/conformance.md", "podwire conformance cases.json --name mine"),
+        ),
+        _IPVS: (
+            ("docs/dataplanes/ipvs.md", "podwire exec node-1 ipvsadm -Ln"),
+            ("docs/dataplanes/ipvs.md", "podwire exec node-1 ipvsadm -Lcn"),
+            ("docs/dataplanes/ipvs.md", "podwire exec node-1 ip address show kube-ipvs0"),
+            ("docs/dataplanes/ipvs.md", "podwire exec node-1 ipset list KUBE-CLUSTER-IP"),
+        ),
+        "names a list by the hash of an endpoint, another one on each cluster": (
+            (
+                "docs/dataplanes/iptables.md",
+                "podwire exec node-1 cat /proc/net/xt_recent/KUBE-SEP-7WW7JE3MKVJF5U6Q",
+            ),
+        ),
+        "dig is not among the packages that make setup installs": (
+            ("docs/dns.md", "podwire exec node-1 dig @10.96.0.10 web.shop.svc.cluster.local"),
+        ),
+        "leaves a process behind; tests/e2e/test_streams.py forwards ports": (
+            (
+                "docs/dns.md",
+                "kubectl -n kube-system port-forward deploy/podwire-dns 9153 & curl -s localhost:9153/metrics",
+            ),
+        ),
+        "needs pods on bridges; tests/e2e/test_policy_on_bridges.py has them": (
+            ("docs/policy-only.md", "nft list table bridge podwire-policy"),
+            ("docs/policy-only.md", "nft list map ip podwire-policy bridged"),
+        ),
+        "runs on a node of a real cluster; tests/e2e/test_components_alone.py runs it there": (
+            (
+                "docs/services.md",
+                "podwire agent --kube-proxy-config /var/lib/kube-proxy/config.conf --hostname-override NODE",
+            ),
+        ),
+        "removes rules of this machine; tests/kernel/test_proxy_leftovers.py runs it in a namespace": (
+            ("docs/services.md", "podwire proxy cleanup"),
+        ),
+    }.items()
+    for page, command in commands
+}
+
+
+def pages() -> tuple[str, ...]:
+    """The pages, relative to the root."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return tuple(str(page.relative_to(ROOT)) for page in found)
+
+
+def commands_of(page: str) -> tuple[Documented, ...]:
+    """The commands in the code blocks of a page, without prompts and comments."""
+    found = []
+    for line in (ROOT / page).read_text().splitlines():
+        text = re.sub(r"\s+#( .*)?$", "", line[4:]).removeprefix("$ ") if line.startswith("    ") else ""
+        if _COMMAND.match(f"{text} "):
+            found.append(Documented(page, text))
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""Each command in the code blocks of the documentation runs as it stands, on a cluster with the example application.
+
+Words in capital letters and addresses of the reader's are replaced; programs that look at a kernel run on a node.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.documented import NOT_RUN, ROOT, Documented, commands_of, pages
+from tests.e2e.clusters import done, own_name, run, running, server
+from tests.e2e.driver import Cluster, eventually, podwire
+
+NAME = own_name("docs")
+PAGES = [page for page in pages() if page != "README.md" and set(commands_of(page)) - NOT_RUN.keys()]
+REPLACED = {"NODE": "node-1", "NAME": "web", "http://10.89.0.11:30080/": "http://$(address node-1):30080/"}
+ENDLESS = ("tcpdump ", "nft monitor", "--follow")
+MAY_FAIL = ("policy check", "policy diff", "auth can-i", "--as ", "| grep web")
+"""Commands whose exit status is 1 where they find something, where the answer is no, or where nothing is found."""
+MODES = {"docs/dataplanes/iptables.md": "iptables", "docs/dataplanes/userspace.md": "userspace"}
+WITHOUT_NAME = "list|version|completion|conformance"
+ON_NODE = "ip nft tcpdump iptables-save conntrack"
+EXTRA = f"""{server("web")}{server("client")}{server("db")}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web}}
+spec: {{selector: {{app: web}}, ports: [{{port: 80}}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: db}}
+spec: {{podSelector: {{matchLabels: {{app: db}}}}, ingress: [{{from: [{{podSelector: {{}}}}]}}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: db, namespace: shop}}
+spec: {{podSelector: {{matchLabels: {{app: catalog}}}}, ingress: [{{from: [{{podSelector: {{}}}}]}}]}}
+"""
+PRELUDE = f"""set -euo pipefail
+podwire() {{
+    local verb=$1 name="--name {NAME}"; shift
+    case $verb in
+        {WITHOUT_NAME}) name= ;;
+        policy) case "${{1:-}}" in log|counters|check|diff) verb="policy $1"; shift ;; esac
+                case " $* " in *" -f "*|*"main/k8s"*) name= ;; esac ;;
+        why) case " $* " in *" -f "*) name= ;; esac ;;
+    esac
+    {" ".join(podwire())} $verb $name "$@"
+}}
+for program in {ON_NODE}; do eval "$program() {{ podwire exec node-1 $program \\"\\$@\\"; }}"; done
+address() {{ kubectl get node "$1" -o jsonpath='{{.status.addresses[0].address}}'; }}
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
+    """A cluster of two nodes with the example, and a folder with the files that the pages name."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    guarded = ROOT / "examples/guarded/k8s"
+    for name in ("manifests", "k8s", "main/k8s", "branch/k8s", "overlays/prod", "charts/shop/templates"):
+        shutil.copytree(guarded, folder / name)
+    (folder / "branch/k8s/policies.yaml").write_text("")
+    (folder / "overlays/prod/kustomization.yaml").write_text("resources: [policies.yaml, shop.yaml]\n")
+    (folder / "charts/shop/Chart.yaml").write_text("apiVersion: v2\nname: shop\nversion: 0.1.0\n")
+    with running(NAME, "--nodes", "2", "-f", str(ROOT / "examples/shop"), stdin=EXTRA) as cluster:
+        yield cluster, folder
+
+
+def use_mode(cluster: Cluster, mode: str) -> None:
+    patch = f'{{"data": {{"proxy.mode": "{mode}"}}}}'
+    cluster.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "--type=merge", "-p", patch)
+    announced = "jsonpath={.items[*].metadata.annotations.podwire\\.io/proxy}"
+    eventually(lambda: set(cluster.kubectl("get", "nodes", "-o", announced).split()) == {mode})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page_run(shop: tuple[Cluster, Path], page: str) -> None:
+    cluster, folder = shop
+    if mode := MODES.get(page):
+        use_mode(cluster, mode)
+    if page == "docs/policy-status.md":  # counters begin again where an earlier page changes the data plane
+        done("probe", "--name", NAME, "--from", "shop/app=web", "--to", "shop/app=catalog")
+    try:
+        failed = [said for one in commands_of(page) if one not in NOT_RUN and (said := problem(one, cluster, folder))]
+    finally:
+        if mode:
+            use_mode(cluster, "nftables")
+    assert not failed, "\n".join(failed)
+
+
+def problem(one: Documented, cluster: Cluster, folder: Path) -> str:
+    """What went wrong with a command; empty when it ran."""
+    text = one.command
+    for word, value in REPLACED.items():
+        text = " ".join(value if part == word else part for part in text.split(" "))
+    endless = any(word in text for word in ENDLESS)
+    process = subprocess.Popen(
+        ["bash", "-c", PRELUDE + text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=folder, env=cluster.environment(), start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=2 if endless else 90)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT if endless else signal.SIGKILL)
+        said, _ = process.communicate(timeout=30)
+        return "" if endless and b"Traceback" not in said else f"{one.command}: did not end\n{said.decode()[-1500:]}"
+    allowed = (0, 1) if any(word in text for word in MAY_FAIL) else (0,)
+    if process.returncode in allowed and b"Traceback" not in said and not endless:
+        return ""
+    return f"{one.command}: exit {process.returncode}\n{said.decode(errors='replace')[-1500:]}"
+
+
+def test_status_is_well_after_all_commands(shop: tuple[Cluster, Path]) -> None:
+    eventually(lambda: run("status", "--name", NAME).returncode == 0)
