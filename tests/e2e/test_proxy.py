@@ -91,3 +91,13 @@ def test_pods_and_services_are_reached_through_the_api(cluster: Cluster, page: s
 def test_a_port_that_nobody_serves_is_unavailable(cluster: Cluster, page: str) -> None:
     assert "error trying to reach service" in cluster.refused("get", "--raw", f"{page}/pods/page:9/proxy/")
     assert "no endpoints available" in cluster.refused("get", "--raw", f"{page}/services/1page/proxy/")
+
+
+def test_logs_of_a_node_are_files(cluster: Cluster, page: str) -> None:
+    pod = cluster.get("pod", "page", "-n", page.rpartition("/")[2])
+    node, meta = pod["spec"]["nodeName"], pod["metadata"]
+    logs = f"/api/v1/nodes/{node}/proxy/logs"
+    folder = f"pods/{meta['namespace']}_page_{meta['uid']}/main"
+    assert '<a href="pods/">pods/</a>' in cluster.kubectl("get", "--raw", f"{logs}/")
+    assert '<a href="0.log">0.log</a>' in cluster.kubectl("get", "--raw", f"{logs}/{folder}/")
+    assert cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}:10250/proxy/logs/") != ""

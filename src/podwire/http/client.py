@@ -53,6 +53,8 @@ class ClientConnection(asyncio.Protocol):
         self.reusable = False
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.cookies: list[str] = []
+        """The values of the ``set-cookie`` headers, which may stand several times."""
         self._transport: asyncio.Transport | None = None
         self._parser: ResponseParser = httptools.HttpResponseParser(self)
         self._chunks: deque[bytes] = deque()
@@ -79,7 +81,7 @@ class ClientConnection(asyncio.Protocol):
         """Writes a whole request and forgets the last answer."""
         if self._transport is None:
             raise Disconnected("the connection is not open")
-        self.status, self.headers = 0, {}
+        self.status, self.headers, self.cookies = 0, {}, []
         self._started = self._headed = self._ended = self.reusable = False
         self._chunks.clear()
         self._buffered = 0
@@ -164,7 +166,10 @@ class ClientConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self.headers[key] = text
+        if key == "set-cookie":
+            self.cookies.append(text)
 
     def on_headers_complete(self) -> None:
         """See httptools."""

@@ -229,7 +229,8 @@ class Api:
 
     def _subresource(self, call: Call) -> Result | Awaitable[Result]:
         sub = call.kind.subresource(call.subresource)
-        if sub is None or call.verb not in sub.verbs:
+        options = call.subresource == "proxy" and call.request.method == "OPTIONS"
+        if sub is None or (call.verb not in sub.verbs and not options):
             raise failures.method_not_allowed()
         if call.subresource in ("log", "exec", "attach", "portforward", "proxy"):
             return self._tunnel(call)

@@ -40,7 +40,10 @@ _NODE = re.compile(r"(?:(?P<scheme>https?):(?=[^:]*:))?(?P<name>[^:]+)(?::(?P<po
 """A node, or a port of it."""
 _OWN_HEADERS = frozenset({"host", "authorization", "content-length", "transfer-encoding", "expect"})
 """What the server does not pass on: it sends its own, or has answered it."""
-_HOP_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length"})
+_HOP_HEADERS = frozenset(
+    {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length", "content-type", "set-cookie"}
+)
+"""Headers of an answer that are not passed on as they are."""
 
 
 class TunnelDestination(NamedTuple):
@@ -183,7 +186,8 @@ class Tunnel:
 
     async def _answer(self, connection: ClientConnection, method: str, root: ProxiedRoot | None) -> Result:
         headers = connection.headers
-        kept = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS and k != "content-type")
+        kept = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS)
+        kept += tuple(("set-cookie", cookie) for cookie in connection.cookies)
         content_type = headers.get("content-type", "text/plain")
         if root is not None and "location" in headers:
             kept = tuple((k, root.rewrite_url(v) if k == "location" else v) for k, v in kept)

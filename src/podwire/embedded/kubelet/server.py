@@ -14,6 +14,7 @@ from podwire.embedded.kubelet import forward, logs, remote
 from podwire.embedded.kubelet.channels import Channels
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.lifecycle import ContainerState
+from podwire.embedded.kubelet.nodelogs import answer_logs, log_files
 from podwire.embedded.kubelet.podconnect import connect_pod
 from podwire.embedded.kubelet.pods import PodWorkers
 from podwire.embedded.kubelet.podstate import PodState
@@ -39,6 +40,7 @@ class KubeletServer:
             "attach": self._attach,
             "portForward": self._forward,
             "podConnect": self._connect,
+            "logs": lambda request, segments: answer_logs(request, segments, log_files(self._pods.states)),
             "pods": lambda request, segments: self._list(),
             "metrics": lambda request, segments: self._metrics(),
         }

@@ -61,7 +61,8 @@ class Page(asyncio.Protocol):
         elif self.received.startswith(b"HEAD"):
             self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
         else:
-            self.transport.write(b"HTTP/1.1 200 OK\r\n\r\n" + self.received)
+            cookies = b"Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n"
+            self.transport.write(b"HTTP/1.1 200 OK\r\n" + cookies + b"\r\n" + self.received)
             self.transport.close()
 
 
@@ -303,6 +304,7 @@ def test_the_proxy_connects_through_the_kubelet(tunnelled: Any) -> None:
         assert b"GET /a%2Fb/?x=1 HTTP/1.1\r\nhost: x\r\n" in answer
         assert f"x-forwarded-uri: {PROXY}/a%2Fb/\r\n".encode() in answer
         assert b"x-forwarded-for: 127.0.0.1\r\n" in answer
+        assert b"set-cookie: a=1\r\nset-cookie: b=2\r\n" in answer
         assert kubelet.asked == ["/podConnect/default/p?address=10.244.0.5&port=80&tls=0"]
         await client.get(PROXY.replace("p:80", "https:p:443") + "/")
         assert kubelet.asked[-1].endswith("&port=443&tls=1")
@@ -322,7 +324,7 @@ def test_links_of_proxied_pages_lead_through_the_proxy(tunnelled: Any) -> None:
     tunnelled(scenario)
 
 
-def test_the_proxy_upgrades_and_answers_heads(tunnelled: Any) -> None:
+def test_the_proxy_takes_upgrades_and_every_method(tunnelled: Any) -> None:
     async def scenario(client: Client, _: Kubelet) -> None:
         reader, writer = await client.open(
             f"GET {PROXY}/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
@@ -330,9 +332,10 @@ def test_the_proxy_upgrades_and_answers_heads(tunnelled: Any) -> None:
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         assert await reader.readexactly(3) == b"\x82\x01a"
         writer.close()
-        reader, writer = await client.open(f"HEAD {PROXY}/head HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert b" 200 " in (await reader.read())[:20]
-        writer.close()
+        for method in ("HEAD", "OPTIONS"):
+            reader, writer = await client.open(f"{method} {PROXY}/any HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert b" 200 " in (await reader.read())[:20], method
+            writer.close()
 
     tunnelled(scenario)
 
