@@ -14,6 +14,7 @@ from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.model.service import Endpoints, EndpointSlice, Service
+from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from podwire.model.workload import (
     ControllerRevision,
     CronJob,
@@ -81,7 +82,11 @@ EVENTS = _raw("", "v1", "events", "Event")
 REPLICATIONCONTROLLERS = Resource(
     "", "v1", "replicationcontrollers", "ReplicationController", True, ReplicationController
 )
-PERSISTENTVOLUMECLAIMS = _raw("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+PERSISTENTVOLUMECLAIMS = Resource(
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, PersistentVolumeClaim
+)
+PERSISTENTVOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, PersistentVolume)
+STORAGECLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, StorageClass)
 ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, EndpointSlice)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)

@@ -28,6 +28,8 @@ CONTROLLERS: Registry[Any] = Registry(
         "cronjob": "podwire.embedded.workloads.cronjob:CronJobController",
         "poddisruptionbudget": "podwire.embedded.workloads.disruption:DisruptionController",
         "nodelifecycle": "podwire.embedded.workloads.nodelifecycle:NodeLifecycleController",
+        "persistentvolume": "podwire.embedded.storage.binder:VolumeBinder",
+        "storageprotection": "podwire.embedded.storage.protection:StorageProtection",
         "serviceaccount": "podwire.embedded.workloads.serviceaccount:ServiceAccountController",
     },
 )
@@ -38,13 +40,19 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
 
     parts: tuple[str, ...] = tuple(CONTROLLERS)
     node_times: NodeTimes = NodeTimes()
+    volume_folder: str = "/var/lib/podwire/volumes"
+    """The folder of the volumes of the class ``standard``."""
 
     def arguments(self, name: str) -> tuple[object, ...]:
         """What the controller of this name takes besides the environment.
 
         Raises: ConfigError for a wrong network.
         """
-        local: dict[str, tuple[object, ...]] = {"serviceaccount": (self.ca_file,), "nodelifecycle": (self.node_times,)}
+        local: dict[str, tuple[object, ...]] = {
+            "serviceaccount": (self.ca_file,),
+            "nodelifecycle": (self.node_times,),
+            "persistentvolume": (self.volume_folder,),
+        }
         return local.get(name) or super().arguments(name)
 
 

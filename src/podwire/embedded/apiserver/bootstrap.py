@@ -1,4 +1,5 @@
-"""What a cluster has from the start: namespaces, priority classes, and the ``kubernetes`` Service.
+"""What a cluster has from the start: namespaces, priority classes, the default StorageClass, and the ``kubernetes``
+Service.
 
 Everything is made when it is missing and left alone when it is there; the ``kubernetes`` Service and its
 endpoints are brought to the advertised addresses. Every namespace has a ServiceAccount ``default`` from its first
@@ -14,6 +15,7 @@ from podwire.embedded.apiserver.store import ObjectChange, Store
 from podwire.embedded.apiserver.writes import Writer
 from podwire.http.message import Request
 from podwire.model.service import EndpointSlice
+from podwire.model.storage import DEFAULT_CLASS
 
 Object = dict[str, Any]
 
@@ -51,6 +53,14 @@ def fill(store: Store, writer: Writer, settings: ApiServerSettings) -> None:
     ensure(
         KINDS["networking.k8s.io", "v1", "servicecidrs"], "", "kubernetes",
         {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": list(settings.service_cidrs)}},
+    )  # fmt: skip
+    ensure(
+        KINDS["storage.k8s.io", "v1", "storageclasses"], "", "standard",
+        {
+            "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
+            "provisioner": "podwire.io/folder", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
+            "allowVolumeExpansion": True,
+        },
     )  # fmt: skip
     address = settings.kubernetes_ip()
     ensure(

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from podwire.embedded.apiserver import bodies, crd, failures
+from podwire.embedded.apiserver import bodies, crd, failures, storageadmission
 from podwire.embedded.apiserver.admission import AdmissionPlugins
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.calls import Call
@@ -111,9 +111,17 @@ class Semantics:
             self._admission.complete(call, new)
         elif call.kind.table == "/services":
             new = self._allocator.assign(new, old)
+        elif call.kind.table in (storageadmission.CLAIMS, storageadmission.VOLUMES):
+            self._prepare_storage(call, new, old)
         elif call.kind.table == TABLE:
             self.custom.establish(new, old)
         return new
+
+    def _prepare_storage(self, call: Call, new: Object, old: Object | None) -> None:
+        if old is None:
+            storageadmission.complete(self._store, call, new)
+        elif call.kind.table == storageadmission.CLAIMS:
+            storageadmission.check_resize(self._store, call, new, old)
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Checks an object that is about to be stored.

@@ -34,6 +34,8 @@ class ContainerInputs(msgspec.Struct, frozen=True):
     files: Mapping[str, str]
     rules: tuple[ImageRule, ...]
     directory: Path
+    read_only: frozenset[str] = frozenset()
+    """The names of volumes that no container may write."""
 
 
 def container_request(
@@ -108,7 +110,8 @@ def _mounts(container: Container, inputs: ContainerInputs, variables: Mapping[st
             raise ConfigError("volumeMounts", "name", f'volume "{volume_mount.name}" not found')
         inner = expand(volume_mount.sub_path_expr, variables) if volume_mount.sub_path_expr else volume_mount.sub_path
         target = volume_mount.mount_path if volume_mount.mount_path.startswith("/") else f"/{volume_mount.mount_path}"
-        mounts.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", volume_mount.read_only))
+        read_only = volume_mount.read_only or volume_mount.name in inputs.read_only
+        mounts.append(Mount(str(sub_path(source, inner)), target.rstrip("/") or "/", read_only))
     return sorted(mounts, key=lambda mount: mount.target.count("/"))
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from podwire.embedded.kubelet.claims import bound_volume, is_claim, is_read_only
 from podwire.embedded.kubelet.containerorder import ContainerInputs
 from podwire.embedded.kubelet.environment import service_variables
 from podwire.embedded.kubelet.objects import PodTokens
@@ -41,8 +42,9 @@ class InputProvider:
         resolver = pod_resolver(pod, node.node_resolver, config.cluster_dns, config.cluster_domain)
         files = {"/etc/hostname": f"{hostname}\n", "/etc/hosts": hosts, "/etc/resolv.conf": str(resolver)}
         return ContainerInputs(
-            state.fields(), variables, node.objects, self._paths, files, config.images, state.sandbox.directory
-        )
+            state.fields(), variables, node.objects, self._paths, files, config.images, state.sandbox.directory,
+            frozenset(str(volume["name"]) for volume in pod.spec.volumes if is_read_only(volume)),
+        )  # fmt: skip
 
     async def keep_current(self) -> None:
         """Updates volumes while containers run; after a failure, wakes the worker later to try again."""
@@ -70,7 +72,7 @@ class InputProvider:
         tokens, self._renew_at = await self._tokens.for_volumes(pod, volumes)
         directory = state.sandbox.directory
         memory = node.host.run / "memory" / pod.metadata.uid
-        roots = VolumeRoots(directory / "volumes", memory, node.host.state / "claims")
+        roots = VolumeRoots(directory / "volumes", memory)
         content = Content(state.fields(), node.objects, tokens)
         stamp = f"{node.clock.now():%Y_%m_%d_%H_%M_%S.%f}"
         for volume in volumes:
@@ -79,5 +81,6 @@ class InputProvider:
                 path = self._paths[name] = memory / name
                 write_files(path, compile_files(volume, content), stamp)
             elif name not in self._paths:
-                self._paths[name] = prepare(volume, pod.metadata.namespace, roots)
+                source = await bound_volume(node.client, pod, volume) if is_claim(volume) else volume
+                self._paths[name] = prepare(source, roots)
         self.dirty = False

@@ -5,8 +5,8 @@ directory named by a time stamp. An update writes a new directory and replaces t
 old files or all new files. These volumes lie below the kubelet's run directory: where that is a tmpfs, as /run is,
 tokens and secrets are never written to a disk.
 
-emptyDir is a directory of the pod. hostPath is the path on the machine. A persistentVolumeClaim is a directory of the
-node that is kept when the pod is gone. Every other kind of volume is an empty directory.
+emptyDir is a directory of the pod. hostPath is the path on the machine. A claim becomes the path of its volume before
+it comes here (``claims``). Every other kind of volume is an empty directory.
 """
 
 import base64
@@ -223,10 +223,9 @@ class VolumeRoots(msgspec.Struct, frozen=True):
 
     volumes: Path
     memory: Path
-    claims: Path
 
 
-def prepare(volume: Mapping[str, Any], namespace: str, roots: VolumeRoots) -> Path:
+def prepare(volume: Mapping[str, Any], roots: VolumeRoots) -> Path:
     """The directory or file of a volume, created when it is missing and may be created; content is not written yet.
 
     Raises: ConfigError when a hostPath does not have its ``type``.
@@ -234,9 +233,7 @@ def prepare(volume: Mapping[str, Any], namespace: str, roots: VolumeRoots) -> Pa
     name = str(volume["name"])
     if definition := volume.get("hostPath"):
         return _host_path(str(definition.get("path", "/")), str(definition.get("type") or ""))
-    if definition := volume.get("persistentVolumeClaim"):
-        return _directory(roots.claims / namespace / str(definition.get("claimName", name)))
-    if "ephemeral" in volume or (volume.get("emptyDir") or {}).get("medium") != "Memory":
+    if (volume.get("emptyDir") or {}).get("medium") != "Memory":
         return _directory(roots.volumes / name)
     return _directory(roots.memory / name)
 

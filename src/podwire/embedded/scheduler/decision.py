@@ -6,13 +6,15 @@ equal scores the first by name is chosen. Cost: 15 us per pod and node.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from podwire.embedded.scheduler.filters import NodeRefusal, constraints_of, refusal
 from podwire.embedded.scheduler.matching import domains, in_domain, node_term_matches, untolerated
 from podwire.embedded.scheduler.usage import NodeUsage, PodDemand, SchedulerState
+from podwire.embedded.scheduler.volumes import NO_CLAIMS, VolumeDemand, volume_refusal
 from podwire.model.pod import PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
+from podwire.model.storage import PersistentVolume
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +25,27 @@ class SchedulingDecision:
     message: str = ""
 
 
-def choose(pod: PodDemand, state: SchedulerState) -> SchedulingDecision:
-    """The best node that can take the pod, or the reasons of all nodes that cannot."""
+def choose(
+    pod: PodDemand,
+    state: SchedulerState,
+    claims: VolumeDemand = NO_CLAIMS,
+    volumes: Collection[PersistentVolume] = (),
+) -> SchedulingDecision:
+    """The best node that can take the pod, or the reasons of all nodes that cannot.
+
+    ``claims`` are what the pod's claims ask for; ``volumes`` are all volumes.
+    """
     if not state.nodes:
         return SchedulingDecision(message="no nodes available to schedule pods")
+    if claims.problem:
+        return SchedulingDecision(message=_explain_all(claims.problem, len(state.nodes)))
     constraints = constraints_of(pod, state)
     able: list[NodeUsage] = []
     refusals: list[NodeRefusal] = []
     for node in state.nodes.values():
         refused = refusal(constraints, node)
+        if refused is None and (reason := volume_refusal(claims, volumes, node.node)):
+            refused = NodeRefusal((reason,))
         if refused is None:
             able.append(node)
         else:
@@ -57,6 +71,14 @@ def explain(refusals: Sequence[NodeRefusal]) -> str:
     return (
         f"0/{total} nodes are available: {_listed(reasons)}. "
         f"preemption: 0/{total} nodes are available: {_listed(+preemption)}."
+    )
+
+
+def _explain_all(problem: str, total: int) -> str:
+    """Kubernetes' sentence about a pod that no node can take, whatever the node."""
+    return (
+        f"0/{total} nodes are available: {problem}. preemption: 0/{total} nodes are available: "
+        f"{total} Preemption is not helpful for scheduling."
     )
 
 

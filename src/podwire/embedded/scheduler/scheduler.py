@@ -17,13 +17,24 @@ import asyncio
 
 from podwire.embedded.scheduler.decision import SchedulingDecision, choose
 from podwire.embedded.scheduler.usage import PodDemand, SchedulerState, pod_demand
+from podwire.embedded.scheduler.volumes import StorageObjects, volume_demand
+from podwire.embedded.storage.binding import SELECTED_NODE
+from podwire.embedded.storage.claims import claims_of
 from podwire.errors import Conflict, NotFound
 from podwire.kube.client import STRATEGIC_MERGE_PATCH
 from podwire.kube.controller import API_FAILURES, Environment
-from podwire.kube.resources import NAMESPACES, NODES, PODS
+from podwire.kube.resources import (
+    NAMESPACES,
+    NODES,
+    PERSISTENTVOLUMECLAIMS,
+    PERSISTENTVOLUMES,
+    PODS,
+    STORAGECLASSES,
+)
 from podwire.model.meta import Condition, Object, ObjectMeta, ObjectReference, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.model.storage import PersistentVolumeClaim
 from podwire.observe.log import Log
 from podwire.runtime.clock import rfc3339
 from podwire.runtime.supervise import Supervisor
@@ -53,6 +64,12 @@ class Scheduler:
         environment.of(NODES).subscribe(self._node_changed)
         environment.of(NAMESPACES).subscribe(self._namespace_changed)
         self._pods.subscribe(self._pod_changed)
+        self._claims = environment.of(PERSISTENTVOLUMECLAIMS)
+        self._volumes = environment.of(PERSISTENTVOLUMES)
+        self._classes = environment.of(STORAGECLASSES)
+        self._claims.subscribe(self._claim_changed)
+        self._volumes.subscribe(lambda _key, _old, _new: self._unpark())
+        self._classes.subscribe(lambda _key, _old, _new: self._unpark())
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts the scheduling loop."""
@@ -101,6 +118,14 @@ class Scheduler:
                 self._pending[uid] = new
                 self._wake.set()
 
+    def _claim_changed(self, key: str, _old: PersistentVolumeClaim | None, _new: PersistentVolumeClaim | None) -> None:
+        """Tries the parked pods that use a claim at once, since a claim is bound soon after it is made."""
+        namespace, _, name = key.partition("/")
+        for uid, pod in list(self._parked.items()):
+            if pod.metadata.namespace == namespace and name in claims_of(pod):
+                self._pending[uid] = self._parked.pop(uid)
+                self._wake.set()
+
     def _forget(self, uid: str) -> None:
         self._pending.pop(uid, None)
         self._parked.pop(uid, None)
@@ -139,17 +164,35 @@ class Scheduler:
         for pod in batch:
             self._pending.pop(pod.metadata.uid, None)
             demand = pod_demand(pod)
-            decision = choose(demand, self._state)
-            if decision.node:
+            claims = volume_demand(pod, self._storage())
+            decision = choose(demand, self._state, claims, self._storage().volumes.values() if claims.static else ())
+            if decision.node and claims.delayed:
+                self._park(pod)
+                work += [self._select_node(claim, decision.node) for claim in claims.delayed]
+            elif decision.node:
                 self._state.put_pod(demand, decision.node)
                 work.append(self._bind(demand, decision.node))
             else:
-                self._parked[pod.metadata.uid] = pod
-                self._queue.add_after("parked", _AGAIN_S)
+                self._park(pod)
                 work.append(self._refuse(pod, decision))
         for failure in await in_parallel(work):
             if not isinstance(failure, API_FAILURES):
                 raise failure
+
+    def _storage(self) -> StorageObjects:
+        return StorageObjects(self._claims.objects, self._volumes.objects, self._classes.objects)
+
+    def _park(self, pod: Pod) -> None:
+        self._parked[pod.metadata.uid] = pod
+        self._queue.add_after("parked", _AGAIN_S)
+
+    async def _select_node(self, claim: PersistentVolumeClaim, node: str) -> None:
+        """Names the node of the first pod in a claim that waits for it; the claim's next event brings the pod back."""
+        meta = claim.metadata
+        if meta.annotations.get(SELECTED_NODE) == node:
+            return
+        body = {"metadata": {"uid": meta.uid, "annotations": {SELECTED_NODE: node}}}
+        await self._client.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
 
     async def _bind(self, demand: PodDemand, node: str) -> None:
         meta = demand.pod.metadata

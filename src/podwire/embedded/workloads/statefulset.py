@@ -1,7 +1,7 @@
 """StatefulSets: the loop that carries out ``ordinals``, with stable names and claims.
 
-A claim of a volume claim template is created once per pod and kept when the pod is deleted. In a local cluster a claim
-is a directory of the node, so the claim is marked Bound at once. Cost: one write per pod and two writes per claim.
+A claim of a volume claim template is created once per pod and kept when the pod is deleted. Cost: one write per pod and
+one per claim.
 """
 
 import copy
@@ -12,7 +12,7 @@ from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter, expected
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions, template_of
 from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
-from podwire.errors import AlreadyExists, NotFound
+from podwire.errors import AlreadyExists
 from podwire.kube.controller import Environment
 from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import PERSISTENTVOLUMECLAIMS, PODS, STATEFULSETS
@@ -151,18 +151,6 @@ class StatefulSetController:
             try:
                 await self._client.create(PERSISTENTVOLUMECLAIMS, body, namespace)
             except AlreadyExists:
-                continue
-            spec = body["spec"]
-            status = {
-                "phase": "Bound",
-                "accessModes": spec.get("accessModes", ["ReadWriteOnce"]),
-                "capacity": (spec.get("resources") or {}).get("requests", {}),
-            }
-            try:
-                await self._client.patch(
-                    PERSISTENTVOLUMECLAIMS, name, {"status": status}, namespace, subresource="status"
-                )
-            except NotFound:
                 continue
 
     async def _write_status(self, item: StatefulSet, status: StatefulSetStatus, names: dict[str, str]) -> None:

@@ -110,15 +110,13 @@ def test_update_replaces_all_files_at_once(tmp_path: Path) -> None:
 
 
 def test_directories_of_volumes(tmp_path: Path) -> None:
-    places = VolumeRoots(tmp_path / "v", tmp_path / "m", tmp_path / "c")
-    assert prepare({"name": "e", "emptyDir": {}}, "ns", places) == tmp_path / "v/e"
-    assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, "ns", places) == tmp_path / "m/e"
-    claim = {"name": "d", "persistentVolumeClaim": {"claimName": "data-db-0"}}
-    assert prepare(claim, "ns", places) == tmp_path / "c/ns/data-db-0"
-    assert prepare({"name": "h", "hostPath": {"path": str(tmp_path)}}, "ns", places) == tmp_path
+    places = VolumeRoots(tmp_path / "v", tmp_path / "m")
+    assert prepare({"name": "e", "emptyDir": {}}, places) == tmp_path / "v/e"
+    assert prepare({"name": "e", "emptyDir": {"medium": "Memory"}}, places) == tmp_path / "m/e"
+    assert prepare({"name": "h", "hostPath": {"path": str(tmp_path)}}, places) == tmp_path
     wrong = {"name": "h", "hostPath": {"path": str(tmp_path), "type": "File"}}
     with pytest.raises(ConfigError, match="is not a File"):
-        prepare(wrong, "ns", places)
+        prepare(wrong, places)
 
 
 def test_a_sub_path_stays_inside(tmp_path: Path) -> None:

@@ -57,6 +57,10 @@ class Changes:
     def get(self, key: str) -> Any:
         return self.cluster.objects.get(key)
 
+    @property
+    def objects(self) -> dict[str, Any]:
+        return self.cluster.objects
+
 
 def pod(name: str, uid: str, node: str = "") -> Pod:
     container = {"name": "c", "resources": {"requests": {"cpu": "3"}}}

@@ -10,7 +10,7 @@ from typing import Any
 
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import ResourceKind
-from podwire.embedded.apiserver.validate import causes, metadata, names, network, pods, workloads
+from podwire.embedded.apiserver.validate import causes, metadata, names, network, pods, storage, workloads
 
 Json = dict[str, Any]
 Check = Callable[[Json, Json | None], Iterator[Cause]]
@@ -164,14 +164,6 @@ def _controller(new: Json, _: Json | None) -> Iterator[Cause]:
     yield from pods.check_template(spec.get("template"), "spec.template")
 
 
-def _claim(new: Json, _: Json | None) -> Iterator[Cause]:
-    spec: Json = new.get("spec") or {}
-    if not spec.get("accessModes"):
-        yield causes.required("spec.accessModes", "at least 1 access mode is required")
-    if not ((spec.get("resources") or {}).get("requests") or {}).get("storage"):
-        yield causes.required("spec.resources[storage]")
-
-
 def _priority_class(new: Json, old: Json | None) -> Iterator[Cause]:
     policies = ("Never", "PreemptLowerPriority")
     yield from pods.one_of(new.get("preemptionPolicy"), policies, "preemptionPolicy")
@@ -188,7 +180,9 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("", "Node"): _node,
     ("", "ConfigMap"): _config_map,
     ("", "Secret"): _secret,
-    ("", "PersistentVolumeClaim"): _claim,
+    ("", "PersistentVolumeClaim"): storage.check_claim,
+    ("", "PersistentVolume"): storage.check_volume,
+    ("storage.k8s.io", "StorageClass"): storage.check_class,
     ("apps", "Deployment"): workloads.check_deployment,
     ("apps", "ReplicaSet"): workloads.check_replica_set,
     ("apps", "DaemonSet"): workloads.check_daemon_set,

@@ -1,6 +1,6 @@
 """Checks of pods and pod templates: ``pkg/apis/core/validation/validation.go`` as far as a cluster here uses it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from podwire.embedded.apiserver.failures import Cause
@@ -232,12 +232,12 @@ def _scheduling(spec: Json, path: str) -> Iterator[Cause]:
         )
 
 
-def check_spec(spec: Json, path: str) -> Iterator[Cause]:
-    """A pod's spec, in a pod or in a template."""
+def check_spec(spec: Json, path: str, claims: Iterable[str] = ()) -> Iterator[Cause]:
+    """A pod's spec, in a pod or in a template; ``claims`` are volumes that a StatefulSet adds to its pods."""
     schema = data.named("io.k8s.api.core.v1.PodSpec")
     yield from check_required(spec, schema, path)
     yield from _volumes(spec, path)
-    yield from _containers(spec, path, {volume.get("name") or "" for volume in spec.get("volumes") or ()})
+    yield from _containers(spec, path, {volume.get("name") or "" for volume in spec.get("volumes") or ()} | set(claims))
     yield from one_of(spec.get("restartPolicy"), ("Always", "Never", "OnFailure"), f"{path}.restartPolicy")
     policies = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
     yield from one_of(spec.get("dnsPolicy"), policies, f"{path}.dnsPolicy")
@@ -255,15 +255,15 @@ def check_spec(spec: Json, path: str) -> Iterator[Cause]:
     yield from at_least(spec.get("activeDeadlineSeconds"), 1, f"{path}.activeDeadlineSeconds")
 
 
-def check_template(template: Any, path: str) -> Iterator[Cause]:
-    """A pod template."""
+def check_template(template: Any, path: str, claims: Iterable[str] = ()) -> Iterator[Cause]:
+    """A pod template; ``claims`` are volumes that a StatefulSet adds to its pods."""
     if not isinstance(template, dict):
         yield causes.required(path)
         return
     meta = template.get("metadata") or {}
     yield from check_labels(meta.get("labels"), f"{path}.labels")
     yield from check_annotations(meta.get("annotations"), f"{path}.annotations")
-    yield from check_spec(template.get("spec") or {}, f"{path}.spec")
+    yield from check_spec(template.get("spec") or {}, f"{path}.spec", claims)
 
 
 def _frozen(spec: Json, old: Json) -> Json:

@@ -156,7 +156,8 @@ def check_stateful_set(new: Json, old: Json | None) -> Iterator[Cause]:
     """A StatefulSet."""
     spec: Json = new.get("spec") or {}
     yield from _selection(spec, None, "statefulset")
-    yield from check_template(spec.get("template"), "spec.template")
+    claims = [(claim.get("metadata") or {}).get("name") or "" for claim in spec.get("volumeClaimTemplates") or ()]
+    yield from check_template(spec.get("template"), "spec.template", claims)
     yield from _restarts(spec, ("Always",))
     yield from at_least(spec.get("replicas"), 0, "spec.replicas")
     yield from one_of(spec.get("podManagementPolicy"), ("OrderedReady", "Parallel"), "spec.podManagementPolicy")

@@ -1,0 +1,106 @@
+"""What a pod's claims ask of its node: claims that must be bound first, and nodes that reach the volumes. Pure.
+
+A claim of a class with the binding mode ``WaitForFirstConsumer`` is bound only after the scheduler has chosen a node
+for the first pod that uses it: the scheduler writes the node into an annotation of the claim, the volume binder binds
+the claim to a volume which that node reaches, and then the pod is bound.
+
+Source: ``k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from podwire.embedded.scheduler.matching import node_selected
+from podwire.embedded.storage.binding import PROVISIONER, WAITS, choose_volume, class_name
+from podwire.embedded.storage.claims import claim_of, claims_of
+from podwire.model.node import Node
+from podwire.model.pod import NodeSelector, Pod
+from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+AFFINITY_CONFLICT = "node(s) had volume node affinity conflict"
+NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeDemand:
+    """What the claims of one pod ask for."""
+
+    problem: str = ""
+    """Why no node can take the pod yet; empty when one may."""
+    selectors: tuple[NodeSelector, ...] = ()
+    """The nodes that reach the pod's bound volumes."""
+    delayed: tuple[PersistentVolumeClaim, ...] = ()
+    """Claims to be bound once the pod's node is chosen."""
+    static: tuple[PersistentVolumeClaim, ...] = ()
+    """Those of ``delayed`` that need a volume that exists already."""
+
+
+NO_CLAIMS = VolumeDemand()
+"""What a pod without claims asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageObjects:
+    """Claims by ``namespace/name``, volumes and classes by name."""
+
+    claims: Mapping[str, PersistentVolumeClaim]
+    volumes: Mapping[str, PersistentVolume]
+    classes: Mapping[str, StorageClass]
+
+
+def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
+    """What the claims of a pod ask of its node."""
+    names = claims_of(pod)
+    if not names:
+        return NO_CLAIMS
+    selectors: list[NodeSelector] = []
+    delayed: list[PersistentVolumeClaim] = []
+    for name in names:
+        claim = storage.claims.get(f"{pod.metadata.namespace}/{name}")
+        if claim is None:
+            return VolumeDemand(problem=_missing(pod, name))
+        if claim.metadata.deletion_timestamp is not None:
+            return VolumeDemand(problem=f'persistentvolumeclaim "{name}" is being deleted')
+        if claim.status.phase == "Lost":
+            problem = (
+                f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+            )
+            return VolumeDemand(problem=problem)
+        if claim.status.phase == "Bound":
+            volume = storage.volumes.get(claim.spec.volume_name)
+            if volume is not None and (selector := node_selector(volume)) is not None:
+                selectors.append(selector)
+        elif _waits(claim, storage.classes):
+            delayed.append(claim)
+        else:
+            return VolumeDemand(problem=UNBOUND)
+    static = tuple(claim for claim in delayed if storage.classes[class_name(claim)].provisioner != PROVISIONER)
+    return VolumeDemand("", tuple(selectors), tuple(delayed), static)
+
+
+def _missing(pod: Pod, claim: str) -> str:
+    if any(claim_of(volume, pod.metadata.name) == claim and "ephemeral" in volume for volume in pod.spec.volumes):
+        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{claim}"'
+    return f'persistentvolumeclaim "{claim}" not found'
+
+
+def _waits(claim: PersistentVolumeClaim, classes: Mapping[str, StorageClass]) -> bool:
+    found = classes.get(class_name(claim))
+    return found is not None and found.volume_binding_mode == WAITS and not claim.spec.volume_name
+
+
+def node_selector(volume: PersistentVolume) -> NodeSelector | None:
+    """The nodes that reach a volume; None for all."""
+    return volume.spec.node_affinity.required if volume.spec.node_affinity is not None else None
+
+
+def volume_refusal(demand: VolumeDemand, volumes: Iterable[PersistentVolume], node: Node) -> str:
+    """Why the pod's volumes keep it from a node; empty when they do not."""
+    if any(not node_selected(selector, node) for selector in demand.selectors):
+        return AFFINITY_CONFLICT
+    for claim in demand.static:
+        reachable = [volume for volume in volumes if node_selected(node_selector(volume), node)]
+        if choose_volume(claim, reachable) is None:
+            return NO_VOLUME
+    return ""

@@ -1,0 +1,84 @@
+"""What the claims of a pod ask of its node."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from podwire.embedded.scheduler.volumes import (
+    AFFINITY_CONFLICT,
+    NO_VOLUME,
+    UNBOUND,
+    StorageObjects,
+    volume_demand,
+    volume_refusal,
+)
+from podwire.model.node import Node
+from podwire.model.pod import Pod
+from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+
+TERMS = [{"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]
+ON_SSD = {"required": {"nodeSelectorTerms": TERMS}}
+MODES = ["ReadWriteOnce"]
+LATE = "WaitForFirstConsumer"
+FAST = msgspec.convert({"metadata": {"name": "fast", "labels": {"disk": "ssd"}}}, Node)
+SLOW = msgspec.convert({"metadata": {"name": "slow", "labels": {"disk": "hdd"}}}, Node)
+
+
+def storage(phase: str, class_name: str = "standard", **volume: Any) -> StorageObjects:
+    claim = {
+        "metadata": {"name": "data", "namespace": "n", "uid": "u"},
+        "spec": {
+            "accessModes": MODES, "storageClassName": class_name, "volumeName": "v" if phase != "Pending" else "",
+        },
+        "status": {"phase": phase},
+    }  # fmt: skip
+    spec = {"accessModes": MODES, "storageClassName": class_name, "nodeAffinity": ON_SSD} | volume
+    stored = {"metadata": {"name": "v"}, "spec": spec}
+    return StorageObjects(
+        {"n/data": msgspec.convert(claim, PersistentVolumeClaim)},
+        {"v": msgspec.convert(stored, PersistentVolume)},
+        {
+            "late": StorageClass(provisioner="podwire.io/folder", volume_binding_mode=LATE),
+            "local": StorageClass(provisioner="kubernetes.io/no-provisioner", volume_binding_mode=LATE),
+        },
+    )
+
+
+def pod(volume: dict[str, Any]) -> Pod:
+    return msgspec.convert({"metadata": {"name": "p", "namespace": "n"}, "spec": {"volumes": [volume]}}, Pod)
+
+
+USES = {"name": "x", "persistentVolumeClaim": {"claimName": "data"}}
+
+
+@pytest.mark.parametrize(
+    ("volume", "objects", "problem"),
+    [
+        ({"name": "x", "emptyDir": {}}, storage("Pending"), ""),
+        (USES, storage("Bound"), ""),
+        (USES, storage("Pending"), UNBOUND),
+        (USES, storage("Pending", "late"), ""),
+        (USES, storage("Lost"), 'persistentvolumeclaim "data" bound to non-existent persistentvolume "v"'),
+        (USES | {"persistentVolumeClaim": {"claimName": "no"}}, storage("Bound"),
+         'persistentvolumeclaim "no" not found'),
+        ({"name": "x", "ephemeral": {}}, storage("Bound"),
+         'waiting for ephemeral volume controller to create the persistentvolumeclaim "p-x"'),
+    ],
+)  # fmt: skip
+def test_a_pod_waits_for_its_claims(volume: dict[str, Any], objects: StorageObjects, problem: str) -> None:
+    assert volume_demand(pod(volume), objects).problem == problem
+
+
+@pytest.mark.parametrize(
+    ("objects", "refusals"),
+    [
+        (storage("Bound"), ("", AFFINITY_CONFLICT)),
+        (storage("Bound", nodeAffinity=None), ("", "")),
+        (storage("Pending", "late"), ("", "")),
+        (storage("Pending", "local"), ("", NO_VOLUME)),
+    ],
+)
+def test_nodes_must_reach_the_volumes(objects: StorageObjects, refusals: tuple[str, str]) -> None:
+    demand = volume_demand(pod(USES), objects)
+    assert tuple(volume_refusal(demand, objects.volumes.values(), node) for node in (FAST, SLOW)) == refusals
