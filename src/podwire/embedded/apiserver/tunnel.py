@@ -20,14 +20,16 @@ from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.kubeletpaths import kubelet_path, with_query
 from podwire.embedded.apiserver.links import ProxiedRoot, rewrite_body
+from podwire.embedded.apiserver.logsocket import log_protocol, send_log
 from podwire.embedded.apiserver.proxytarget import ProxyTarget, proxy_path, proxy_target
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
 from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
 from podwire.http.client import ClientConnection, connect, encode_request
-from podwire.http.message import Request, Response
+from podwire.http.message import Request, Response, text_response
 from podwire.http.pipe import Pipe
+from podwire.http.websocket import is_upgrade
 from podwire.runtime.tasks import TaskSet
 
 Object = dict[str, Any]
@@ -73,6 +75,8 @@ class Tunnel:
         try:
             if call.subresource == "proxy":
                 return await self._proxy(call)
+            if call.subresource == "log" and is_upgrade(call.request):
+                return await self._log_messages(call)
             return await self._exchange(call.request, self._destination(call))
         except ApiError as failure:
             return failures.render(failure)
@@ -97,6 +101,28 @@ class Tunnel:
             hosts = {target.host}
         root = ProxiedRoot(prefix, frozenset({*hosts, request.headers.get("host", "")}))
         return await self._exchange(request, to, root)
+
+    async def _log_messages(self, call: Call) -> Result:
+        protocol = log_protocol(call.request)
+        if protocol is None:
+            return text_response(
+                403, "unable to upgrade: expected the subprotocol binary.k8s.io or base64.binary.k8s.io"
+            )
+        to = self._destination(call)
+        async with asyncio.timeout(_CONNECT_S):
+            connection = await self._connect(to)
+        passed_on = False
+        try:
+            connection.send(encode_request("GET", to.path, (("host", f"{to.host}:{to.port}"),)))
+            async with asyncio.timeout(_ANSWER_S):
+                await connection.head()
+            passed_on = connection.status == 200
+            if not passed_on:
+                return await self._answer(connection, "GET", None)
+            return send_log(call.request, protocol, connection, self._tasks)
+        finally:
+            if not passed_on:
+                connection.abort()
 
     # -- where to
 

@@ -1,6 +1,7 @@
 """Logs and upgraded connections through the API server, over real sockets to a kubelet of the test's own."""
 
 import asyncio
+import base64
 import json
 import socket
 import ssl
@@ -336,6 +337,36 @@ def test_the_proxy_takes_upgrades_and_every_method(tunnelled: Any) -> None:
             reader, writer = await client.open(f"{method} {PROXY}/any HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert b" 200 " in (await reader.read())[:20], method
             writer.close()
+
+    tunnelled(scenario)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "first"),
+    [
+        ("", b"\x82\x06first\n"),
+        ("Sec-WebSocket-Protocol: binary.k8s.io\r\n", b"\x82\x06first\n"),
+        ("Sec-WebSocket-Protocol: base64.binary.k8s.io\r\n", b"\x81\x08" + base64.b64encode(b"first\n")),
+    ],
+)
+def test_a_log_is_sent_in_websocket_messages(tunnelled: Any, protocol: str, first: bytes) -> None:
+    async def scenario(client: Client, kubelet: Kubelet) -> None:
+        head = (
+            f"GET {LOG}?follow=1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Key: a2V5a2V5a2V5a2V5a2U=\r\nSec-WebSocket-Version: 13\r\n"
+        )
+        for ending in ("kubelet", "client"):
+            reader, writer = await client.open(f"{head}{protocol}\r\n")
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert b" 101 " in answer and protocol.lower().encode() in answer.lower()
+            assert await reader.readexactly(len(first)) == first
+            if ending == "kubelet":
+                kubelet.streams[-1].close()
+                assert (await reader.readexactly(4))[:1] == b"\x88"
+            writer.close()
+        await kubelet.stream_closed.wait()
+        refused = await client.get(f"{LOG}?container=d")
+        assert b" 400 " in refused[:20]
 
     tunnelled(scenario)
 
