@@ -196,5 +196,5 @@ class HealthChecks:
     def _answer(self, service: str, _: Request) -> Response:
         check = self._checks.get(service)
         if check is None:
-            return text_response(404, "the Service is gone")
+            return text_response(404, "the Service does not exist")
         return service_answer(service, check.endpoints, healthy=self._pulse.healthy)

@@ -91,7 +91,7 @@ class IpvsDataPlane:
         return self._poll.fileno()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed what is ours, or the node has other addresses.
+        """Whether another program may have changed our state, or the addresses of the node changed.
 
         Also removes real servers whose last connection has ended. While this data plane writes, changes count as its
         own and are read later.

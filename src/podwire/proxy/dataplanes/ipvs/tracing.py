@@ -42,7 +42,7 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> 
         made.append(contents)
     bound = (address for contents in made for address in contents.addresses)
     tracer = Tracer(rulesets, LocalAddresses(addresses=machine.addresses | frozenset(bound)))
-    tracer.sets = {each.name: Elements(each.kind, each.elements) for contents in made for each in contents.sets()}
+    tracer.sets = {s.name: Elements(s.kind, s.elements) for contents in made for s in contents.sets()}
     for contents in made:
         tracer.servers |= {(k.protocol, k.address, k.port): server for k, server in contents.servers.items()}
     return tracer
@@ -56,6 +56,6 @@ def held(values: Sequence[StateValue], _netns_path: NetnsPath, machine: LocalAdd
     bound = (address.cidr for state in states for address in state.addresses if address.link == DEVICE)
     addresses = machine.addresses | frozenset(cidr.partition("/")[0] for cidr in bound)
     tracer = Tracer([value for value in values if isinstance(value, Ruleset)], LocalAddresses(addresses=addresses))
-    tracer.sets = {each.name: Elements(each.kind, each.elements) for each in sets}
+    tracer.sets = {s.name: Elements(s.kind, s.elements) for s in sets}
     tracer.servers = {(server.key.protocol, server.key.address, server.key.port): server for server in servers}
     return tracer

@@ -90,7 +90,7 @@ class UserspaceDataPlane:
         self._follow(False)
         self._client.open()
         wanted = self._wanted(services)
-        self._pool_keys = {service: tuple(found) for service, found in wanted.items() if found}
+        self._pool_keys = {service: tuple(by_key) for service, by_key in wanted.items() if by_key}
         arranged = self._arrange(_flat(wanted), everything=True)
         committed = tuple(self._load_families(services))
         retired = self._client.retire(Retire(tuple(self._pools), others=True))
@@ -166,8 +166,8 @@ class UserspaceDataPlane:
     def _update(self, changed: ServiceMap) -> Written:
         by_service = self._wanted(changed)
         wanted = _flat(by_service)
-        gone = self._replace_keys(by_service, wanted)
-        for key in gone:
+        unused = self._replace_keys(by_service, wanted)
+        for key in unused:
             self._ports.pop(key, None)
             self._pools.pop(key, None)
         arranged = self._arrange(wanted, everything=False)
@@ -176,18 +176,18 @@ class UserspaceDataPlane:
             transaction = contents.change(ports_of_family(changed, family))
             self._tables.commit(transaction)
             committed.append(transaction)
-        if gone:
-            self._client.retire(Retire(gone))
+        if unused:
+            self._client.retire(Retire(unused))
         self._follow(True)
         _check(arranged)
-        return (*committed, *arranged.changed, *gone)
+        return (*committed, *arranged.changed, *unused)
 
     def _replace_keys(
         self, by_service: Mapping[str, Mapping[str, RelayPool]], wanted: Mapping[str, RelayPool]
     ) -> tuple[str, ...]:
-        """Takes over the keys of the pools of changed Services; returns the keys of pools that nothing needs now."""
+        """Stores the pool keys of changed Services; returns the keys of pools that no Service needs any more."""
         before = [key for service in by_service for key in self._pool_keys.pop(service, ())]
-        self._pool_keys |= {service: tuple(found) for service, found in by_service.items() if found}
+        self._pool_keys |= {service: tuple(by_key) for service, by_key in by_service.items() if by_key}
         return tuple(key for key in before if key not in wanted)
 
     def heal(self, services: ServiceMap) -> Written:
@@ -197,7 +197,7 @@ class UserspaceDataPlane:
         """
         if self._lost:
             return self.load(services)
-        wanted = ((family, each.table()) for family, each in self._contents.items())
+        wanted = ((family, contents.table()) for family, contents in self._contents.items())
         return self._tables.heal(wanted, self._tables.commit)
 
     def conflicts(self) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ def clear(netns: NetnsPath = None) -> bool:
 
 def _flat(by_service: Mapping[str, Mapping[str, RelayPool]]) -> dict[str, RelayPool]:
     """The pools of all these Services."""
-    return {key: pool for found in by_service.values() for key, pool in found.items()}
+    return {key: pool for by_key in by_service.values() for key, pool in by_key.items()}
 
 
 def _check(arranged: Arranged) -> None:
