@@ -5,7 +5,6 @@ and files of a pod). Not supported, and said so: exec credential plugins and aut
 """
 
 import base64
-import binascii
 import os
 import ssl
 from collections.abc import Mapping
@@ -147,13 +146,25 @@ def named_kubeconfig(environ: Mapping[str, str]) -> str:
     return next((file for file in files if Path(file).exists()), files[0] if files else "")
 
 
+def _is_url(server: str) -> bool:
+    """Whether a client can connect to this address."""
+    try:
+        url = urlsplit(server)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     file: Path
     document: dict[str, Any]
 
     def named(self, section: str, name: str, field: str) -> dict[str, Any]:
-        for entry in self.document.get(section) or ():
+        entries = self.document.get(section) or []
+        if not isinstance(entries, list):
+            raise ConfigError(str(self.file), section, f"expected a list, got {entries!r}")
+        for entry in entries:
             if isinstance(entry, dict) and entry.get("name") == name:
                 value = entry.get(field) or {}
                 if isinstance(value, dict):
@@ -161,13 +172,13 @@ class _Reader:
         raise ConfigError(str(self.file), section, f"no entry named {name!r}")
 
     def config(self, cluster: dict[str, Any], user: dict[str, Any], namespace: str) -> ApiConfig:
-        server = str(cluster.get("server") or "")
-        if urlsplit(server).scheme not in ("http", "https"):
+        server = self._text(cluster, "server")
+        if not _is_url(server):
             raise ConfigError(str(self.file), "clusters.cluster.server", f"expected an http(s) URL, got {server!r}")
         for plugin in ("exec", "auth-provider"):
             if plugin in user:
                 raise ConfigError(str(self.file), f"users.user.{plugin}", "credential plugins are not supported")
-        token_file = user.get("tokenFile")
+        token_file = self._text(user, "tokenFile")
         return ApiConfig(
             server=server,
             ca=self._pem(cluster, "certificate-authority"),
@@ -180,11 +191,18 @@ class _Reader:
             namespace=namespace,
         )
 
+    def _text(self, entry: dict[str, Any], field: str) -> str:
+        """The text of a field; empty when it is missing."""
+        value = entry.get(field) or ""
+        if not isinstance(value, str):
+            raise ConfigError(str(self.file), field, f"expected a text, got {value!r}")
+        return value
+
     def _pem(self, entry: dict[str, Any], field: str) -> bytes:
-        data = entry.get(f"{field}-data")
+        data, place = self._text(entry, f"{field}-data"), self._text(entry, field)
         try:
             if data:
                 return base64.b64decode(data, validate=True)
-            return (self.file.parent / entry[field]).read_bytes() if entry.get(field) else b""
-        except (OSError, binascii.Error) as failure:
+            return (self.file.parent / place).read_bytes() if place else b""
+        except (OSError, ValueError) as failure:
             raise ConfigError(str(self.file), field, f"cannot be read: {failure}") from failure

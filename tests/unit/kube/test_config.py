@@ -74,3 +74,52 @@ def test_the_argument_wins_over_the_environment(tmp_path: Path) -> None:
     assert load(None, {"KUBECONFIG": str(path)}).server == "https://h:1"
     with pytest.raises(ConfigError):
         load(None, {})
+
+
+_ODD: tuple[Any, ...] = (5, True, 1.5, [1], [None], {"a": 1}, b"\x00", "x\x00", "é", None)
+_FIELDS: tuple[tuple[str | int, ...], ...] = (
+    ("current-context",),
+    *((section,) for section in ("contexts", "clusters", "users")),
+    *(("contexts", 0, *path) for path in ((), ("name",), ("context",), ("context", "cluster"), ("context", "user"))),
+    *(("clusters", 0, "cluster", *path) for path in ((), ("server",), ("certificate-authority",))),
+    ("clusters", 0, "cluster", "certificate-authority-data"),
+    *(("users", 0, "user", *path) for path in ((), ("tokenFile",), ("client-key",), ("client-certificate-data",))),
+)
+
+
+@pytest.mark.parametrize("field", _FIELDS, ids=lambda field: ".".join(map(str, field)))
+def test_an_odd_value_is_read_or_refused_with_its_file(tmp_path: Path, field: tuple[str | int, ...]) -> None:
+    file = tmp_path / "config"
+    for odd in _ODD:
+        document: Any = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        place = document
+        for key in field[:-1]:
+            place = place[key]
+        place[field[-1]] = odd
+        file.write_text(yaml.dump(document))
+        try:
+            assert load_kubeconfig(file).server == "https://127.0.0.1:1"
+        except ConfigError as failure:
+            assert str(failure).startswith(str(file))
+
+
+@pytest.mark.parametrize("server", ["", "h:1", "ftp://h", "http://[", "https://h:99999", "https://[::1", "https://"])
+def test_an_address_that_is_no_url_is_refused(tmp_path: Path, server: str) -> None:
+    (tmp_path / "config").write_text(
+        f"current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\n"
+        f"clusters: [{{name: k, cluster: {{server: '{server}'}}}}]\n"
+    )
+    with pytest.raises(ConfigError, match="expected an http"):
+        load_kubeconfig(tmp_path / "config")
+
+
+def test_missing_files_of_the_variable_are_skipped(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path)
+    assert load(None, {"KUBECONFIG": f":/nope:{path}"}).server == "https://h:1"
+    with pytest.raises(ConfigError, match=r"^/nope: cannot be read: No such file or directory$"):
+        load(None, {"KUBECONFIG": "/nope:/neither"})
