@@ -56,7 +56,10 @@ def test_own_cases_hold_for_ipv4_and_ipv6(tmp_path: Path, mode: str) -> None:
     assert not Path("/run/podwire", name).exists()
 
 
-def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)], ids=("SIGTERM", "Ctrl-C")
+)
+def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path, number: signal.Signals, status: int) -> None:
     config = tmp_path / "cluster.yaml"
     config.write_text("nodes: 9\nrouting: {backend: hostgw}\n")
     words = [*podwire(), "conformance", str(CASES), "--config", str(config)]
@@ -65,8 +68,11 @@ def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path) -> None:
         try:
             assert "hostgw" in done("status", "--name", name)
         finally:
-            process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+            process.send_signal(number)
+        assert process.wait(20) == status
+        assert process.stdout is not None
+        said = process.stdout.read().decode()
+        assert ("interrupted; the cluster of the run is gone" in said) == (number == signal.SIGINT), said
     assert not Path("/run/podwire", name).exists()
 
 

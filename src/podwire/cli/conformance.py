@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from podwire.cli.completion import cluster_names
+from podwire.cli.interrupt import says_when_interrupted
 from podwire.errors import ConfigError
 from podwire.local import inventory
 from podwire.local.config import ClusterConfig, read_config
@@ -17,7 +19,13 @@ _ENDED = 128 + signal.SIGTERM
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--name", default="", metavar="NAME", help="A local cluster that runs.  [default: one of its own]")
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    shell_complete=cluster_names,
+    help="A local cluster that runs.  [default: one of its own]",
+)
 @click.option(
     "--config",
     "config_file",
@@ -63,7 +71,11 @@ def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
         config=read_config(config_file) if config_file else ClusterConfig(),
         families=_FAMILIES[family],
     )
-    results = session.run(request, lambda line: click.echo(line, err=True))
+    left = (
+        f"cluster {name!r} runs on, without the namespaces of the cases" if name else "the cluster of the run is gone"
+    )
+    with says_when_interrupted(left):
+        results = session.run(request, lambda line: click.echo(line, err=True))
     write = {"table": report.table, "json": report.as_json, "junit": report.junit}[output]
     click.echo(write(results))
     return 0 if all(one.passed for one in results) else 1

@@ -40,7 +40,9 @@ def test_commands_begin_as_typed(clusters: Path) -> None:
     assert "--nodes" in completed("up", "--")
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "kubeconfig", "probe", "exec", "state", "why"])
+@pytest.mark.parametrize(
+    "command", ["up", "down", "status", "kubeconfig", "probe", "exec", "state", "why", "conformance"]
+)
 def test_a_cluster_is_completed(clusters: Path, command: str) -> None:
     assert completed(command, "--name", "") == ["other", "podwire"]
     assert completed(command, "--name", "ot") == ["other"]
