@@ -28,6 +28,7 @@ DEPTH = 200
 
 _EXPANDED = 400_000
 """Values that a short body of YAML may have by its aliases, as in Kubernetes' YAML library."""
+_UNSTRUCTURED = bytes(set(range(256)) - set(b'{}[]"\\'))
 _decode = msgspec.json.Decoder().decode
 _TOO_DEEP = f"the body is nested too deeply: more than {DEPTH} levels"
 
@@ -71,10 +72,30 @@ def parse_json(body: bytes) -> Any:
         raise failures.bad_request(f"error decoding the body as JSON: {failure}") from failure
     except RecursionError as failure:
         raise failures.bad_request(_TOO_DEEP) from failure
-    if body.count(b"{") + body.count(b"[") > DEPTH:
+    if not _is_shallow(body):
         for _ in _levels(found):
             pass
     return found
+
+
+def _is_shallow(body: bytes) -> bool:
+    """Whether JSON is certainly not too deep; costs a tenth of looking at the values, and most bodies pass.
+
+    Brackets and quotes are all that is kept. Quotes that stay when neighbours are removed in pairs belong to a text
+    with a bracket; such bodies, and those with escapes, are not judged here. Each round removes one or two levels.
+    """
+    kept = body.translate(None, _UNSTRUCTURED)
+    if kept.count(b"{") + kept.count(b"[") <= DEPTH:
+        return True
+    if b"\\" in kept:
+        return False
+    kept = kept.replace(b'""', b"")
+    for _ in range(DEPTH // 2):
+        shorter = kept.replace(b"{}", b"").replace(b"[]", b"")
+        if len(shorter) == len(kept):
+            break
+        kept = shorter
+    return not kept
 
 
 def parse_yaml(body: bytes) -> Any:

@@ -1,9 +1,12 @@
 """Bodies of requests that cannot be read, or that are too deep, are refused with 400."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from podwire.embedded.apiserver import bodies
 from podwire.errors import ApiError
@@ -77,6 +80,36 @@ def test_bodies_of_the_full_depth_are_read() -> None:
     assert bodies.parse_json(text) == bodies.parse_yaml(text)
     with pytest.raises(ApiError, match="more than 200 levels"):
         bodies.parse_json(b"[" + text + b"]")
+
+
+TEXTS = st.text('{}[]"\\\\ab:,', max_size=6)
+VALUES = st.recursive(TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3))
+
+
+@given(VALUES, VALUES, st.integers(bodies.DEPTH - 8, bodies.DEPTH + 8), st.booleans())
+def test_depth_is_counted_whatever_texts_hold(first: Any, last: Any, levels: int, as_list: bool) -> None:
+    value: Any = first
+    for _ in range(levels):
+        value = [value, last] if as_list else {"}": value, "{": last}
+    deepest = max(levels + _depth(first), 0, *((levels + _depth(last),) if levels else ()))
+    try:
+        assert bodies.parse_json(json.dumps(value).encode()) == value
+        accepted = True
+    except ApiError:
+        accepted = False
+    assert accepted is (deepest <= bodies.DEPTH)
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
+@pytest.mark.parametrize("text", ["{}", '"', "\\", "x"])
+def test_many_brackets_side_by_side_are_not_deep(text: str) -> None:
+    value = [{"a": [text]} for _ in range(bodies.DEPTH * 2)]
+    assert bodies.parse_json(json.dumps(value).encode()) == value
 
 
 def test_keys_of_yaml_become_text() -> None:
