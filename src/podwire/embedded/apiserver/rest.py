@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import bodies, failures, pretty
+from podwire.embedded.apiserver.admission.chain import AdmissionRequest
 from podwire.embedded.apiserver.auth import Authenticator
 from podwire.embedded.apiserver.authorization import impersonation
 from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authorizer
@@ -206,8 +207,8 @@ class Api:
             version = self._store.table(kind.table).version
             missing = failures.render(failures.not_found(kind, call.name))
             return self._later(version, lambda: missing)
-        self._writer.admit_deletion(call, entry)
         options = merge_options(call, _options(call))
+        self._writer.admit(AdmissionRequest(call, "DELETE", None, entry.object(), options))
         last, gone = self._writer.deletion.delete(kind, entry, options)
         if gone and kind.table not in RETURNED_WHEN_DELETED:
             done = Response(200, _encode(failures.success(kind, entry.name, entry.uid)))

@@ -7,8 +7,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from podwire.embedded.apiserver import bodies, crd, failures, storageadmission
-from podwire.embedded.apiserver.admission import AdmissionPlugins
+from podwire.embedded.apiserver import bodies, crd, failures
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.customresources import TABLE, CustomResources
@@ -31,7 +30,6 @@ class Semantics:
         self._settings = settings
         self._store = store
         self.custom = custom
-        self._admission = AdmissionPlugins(store)
 
     def start(self) -> None:
         """Derives the allocated addresses and ports from the store, and follows its writes."""
@@ -100,28 +98,24 @@ class Semantics:
                 return found
         return self.schema(call.kind)
 
-    def prepare(self, call: Call, new: Object, old: Object | None) -> Object:
-        """The object with its defaults and its allocated addresses and ports."""
+    def fill(self, call: Call, new: Object) -> Object:
+        """The object with its defaults."""
         if call.kind.custom:
             served = self.custom.served(call.kind)
             filled: Object = crd.fill(new, served.raw) if served is not None else new
             return filled
-        new = defaults.apply(call.kind, new)
-        if call.kind.table == "/pods" and old is None:
-            self._admission.complete(call, new)
-        elif call.kind.table == "/services":
+        return defaults.apply(call.kind, new)
+
+    def allocate(self, call: Call, new: Object, old: Object | None) -> Object:
+        """The object with its allocated addresses and ports; the kinds of a definition with its status.
+
+        Raises: Invalid when an address or port is not free.
+        """
+        if call.kind.table == "/services":
             new = self._allocator.assign(new, old)
-        elif call.kind.table in (storageadmission.CLAIMS, storageadmission.VOLUMES):
-            self._prepare_storage(call, new, old)
         elif call.kind.table == TABLE:
             self.custom.establish(new, old)
         return new
-
-    def _prepare_storage(self, call: Call, new: Object, old: Object | None) -> None:
-        if old is None:
-            storageadmission.complete(self._store, call, new)
-        elif call.kind.table == storageadmission.CLAIMS:
-            storageadmission.check_resize(self._store, call, new, old)
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Checks an object that is about to be stored.

@@ -17,10 +17,9 @@ from typing import Any, get_args
 import msgspec
 
 from podwire.embedded.apiserver import bootstrap, failures
+from podwire.embedded.apiserver.admission.chain import AdmissionChain, AdmissionContext
 from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
-from podwire.embedded.apiserver.authorization.escalation import EscalationCheck
-from podwire.embedded.apiserver.authorization.noderestriction import NodeRestriction
 from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
 from podwire.embedded.apiserver.customresources import CustomResources
 from podwire.embedded.apiserver.discovery import DiscoveryDocuments
@@ -79,9 +78,9 @@ class ApiServer:
         self._semantics = Semantics(settings, self.store, custom)
         tokens = ServiceAccountTokens(signing_key, settings.issuer, clock, self.store)
         reader = ObjectReader(self.store, self._semantics, clock, snapshot_s=settings.list_snapshot_s)
-        self.writer = Writer(self.store, self._semantics, clock)
         self.authorizer = Authorizer(self.store)
-        self._restrict_writes()
+        admission = AdmissionChain(AdmissionContext(self.store, self.authorizer, clock))
+        self.writer = Writer(self.store, self._semantics, admission, clock)
         self._watcher = Watcher(self.store, reader, bookmark_s=settings.bookmark_s)
         discovery, openapi = DiscoveryDocuments(self.kinds), OpenApi(self.kinds, custom.schemas)
         custom.on_kinds = (discovery.changed, openapi.changed)
@@ -109,12 +108,6 @@ class ApiServer:
         self._http = HttpServer(self.api.handle, self._tasks, clock)
         self._http.render_error = failures.render_refusal
         self._started = False
-
-    def _restrict_writes(self) -> None:
-        """Keeps users from granting what they do not hold, and nodes to their own objects."""
-        escalation, nodes = EscalationCheck(self.authorizer), NodeRestriction(self.store)
-        self.writer.on_admit += (escalation.admit, nodes.admit)
-        self.writer.on_deletion.append(nodes.admit_deletion)
 
     async def start(self) -> tuple[tuple[str, int], ...]:
         """Fills an empty state and listens; returns the addresses in use.

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import bodies, failures, scale
+from podwire.embedded.apiserver.admission.chain import AdmissionRequest
 from podwire.embedded.apiserver.auth import ServiceAccountTokens
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.customresources import CustomResources
@@ -142,12 +143,11 @@ class Subresources:
         return self._store.put("/pods", obj).version
 
     def _evict(self, call: Call, entry: StoredObject) -> Answer:
-        self._writer.admit_deletion(call, entry)
-        eviction = self._body(call)
+        obj = entry.object()
+        eviction = self._writer.admit(AdmissionRequest(call, "CREATE", self._body(call), obj))
         options = dict(eviction.get("deleteOptions") or {})
         if call.dry_run:
             options["dryRun"] = ["All"]
-        obj = entry.object()
         finished = (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
         if not finished and not obj["metadata"].get("deletionTimestamp"):
             self._check_budget(entry, obj, dry_run=bool(options.get("dryRun")))
@@ -181,8 +181,7 @@ class Subresources:
     # -- service accounts
 
     def _token(self, call: Call, entry: StoredObject) -> Answer:
-        request = self._body(call)
-        self._writer.admit(call, request, None)
+        request = self._writer.admit(AdmissionRequest(call, "CREATE", self._body(call)))
         spec = request.setdefault("spec", {})
         audiences = spec.get("audiences") or [self._tokens.issuer]
         seconds = int(spec.get("expirationSeconds") or _TOKEN_S)

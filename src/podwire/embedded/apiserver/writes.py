@@ -2,15 +2,17 @@
 
 Everything between reading the old object and putting the new one happens in one turn of the event loop, so
 that two writers cannot come between each other; only the wait for the disk is asynchronous. The order is that
-of Kubernetes: metadata rules, rules of the kind, defaults, allocation, validation, managed fields,
-then the store. A dry run does all of it except the last step.
+of Kubernetes: metadata rules, rules of the kind, defaults, admission plugins that change the object, allocation,
+validation, admission plugins that only look at it, managed fields, then the store. A dry run does all of it except the
+last step.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from podwire.embedded.apiserver import conversion, failures, strategies
+from podwire.embedded.apiserver.admission.chain import AdmissionChain, AdmissionRequest
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.deletion import Deletion, deletes_now
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
@@ -38,25 +40,35 @@ class WriteResult:
 class Writer:
     """Applies writes to the store."""
 
-    def __init__(self, store: Store, semantics: Semantics, clock: Clock) -> None:
+    def __init__(self, store: Store, semantics: Semantics, admission: AdmissionChain, clock: Clock) -> None:
         self._store = store
         self._semantics = semantics
+        self.admission = admission
         self._clock = clock
-        self.on_admit: list[Callable[[Call, Object, Object | None], None]] = []
-        """Called with every write before it is stored; what they raise refuses the write."""
-        self.on_deletion: list[Callable[[Call, StoredObject], None]] = []
-        """Called with every deletion and eviction that a client asks for."""
         self.deletion = Deletion(store, clock)
 
-    def admit(self, call: Call, new: Object, old: Object | None) -> None:
-        """Raises: ApiError 403 when the user of the call may not write this object."""
-        for admit in self.on_admit:
-            admit(call, new, old)
+    def admit(self, request: AdmissionRequest) -> Object:
+        """Asks the admission plugins about a request that stores no object of the kind; returns its body.
 
-    def admit_deletion(self, call: Call, entry: StoredObject) -> None:
-        """Raises: ApiError 403 when the user of the call may not delete this object."""
-        for admit in self.on_deletion:
-            admit(call, entry)
+        Raises: ApiError when a plugin refuses the request.
+        """
+        self.admission.mutate(request)
+        self.admission.validate(request)
+        return request.obj
+
+    def _admitted(self, request: AdmissionRequest, old: Object | None) -> Object:
+        """The object as it will be stored: completed, changed and accepted by admission, allocated and valid.
+
+        Raises: ApiError when a plugin refuses the object, Invalid when it is wrong.
+        """
+        call = request.call
+        self.admission.mutate(request)
+        obj = request.obj
+        if call.subresource != "status":
+            obj = request.obj = self._semantics.allocate(call, obj, old)
+        self._semantics.validate(call, obj, old)
+        self.admission.validate(request)
+        return obj
 
     def now(self) -> str:
         """The current time as the API writes it."""
@@ -95,9 +107,8 @@ class Writer:
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = self.now()
         strategies.prepare_create(kind, obj)
-        obj = self._semantics.prepare(call, conversion.stored(kind, obj), None)
-        self.admit(call, obj, None)
-        self._semantics.validate(call, obj, None)
+        obj = self._semantics.fill(call, conversion.stored(kind, obj))
+        obj = self._admitted(AdmissionRequest(call, "CREATE", obj), None)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
         if kind.table in strategies.STORED_ONLY:
@@ -208,10 +219,10 @@ class Writer:
             strategies.prepare_status(kind, new, before)
         else:
             strategies.prepare_change(kind, new, before, call.subresource)
-            new = self._semantics.prepare(call, new, before)
+            new = self._semantics.fill(call, new)
+        new = self._admitted(AdmissionRequest(call, "UPDATE", new, before), before)
+        if call.subresource != "status":
             strategies.count_generation(kind, new, before, call.subresource)
-        self.admit(call, new, before)
-        self._semantics.validate(call, new, before)
         if not applied:
             self._semantics.track(call, new, before, self.now())
         if same(new, before):

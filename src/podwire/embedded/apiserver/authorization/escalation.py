@@ -7,8 +7,9 @@ collect any right, so it needs all rights. Source: ``k8s.io/kubernetes/pkg/regis
 from typing import Any
 
 from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.authorization import policy
-from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authorizer
+from podwire.embedded.apiserver.authorization.authorizer import MASTERS
 from podwire.embedded.apiserver.authorization.rules import (
     FULL_AUTHORITY,
     PolicyRule,
@@ -29,13 +30,16 @@ _COLLECTED = ("ownerReferences", "finalizers", "managedFields", "resourceVersion
 class EscalationCheck:
     """Looks at every write of a role or binding."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
-        self._authorizer = authorizer
+    def __init__(self, context: AdmissionContext) -> None:
+        self._authorizer = context.authorizer
 
-    def admit(self, call: Call, new: Object, old: Object | None) -> None:
+    def validate(self, request: AdmissionRequest) -> None:
         """Raises: ApiError 403 for a write that would grant more than its user holds; NotFound for a missing role."""
-        table = call.kind.table
-        if table not in policy.TABLES or MASTERS in call.user.groups or _same_but_collected(new, old):
+        call, table = request.call, request.table
+        if table not in policy.TABLES or request.operation == "DELETE" or MASTERS in call.user.groups:
+            return
+        new, old = request.obj, request.old or None
+        if _same_but_collected(new, old):
             return
         if table in (policy.ROLES, policy.CLUSTER_ROLES):
             self._admit_role(call, new, old)

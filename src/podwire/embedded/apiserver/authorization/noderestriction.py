@@ -7,9 +7,9 @@ Source: ``k8s.io/kubernetes/plugin/pkg/admission/noderestriction``.
 from typing import Any
 
 from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.authorization.nodes import node_name, references
 from podwire.embedded.apiserver.calls import Call
-from podwire.embedded.apiserver.store import Store, StoredObject
 
 Object = dict[str, Any]
 
@@ -27,14 +27,19 @@ _LABEL_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 class NodeRestriction:
     """Looks at every write of a node."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, context: AdmissionContext) -> None:
+        self._store = context.store
 
-    def admit(self, call: Call, new: Object, old: Object | None) -> None:
+    def validate(self, request: AdmissionRequest) -> None:
         """Raises: ApiError 403 for a write on what is not the node's own."""
+        call = request.call
         node = node_name(call.user)
         if not node:
             return
+        if request.operation == "DELETE" or call.subresource == "eviction":
+            _check_deletion(node, request)
+            return
+        new, old = request.obj, request.old or None
         problem = ""
         match call.kind.table, call.subresource:
             case "/pods", "":
@@ -52,14 +57,6 @@ class NodeRestriction:
         if problem:
             raise failures.forbidden(call.kind, call.name or new.get("metadata", {}).get("name", ""), problem)
 
-    def admit_deletion(self, call: Call, entry: StoredObject) -> None:
-        """Raises: ApiError 403 for a deletion or an eviction of another node's pod."""
-        node = node_name(call.user)
-        if node and entry.table == "/pods" and entry.fields["spec.nodeName"] != node:
-            verb = "evict" if call.subresource == "eviction" else "delete"
-            problem = f'node "{node}" can only {verb} pods with spec.nodeName set to itself'
-            raise failures.forbidden(call.kind, entry.name, problem)
-
     def _token(self, node: str, call: Call, request: Object) -> str:
         reference = (request.get("spec") or {}).get("boundObjectRef") or {}
         if reference.get("kind") != "Pod" or not reference.get("name"):
@@ -70,6 +67,14 @@ class NodeRestriction:
         if entry is not None and entry.fields["spec.nodeName"] != node:
             return "node requested token bound to a pod scheduled on a different node"
         return ""
+
+
+def _check_deletion(node: str, request: AdmissionRequest) -> None:
+    """Raises: ApiError 403 for a deletion or an eviction of another node's pod."""
+    if request.table == "/pods" and (request.old.get("spec") or {}).get("nodeName") != node:
+        verb = "evict" if request.call.subresource == "eviction" else "delete"
+        problem = f'node "{node}" can only {verb} pods with spec.nodeName set to itself'
+        raise failures.forbidden(request.call.kind, request.old["metadata"]["name"], problem)
 
 
 def _created_pod(node: str, new: Object, old: Object | None) -> str:

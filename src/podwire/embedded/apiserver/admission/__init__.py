@@ -1,0 +1,1 @@
+"""Admission: what changes, completes or refuses a write between its authorization and its storing."""

@@ -1,0 +1,116 @@
+"""The chain of admission plugins that every write passes.
+
+First the plugins that change objects are asked one after the other, then the object is validated, then the plugins that
+only look at the object are asked. The order is that of Kubernetes (``pkg/kubeapiserver/options/plugins.go``).
+
+A plugin is a class that takes an :class:`AdmissionContext`, with one or both of these methods:
+
+- ``mutate(request)`` changes ``request.obj`` in place, or sets it to another object. The object has its defaults.
+- ``validate(request)`` looks at the object as it will be stored.
+
+Both raise ApiError to refuse the write. Both must be cheap for requests that are none of their business.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from podwire.embedded.apiserver.authorization.authorizer import Authorizer
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.store import Store
+from podwire.runtime.clock import Clock
+from podwire.runtime.registry import Registry
+
+Object = dict[str, Any]
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+PLUGINS: Registry[Any] = Registry(
+    "admission plugin",
+    "admission",
+    {
+        "ServiceAccount": "podwire.embedded.apiserver.admission.serviceaccount:ServiceAccountAdmission",
+        "NodeRestriction": "podwire.embedded.apiserver.authorization.noderestriction:NodeRestriction",
+        "Priority": "podwire.embedded.apiserver.admission.priority:PriorityAdmission",
+        "DefaultStorageClass": "podwire.embedded.apiserver.admission.storage:DefaultStorageClass",
+        "StorageObjectInUseProtection": "podwire.embedded.apiserver.admission.storage:StorageObjectInUseProtection",
+        "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
+        "RoleEscalation": "podwire.embedded.apiserver.authorization.escalation:EscalationCheck",
+    },
+)
+"""Every plugin by its name, in the order in which plugins are asked."""
+
+
+class AdmissionContext(msgspec.Struct, frozen=True):
+    """What plugins are made with."""
+
+    store: Store
+    authorizer: Authorizer
+    clock: Clock
+
+
+class AdmissionRequest:
+    """One write on its way to the store."""
+
+    __slots__ = ("call", "obj", "old", "operation", "options")
+
+    def __init__(
+        self,
+        call: Call,
+        operation: Operation,
+        obj: Object | None,
+        old: Object | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.call = call
+        self.operation = operation
+        self.obj: Object = obj if obj is not None else {}
+        """The new object, or the body of a subresource; empty for a deletion."""
+        self.old: Object = old if old is not None else {}
+        """The object in the store; empty for a creation."""
+        self.options = options or {}
+        """The DeleteOptions of a deletion."""
+
+    @property
+    def table(self) -> str:
+        """The store's table of the kind, ``/pods``."""
+        return self.call.kind.table
+
+    @property
+    def creates(self) -> bool:
+        """Whether the request creates an object of the kind itself, not of a subresource."""
+        return self.operation == "CREATE" and not self.call.subresource
+
+    @property
+    def name(self) -> str:
+        """The name of the object; empty when it has none yet."""
+        return self.call.name or str((self.obj.get("metadata") or {}).get("name") or "")
+
+
+class AdmissionChain:
+    """Asks all plugins."""
+
+    def __init__(self, context: AdmissionContext) -> None:
+        plugins = [PLUGINS.load(name)(context) for name in PLUGINS]
+        self._mutating: tuple[Callable[[AdmissionRequest], None], ...] = tuple(
+            plugin.mutate for plugin in plugins if hasattr(plugin, "mutate")
+        )
+        self._validating: tuple[Callable[[AdmissionRequest], None], ...] = tuple(
+            plugin.validate for plugin in plugins if hasattr(plugin, "validate")
+        )
+
+    def mutate(self, request: AdmissionRequest) -> None:
+        """Lets the plugins complete and change the object.
+
+        Raises: ApiError when a plugin refuses the request.
+        """
+        for mutate in self._mutating:
+            mutate(request)
+
+    def validate(self, request: AdmissionRequest) -> None:
+        """Lets the plugins look at the object as it will be stored.
+
+        Raises: ApiError when a plugin refuses the request.
+        """
+        for validate in self._validating:
+            validate(request)
