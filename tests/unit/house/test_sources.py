@@ -20,6 +20,9 @@ _IMPURE = {"os", "socket", "asyncio", "subprocess", "time", "random", "logging"}
 _PURE_NAMES = ("plan", "allocate", "compile", "evaluate", "*_codec", "wire", "layout")
 """Module names that promise a pure module wherever they stand."""
 
+_ROLES = {"Compiled", "Contents", "Sources", "Switch", "Tracer", "Tracing"}
+"""Names of classes that several data planes have in the same role."""
+
 _TEXT_FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "scripts", "requirements")
 _TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".c", ".h", ".txt", ".json", ".sh", ""}
 # Each pattern is written so that it does not match its own source.
@@ -94,6 +97,16 @@ def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             yield node
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in _MODULES:
+        for node in _public(_tree(path)):
+            if isinstance(node, ast.ClassDef) and node.name not in _ROLES:
+                modules.setdefault(node.name, []).append(_name(path))
+    shared = [f"{name}: {', '.join(where)}" for name, where in sorted(modules.items()) if len(where) > 1]
+    assert not shared, "give each class a name of its own:\n" + "\n".join(shared)
 
 
 @_each
