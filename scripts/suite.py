@@ -54,9 +54,9 @@ def unit_jobs() -> Iterator[Job]:
 
 
 def kernel_jobs() -> Iterator[Job]:
-    """Each file has network namespaces of its own."""
+    """Each file has network namespaces of its own. The tests wait more than they compute: four run on two processors."""
     again = (*PYTEST, "-p", "no:randomly")
-    yield Job("kernel", (*again, "tests/kernel", "-n", "3", "--dist", "loadfile"), again)
+    yield Job("kernel", (*again, "tests/kernel", "-n", "4", "--dist", "loadfile"), again)
 
 
 def uml_jobs() -> Iterator[Job]:
@@ -78,7 +78,7 @@ def uml_jobs() -> Iterator[Job]:
 def e2e_jobs() -> Iterator[Job]:
     """Each file has clusters of its own, or shares that of its worker. Files begin in the order of their names."""
     again = (*PYTEST, "-p", "no:randomly")
-    yield Job("e2e", (*again, "tests/e2e", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"), again)
+    yield Job("e2e", (*again, "tests/e2e", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"), again)
 
 
 TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "uml": uml_jobs, "e2e": e2e_jobs}

@@ -16,7 +16,7 @@ KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
 
 
-class PodAdmission(Protocol):
+class AdmissionCheck(Protocol):
     """Tells when a pod may get its device; ``policy.admission`` does."""
 
     async def known(self, pod: str, uid: str = "") -> None:
@@ -32,7 +32,7 @@ class EnforcementGate:
     """Lets ADD pass when the admission does; ``attach`` and ``detach`` put policies of a pod in force and forget it."""
 
     def __init__(
-        self, admission: PodAdmission, attach: Callable[[Attachment], None], detach: Callable[[str], None]
+        self, admission: AdmissionCheck, attach: Callable[[Attachment], None], detach: Callable[[str], None]
     ) -> None:
         self._admission = admission
         self._attach = attach

@@ -26,7 +26,7 @@ KEEPER = "keeper"
 _MANY = 24
 
 
-class NodeStatus(msgspec.Struct, frozen=True, rename="camel"):
+class NodeOverview(msgspec.Struct, frozen=True, rename="camel"):
     """One node; data planes are empty until its agent has announced them."""
 
     name: str
@@ -55,7 +55,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     cluster: str
     kubeconfig: str
     problems: tuple[str, ...]
-    nodes: tuple[NodeStatus, ...]
+    nodes: tuple[NodeOverview, ...]
     processes: tuple[ProcessStatus, ...]
 
 
@@ -100,7 +100,7 @@ async def read_status(topology: Topology, client: Client | None = None) -> Clust
     kubeconfig = credentials.kubeconfig_path(topology, "admin")
     processes = processes_of(topology)
     problems = list(_process_problems(topology.name, processes))
-    nodes: tuple[NodeStatus, ...] = ()
+    nodes: tuple[NodeOverview, ...] = ()
     try:
         nodes = await _nodes_of(client, kubeconfig)
         problems += [f"{node.name} is not Ready" for node in nodes if not node.ready]
@@ -109,7 +109,7 @@ async def read_status(topology: Topology, client: Client | None = None) -> Clust
     return ClusterStatus(topology.name, str(kubeconfig), tuple(problems), nodes, processes)
 
 
-async def _nodes_of(client: Client | None, kubeconfig: Path) -> tuple[NodeStatus, ...]:
+async def _nodes_of(client: Client | None, kubeconfig: Path) -> tuple[NodeOverview, ...]:
     if client is None and not kubeconfig.exists():
         raise ApiUnreachable("the cluster was never complete")
     own = client or Client(patient(load_kubeconfig(kubeconfig)), SystemClock())
@@ -125,9 +125,9 @@ def _order(node: Node) -> tuple[int, str]:
     return len(node.metadata.name), node.metadata.name
 
 
-def _node(node: Node, pods: tuple[Pod, ...]) -> NodeStatus:
+def _node(node: Node, pods: tuple[Pod, ...]) -> NodeOverview:
     meta = node.metadata
-    return NodeStatus(
+    return NodeOverview(
         name=meta.name,
         ready=node.ready,
         addresses=tuple(node.internal_ips),
@@ -173,7 +173,7 @@ def as_text(found: ClusterStatus) -> str:
     return "\n\n".join((*parts, f"export KUBECONFIG={found.kubeconfig}"))
 
 
-def _node_table(nodes: tuple[NodeStatus, ...]) -> str:
+def _node_table(nodes: tuple[NodeOverview, ...]) -> str:
     rows = [("NODE", "STATUS", "ADDRESS", "POD CIDR", "PODS", "ROUTING", "SERVICES", "POLICIES")]
     for node in nodes:
         rows.append(
