@@ -479,3 +479,33 @@ def test_missing_config_map_is_reported_until_it_exists(node: Node) -> None:
         await ready(client, "waits")
 
     run(node, body)
+
+
+async def event_messages(client: Client, pod: str, reason: str) -> list[str]:
+    found = (await client.list(EVENTS, "default")).items
+    return [e["message"] for e in map(msgspec.to_builtins, found)
+            if e.get("reason") == reason and (e.get("involvedObject") or {}).get("name") == pod]  # fmt: skip
+
+
+def test_stand_in_passes_probes_and_hooks_of_every_kind(node: Node) -> None:
+    command = {"exec": {"command": ["pg_isready", "-U", "app"]}}
+    app = {
+        "name": "app", "image": "acme.example/app", "ports": [{"containerPort": 443}],
+        "startupProbe": {"grpc": {"port": 9000}},
+        "livenessProbe": {"httpGet": {"port": 443, "scheme": "HTTPS", "path": "/live"}},
+        "readinessProbe": command, "lifecycle": {"postStart": command, "preStop": command},
+    }  # fmt: skip
+
+    async def body(client: Client) -> None:
+        await create(client, "probed", app)
+        await ready(client, "probed")
+
+        async def answered() -> bool:
+            text = "The stand-in passes readinessProbe, postStart, preStop of container app without running the command"
+            return text in await event_messages(client, "probed", "StandInAnswered") and "/live 200" in await logs(
+                client, "probed", "app"
+            )
+
+        await eventually(answered)
+
+    run(node, body)

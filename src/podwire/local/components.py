@@ -287,6 +287,7 @@ def kubelet(topology: Topology, config: ClusterConfig, place: FabricNode, cgroup
         "resolvConf": f"{topology.run}/resolv.conf",
         "cgroup": str(cgroup / place.name) if cgroup else "",
         "images": [msgspec.to_builtins(rule) for rule in config.images],
+        "capacity": config.capacity,
         "logLevel": config.log_level,
     }
     return _child(topology, f"kubelet-{place.name}", "kubelet", run, document, str(topology.netns(place.name)))

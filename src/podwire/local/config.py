@@ -11,6 +11,7 @@ Example::
     images:
       - {name: registry.example/team/api, command: [./bin/api, --listen, ":8080"]}
       - {prefix: registry.example/jobs/, command: [python3, job.py]}
+    capacity: {cpu: "8", memory: 32Gi, pods: "500"}
 
 A field that is unknown, missing or of the wrong type is a ConfigError with its path.
 """
@@ -26,6 +27,7 @@ from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.errors import ConfigError
 from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
 from podwire.model.document import convert, not_yaml
+from podwire.model.quantity import parse_milli
 from podwire.model.wording import count
 from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
@@ -45,6 +47,7 @@ _FIXED = {
     "segments": ("segments", "every node has its place on them"),
     "api_port": ("apiPort", "the kubeconfig files name it"),
     "images": ("images", "kubelets read them when they start"),
+    "capacity": ("capacity", "kubelets read it when they start"),
     "log_level": ("logLevel", "components read it when they start"),
 }
 """What a cluster keeps for life: the fields, their names in the file, and why they cannot change."""
@@ -63,13 +66,17 @@ class RoutingSection(_Section, frozen=True):
 
 
 class ImageMapping(_Section, frozen=True):
-    """One entry of the image table: exactly one of ``name`` and ``prefix``, and the local command."""
+    """One entry of the image table: exactly one of ``name`` and ``prefix``, and the local command.
+
+    Without a command the stand-in runs; ``run_probes``: it runs the commands of exec probes and hooks.
+    """
 
     name: str = ""
     prefix: str = ""
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     working_dir: str = ""
+    run_probes: bool = False
 
 
 class ClusterConfig(_Section, frozen=True):
@@ -85,6 +92,8 @@ class ClusterConfig(_Section, frozen=True):
     proxy: ProxySettings = ProxySettings()
     policy: PolicySettings = PolicySettings()
     images: tuple[ImageMapping, ...] = ()
+    capacity: dict[str, str] = {}
+    """Capacity of every node by resource name, in place of the machine's."""
     log_level: Level = "info"
 
 
@@ -143,7 +152,7 @@ def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> No
         have, want = getattr(known, field), getattr(wanted, field)
         if have != want:
             todo = "leave the setting out, or run `podwire down` first, which deletes the cluster"
-            shown = "" if field == "images" else f" ({_shown(have)} now, not {_shown(want)})"
+            shown = "" if field in ("images", "capacity") else f" ({_shown(have)} now, not {_shown(want)})"
             raise ConfigError(source, path, f"cannot change while the cluster exists{shown}, because {why}; {todo}")
 
 
@@ -172,8 +181,13 @@ def check_config(config: ClusterConfig, source: str) -> None:
     for number, rule in enumerate(config.images):
         if bool(rule.name) == bool(rule.prefix):
             raise ConfigError(source, f"images[{number}]", "expected exactly one of name and prefix")
-        if not rule.command:
+        if not rule.command and not rule.run_probes:
             raise ConfigError(source, f"images[{number}].command", "expected a command")
+    for resource, amount in config.capacity.items():
+        try:
+            parse_milli(amount)
+        except ConfigError as failure:
+            raise ConfigError(source, f"capacity.{resource}", failure.problem) from failure
 
 
 def _check_backend(config: ClusterConfig, source: str) -> None:

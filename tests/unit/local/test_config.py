@@ -59,6 +59,7 @@ def test_fields_are_read() -> None:
         ("images: [{command: [a]}]", "c.yaml: images[0]: expected exactly one of name and prefix"),
         ("images: [{name: a, prefix: b, command: [a]}]", "c.yaml: images[0]: expected exactly one"),
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
+        ("capacity: {cpu: many}", "c.yaml: capacity.cpu: "),
         ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; there are hostgw"),
         ("segments: 2\nrouting: {backend: hostgw}", "c.yaml: routing.backend: hostgw reaches no node behind a router"),
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; there are nftables"),

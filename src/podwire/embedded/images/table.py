@@ -10,12 +10,13 @@ The first matching rule decides:
 
 1. A rule of the user's table, by exact name, then by the longest prefix. The name may be written with or without
    registry, tag and digest. The rule's command replaces the image's entrypoint: the container's ``args`` follow it. The
-   container's own ``command`` replaces the rule's command if that program exists on this machine.
+   container's own ``command`` replaces the rule's command if that program exists on this machine. A rule without a
+   command runs the stand-in.
 2. ``podwire/<entry>`` runs the entry.
 3. An image of general tools (the list ``TOOL_IMAGES``: busybox, alpine, curl, python, ...) runs the container's
    ``command`` and ``args``, or the image's default command, if that program exists on this machine.
-4. All other images run the stand-in. It listens on the declared ports; when no port is declared, on the well-known
-   ports of the image and on the ports of its probes. In an init container, and in a container without ports whose pod
+4. All other images run the stand-in. It listens on the declared ports and on the ports of its probes; when no port is
+   declared, also on the well-known ports of the image. In an init container, and in a container without ports whose pod
    is not always restarted (a Job), the stand-in writes a log line and ends at once with status 0, so that a waiting pod
    or Job can continue.
 """
@@ -58,13 +59,18 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ImageRule(msgspec.Struct, frozen=True, rename="camel"):
-    """One rule of the user's table; it has either ``name`` or ``prefix``."""
+    """One rule of the user's table; it has either ``name`` or ``prefix``. Without ``command`` the stand-in runs."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
     name: str = ""
     prefix: str = ""
     env: Mapping[str, str] = {}
     working_dir: str = ""
+    run_probes: bool = False
+    """Whether a stand-in runs the commands of exec probes and hooks with this machine's programs.
+
+    Otherwise they succeed without being run.
+    """
 
 
 class ContainerRequest(msgspec.Struct, frozen=True):
@@ -123,11 +129,13 @@ def choose(
 ) -> Program:
     """The program of a container; ``exists`` returns whether an executable exists on this machine."""
     rule = find_rule(request.image, rules)
-    if rule is not None:
+    if rule is not None and rule.command:
         own = request.command and exists(request.command[0])
         argv = (request.command if own else rule.command) + request.args
         return Program(argv=argv, env=rule.env, working_dir=rule.working_dir)
     *_, last = repository(request.image).split("/")
+    if rule is not None:
+        return _stand_in(request, last)
     if "/".join(repository(request.image).split("/")[-2:]) == f"podwire/{last}" and last in entries:
         return Program(entry=last) if last != "standin" else _stand_in(request, last)
     if last in TOOL_IMAGES:
@@ -139,9 +147,7 @@ def choose(
 
 
 def _stand_in(request: ContainerRequest, last: str) -> Program:
-    ports = request.ports
-    if not ports:
-        numbers = dict.fromkeys(SERVER_PORTS.get(last, ()) + request.probed)
-        ports = tuple((number, "TCP") for number in numbers)
+    numbers = request.probed if request.ports else SERVER_PORTS.get(last, ()) + request.probed
+    ports = tuple(dict.fromkeys((*request.ports, *((number, "TCP") for number in numbers))))
     ends = request.init or (request.may_end and not request.ports)
     return Program(entry="standin", ports=() if ends else ports, ends=ends)

@@ -108,6 +108,8 @@ class ContainerRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     id: str
     log: str
     pid: int = 0
+    entry: str = ""
+    """The Python function that runs instead of a program: ``standin``, ``dns``, or empty."""
     started_at: str = ""
     finished_at: str = ""
     code: int = 0

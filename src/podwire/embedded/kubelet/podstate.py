@@ -11,6 +11,7 @@ import asyncio
 
 import msgspec
 
+from podwire.embedded.images.table import find_rule
 from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.environment import PodFields
 from podwire.embedded.kubelet.execution import CommandContext, ExitCodes, PodTarget
@@ -79,7 +80,15 @@ class PodState:
 
     def command_context(self, container: str) -> CommandContext:
         """The environment of commands in a container; empty when an earlier kubelet started the container."""
-        return self.command_contexts.get(container) or CommandContext(container, {})
+        context = self.command_contexts.get(container) or CommandContext(container, {})
+        return msgspec.structs.replace(context, answered=self._answers(container))
+
+    def _answers(self, container: str) -> bool:
+        """Whether a container is a stand-in that answers for the commands of its probes and hooks."""
+        state = self.containers[container]
+        rule = find_rule(state.spec.image, self.node.config.images)
+        stand_in = state.record is not None and state.record.entry == "standin"
+        return stand_in and not (rule is not None and rule.run_probes)
 
     def fields(self) -> PodFields:
         """The fields for the downward API."""

@@ -9,7 +9,7 @@ from podwire.embedded.kubelet.prober import Prober
 from podwire.embedded.kubelet.probing import ProbeKind, ProbeState
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.embedded.kubelet.traffic import RequestOutcome
-from podwire.model.pod import LifecycleHandler
+from podwire.model.pod import Container, Lifecycle, LifecycleHandler, Probe
 
 _FIRST_PROBE_S = 0.05
 _POST_START_S = 3600.0
@@ -33,8 +33,12 @@ class Probes:
         def changed(kind: ProbeKind, verdict: ProbeState, outcome: RequestOutcome) -> None:
             self._on_result(container, prober, kind, outcome)
 
-        prober = Prober(spec, state.command_context(spec.name), state.target, state.node.clock, changed)
+        context = state.command_context(spec.name)
+        prober = Prober(spec, context, state.target, state.node.clock, changed)
         self._probers[spec.name] = prober
+        if context.answered and not ready and (commands := _commands(spec)):
+            text = f"The stand-in passes {', '.join(commands)} of container {spec.name} without running the command"
+            state.event("Normal", "StandInAnswered", text, spec)
         hook = spec.lifecycle.post_start if spec.lifecycle is not None else None
         if hook is not None and not ready:
             container.starting = True
@@ -88,3 +92,13 @@ class Probes:
     def _take_verdicts(self, container: ContainerState, prober: Prober) -> None:
         container.started = prober.verdicts.started and not container.starting
         container.ready = container.started and prober.verdicts.ready and container.running
+
+
+def _commands(container: Container) -> list[str]:
+    """The names of the probes and hooks of a container that run a command."""
+    lifecycle = container.lifecycle or Lifecycle()
+    handlers: dict[str, Probe | LifecycleHandler | None] = {
+        "startupProbe": container.startup_probe, "livenessProbe": container.liveness_probe,
+        "readinessProbe": container.readiness_probe, "postStart": lifecycle.post_start, "preStop": lifecycle.pre_stop,
+    }  # fmt: skip
+    return [name for name, handler in handlers.items() if handler is not None and handler.exec is not None]

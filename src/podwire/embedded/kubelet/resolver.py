@@ -95,16 +95,16 @@ def pod_hostname(pod: Pod, node: str) -> str:
 def pod_hosts(pod: Pod, ips: Iterable[str], hostname: str, domain: str, node_hosts: str) -> str:
     """The text of /etc/hosts; in the node's network the node's file, with the pod's aliases."""
     if pod.spec.host_network:
-        lines = ["# Managed by podwire: the node's own entries.", node_hosts.rstrip("\n")]
+        lines = ["# Kubernetes-managed hosts file (host network).", node_hosts.rstrip("\n")]
     else:
         lines = [
-            "# Managed by podwire.", "127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback",
+            "# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback",
             "fe00::0\tip6-localnet", "ff02::1\tip6-allnodes", "ff02::2\tip6-allrouters",
         ]  # fmt: skip
         zone = f"{pod.metadata.namespace}.svc.{domain}"
         full = f"{hostname}.{pod.spec.subdomain}.{zone}\t" if pod.spec.subdomain else ""
         lines += [f"{ip}\t{full}{hostname}" for ip in ips]
     if pod.spec.host_aliases:
-        lines.append("# From spec.hostAliases.")
+        lines.append("# Entries added by HostAliases.")
         lines += [f"{alias.ip}\t" + "\t".join(alias.hostnames) for alias in pod.spec.host_aliases]
     return "\n".join(lines) + "\n"

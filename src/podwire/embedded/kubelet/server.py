@@ -93,7 +93,8 @@ class KubeletServer:
             name, pod = container.spec.name, state.pod.metadata.name
             if query.previous:
                 return text_response(400, f'previous terminated container "{name}" in pod "{pod}" not found')
-            reason = container.waiting[0] or ("ContainerCreating" if state.sandbox.up else "PodInitializing")
+            turn = "PodInitializing" if state.pod.spec.init_containers else "ContainerCreating"
+            reason = container.waiting[0] or turn
             return text_response(400, f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
         path = Path(record.log)
         lines, offset = logs.read_lines(path)

@@ -103,7 +103,7 @@ class Shim:
         child.streams = ContainerStreams(order, pipes, log, self._loop, self._clock)
         self._loop.watch(start_in, lambda: self._read_start_pipe(child))
         _write_record(order, ContainerRecord(
-            name=order.name, attempt=order.attempt, id=order.id, log=order.log, pid=pid,
+            name=order.name, attempt=order.attempt, id=order.id, log=order.log, pid=pid, entry=order.entry,
             started_at=rfc3339(self._clock.now()),
         ))  # fmt: skip
 

@@ -44,15 +44,17 @@ def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVe
         "phase": phase,
         "conditions": _conditions(pod, phase, unready, done_init=done_init, up=verdict.up, now=now),
         "qosClass": qos_class(pod),
-        "containerStatuses": [_container(s, _waiting(s, ready_to_run=verdict.up and done_init)) for s in mains],
+        "containerStatuses": [_container(s, _waiting(pod, s)) for s in mains],
     }
+    if pod.metadata.generation:
+        status["observedGeneration"] = pod.metadata.generation
     if spec.init_containers:
         status["initContainerStatuses"] = [
-            _container(known[c.name], _waiting(known[c.name], ready_to_run=verdict.up)) for c in spec.init_containers
+            _container(known[c.name], _waiting(pod, known[c.name]), init=True) for c in spec.init_containers
         ]
     if spec.ephemeral_containers:
         status["ephemeralContainerStatuses"] = [
-            _container(known[c.name], _waiting(known[c.name], ready_to_run=True)) for c in spec.ephemeral_containers
+            _container(known[c.name], _waiting(pod, known[c.name])) for c in spec.ephemeral_containers
         ]
     for key, value in (("reason", verdict.reason), ("message", verdict.message), ("startTime", verdict.start_time)):
         if value:
@@ -112,6 +114,8 @@ def _condition(pod: Pod, kind: str, holds: bool, reason: str, message: str, now:
     condition: Json = {"type": kind, "status": state, "lastProbeTime": None, "lastTransitionTime": since or now}
     condition["reason"] = reason or None
     condition["message"] = message or None
+    if pod.metadata.generation:
+        condition["observedGeneration"] = pod.metadata.generation
     return condition
 
 
@@ -126,19 +130,20 @@ def _open_gates(pod: Pod) -> list[str]:
     ]
 
 
-def _waiting(state: ContainerState, *, ready_to_run: bool) -> tuple[str, str]:
+def _waiting(pod: Pod, state: ContainerState) -> tuple[str, str]:
     if state.waiting[0]:
         return state.waiting
-    return ("ContainerCreating", "") if ready_to_run or not state.record else ("PodInitializing", "")
+    return "PodInitializing" if pod.spec.init_containers else "ContainerCreating", ""
 
 
-def _container(state: ContainerState, waiting: tuple[str, str]) -> Json:
+def _container(state: ContainerState, waiting: tuple[str, str], *, init: bool = False) -> Json:
+    """The status of one container; an init container that is no sidecar is ready when it has succeeded."""
     record = state.record
     shown: Json = {
         "name": state.spec.name,
         "image": state.spec.image,
         "imageID": "",
-        "ready": state.ready,
+        "ready": state.code == 0 if init and not state.sidecar else state.ready,
         "started": state.started and state.running,
         "restartCount": record.attempt if record else max(0, state.attempts - 1),
         "state": {"waiting": _reasoned(waiting)},

@@ -2,8 +2,8 @@
 
 The server runs in a process forked from the pod's shim, without exec, in the container's namespaces. A connection that
 begins with an HTTP method is HTTP/1.1. A connection that begins with the HTTP/2 preface is gRPC and gets the answer of
-a health service. On any other connection each line is answered by one line of JSON. Each datagram is answered by one
-datagram.
+a health service. A connection that begins with a TLS handshake is decrypted, and its content is treated the same way.
+On any other connection each line is answered by one line of JSON. Each datagram is answered by one datagram.
 
 After SIGTERM the server keeps serving for 0.3 s, because clients send to the pod until the endpoint is withdrawn from
 all nodes; then it ends with status 0. Costs 1 ms to start and 1 to 2 MiB of private memory.
@@ -13,14 +13,16 @@ import asyncio
 import math
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from podwire.embedded.standin import tls
 from podwire.embedded.standin.answers import (
     HttpAnswer,
     PodIdentity,
@@ -54,6 +56,11 @@ class _StandinState:
         self.clock = clock
         self.tasks = TaskSet(lambda name, failure: log(f"{name}: {failure}"))
 
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        """The TLS settings, made for the first client that needs them."""
+        return tls.make_context(self.clock)
+
 
 def log(text: str) -> None:
     """One line on standard output."""
@@ -61,9 +68,12 @@ def log(text: str) -> None:
 
 
 class _StandinConnection(asyncio.Protocol):
-    """One TCP connection; its first bytes decide whether it is HTTP/1.1, gRPC or lines."""
+    """One TCP connection; its first bytes decide whether it is TLS, HTTP/1.1, gRPC or lines."""
 
-    def __init__(self, server: _StandinState, port: StandinPort, web: HttpServer) -> None:
+    def __init__(
+        self, server: _StandinState, port: StandinPort, web: HttpServer, *, encrypted: bool = False
+    ) -> None:  # fmt: skip
+        self._encrypted = encrypted
         self._server = server
         self._port = port
         self._web = web
@@ -83,6 +93,9 @@ class _StandinConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._process is None:
             data, self._buffer = self._buffer + data, b""
+            if data[0] == tls.HANDSHAKE and not self._encrypted:
+                self._decrypt(data)
+                return
             self._process = self._choose(data)
             if self._process is None:
                 self._buffer = data
@@ -98,6 +111,11 @@ class _StandinConnection(asyncio.Protocol):
             return HealthServer(self._write).feed
         undecided = any(method.startswith(data) for method in _METHODS)
         return None if undecided else self._answer_lines
+
+    def _decrypt(self, data: bytes) -> None:
+        if self._transport is not None:
+            inner = _StandinConnection(self._server, self._port, self._web, encrypted=True)
+            tls.decrypt(self._transport, data, inner, self._server.tls)
 
     def _hand_over(self, data: bytes) -> None:
         if self._transport is not None:

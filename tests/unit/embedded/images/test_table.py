@@ -78,3 +78,13 @@ def stand_in(*ports: int, ends: bool = False) -> Program:
 )
 def test_choose(request_facts: ContainerRequest, expected: Program) -> None:
     assert choose(request_facts, RULES, ENTRIES, HERE.__contains__) == expected
+
+
+def test_stand_in_listens_on_the_ports_of_its_probes_too() -> None:
+    request = ContainerRequest("acme.example/api", ports=((80, "TCP"),), probed=(8081, 80))
+    assert choose(request, (), ENTRIES, HERE.__contains__) == stand_in(80, 8081)
+
+
+def test_rule_without_command_runs_the_stand_in() -> None:
+    rules = (ImageRule(name="busybox", run_probes=True),)
+    assert choose(ContainerRequest("busybox", ports=((80, "TCP"),)), rules, ENTRIES, HERE.__contains__) == stand_in(80)

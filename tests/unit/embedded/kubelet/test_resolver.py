@@ -78,7 +78,9 @@ def test_hosts_name_the_pod_and_its_aliases() -> None:
     assert "10.244.0.5\tweb-0.db.shop.svc.cluster.local\tweb-0" in lines
     assert lines[-1] == "1.2.3.4\ta\tb"
     assert "127.0.0.1\tlocalhost" in lines
+    assert lines[0] == "# Kubernetes-managed hosts file."
 
 
 def test_host_network_pod_has_the_nodes_hosts() -> None:
-    assert "9.9.9.9 here" in pod_hosts(pod(hostNetwork=True), (), "node-1", "cluster.local", "9.9.9.9 here\n")
+    text = pod_hosts(pod(hostNetwork=True), (), "node-1", "cluster.local", "9.9.9.9 here\n")
+    assert text.splitlines() == ["# Kubernetes-managed hosts file (host network).", "9.9.9.9 here"]

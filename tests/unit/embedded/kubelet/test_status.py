@@ -118,3 +118,24 @@ def test_phase_and_condition_changes_are_urgent() -> None:
     assert is_news(running, pending)
     assert not is_news(running, running)
     assert same_status(running, dict(running))
+
+
+def test_init_container_is_ready_after_it_succeeded() -> None:
+    """An init container that is no sidecar is ready when it has succeeded; the main containers wait for their turn."""
+    subject = pod(init=True)
+    for record, ready in ((RUN, False), (over(1), False), (over(0), True)):
+        status = render(subject, i_record=record)
+        assert status["initContainerStatuses"][0]["ready"] is ready
+        assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
+
+
+def test_containers_without_init_containers_are_being_created() -> None:
+    assert render(pod())["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
+
+
+def test_status_names_the_generation_that_it_describes() -> None:
+    subject = pod()
+    subject = msgspec.structs.replace(subject, metadata=msgspec.structs.replace(subject.metadata, generation=3))
+    status = render(subject)
+    assert status["observedGeneration"] == 3
+    assert {condition["observedGeneration"] for condition in status["conditions"]} == {3}
