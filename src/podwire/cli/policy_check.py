@@ -3,9 +3,9 @@
 import click
 import msgspec
 
-from podwire.cli.api import request_timeout
 from podwire.cli.options import name_option, recursive_option
 from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
+from podwire.cli.request_timeout import request_timeout
 from podwire.model.wording import count
 from podwire.policy.check.checks import check as find
 from podwire.policy.check.finding import NOTE, SEVERITIES, Finding

@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeVar
 import click
 import msgspec
 
-from podwire.cli.api import request_timeout
 from podwire.cli.options import name_option, recursive_option
 from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
+from podwire.cli.request_timeout import request_timeout
 from podwire.cluster.world import World
 from podwire.errors import ConfigError
 from podwire.model.meta import Object, key_of

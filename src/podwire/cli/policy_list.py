@@ -6,10 +6,10 @@ from typing import Any
 import click
 import msgspec
 
-from podwire.cli.api import request_timeout
 from podwire.cli.options import name_option
 from podwire.cli.policy_agents import Agents, agents_of, ask_all_nodes
 from podwire.cli.policy_objects import objects_of_cluster as objects_of_cluster
+from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.cluster.names import NODE_POLICY
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError

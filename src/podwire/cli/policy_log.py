@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 import msgspec
 
-from podwire.cli.api import request_timeout
 from podwire.cli.options import name_option
 from podwire.cli.policy_agents import Agents, NodeLine, agents_of
+from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.policy.status.logged import LoggedPacket, log_line
 from podwire.policy.status.nodes import LOG_PAGE, complaints

@@ -39,7 +39,8 @@ podwire probe --port 5432/TCP --port 53/UDP
 podwire probe --show unexpected
 """
 
-_SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
+SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
+"""The words of ``--show``, as in :data:`podwire.local.probe.table.CHOICES`."""
 
 
 @click.command(help=_HELP)
@@ -56,7 +57,7 @@ _SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
     metavar="SECONDS",
     help="For one connection.",
 )
-@click.option("--show", type=click.Choice(_SHOW), help="Only these results, or sums.  [default: all, or sums of many]")
+@click.option("--show", type=click.Choice(SHOW), help="Only these results, or sums.  [default: all, or sums of many]")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
 def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str | None,

@@ -1,41 +1,15 @@
 """The command ``podwire why``."""
 
-import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import NamedTuple
-
 import click
-import msgspec
 
-from podwire.agent import config as agent_config
-from podwire.agent import kubeproxy
-from podwire.agent.config import AgentConfig
-from podwire.agent.why import cluster_settings, remote_nodes, service_ranges, this_node
-from podwire.cli.api import client_of, request_timeout
+from podwire.cli.completion import node_names
 from podwire.cli.options import name_option, recursive_option
+from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
-from podwire.kube.client import Client
-from podwire.local import credentials, inventory
-from podwire.local.manifests import ManifestLines, read_manifests
-from podwire.local.topology import Topology
-from podwire.local.why import described_cluster, local_nodes, with_host
-from podwire.proxy.kubeproxyconfig import KIND
-from podwire.proxy.registry import TRACERS
-from podwire.why import answer_text
-from podwire.why.answer import Answer
-from podwire.why.api_objects import ApiObjects
-from podwire.why.cluster import ClusterAccess
-from podwire.why.explain import explain
-from podwire.why.kernels import NodeKernels
-from podwire.why.nodes import NodeAccess
-from podwire.why.question import TypedQuestion
 
-Access = Callable[[str], NodeAccess]
-_Nodes = Callable[[Client, Mapping[str, str]], Awaitable[Access]]
-"""How the nodes of a cluster are known, by its API and its settings."""
+MODES = ("nftables", "iptables", "ipvs", "userspace")
+"""The data planes that can be followed: the names of :data:`podwire.proxy.registry.TRACERS`."""
 
 _HELP = """Explain what becomes of a connection.
 
@@ -72,20 +46,6 @@ podwire why --manifests manifests/ shop/web shop/db 5432
 """
 
 
-class _Request(NamedTuple):
-    """The options that choose the cluster and the nodes."""
-
-    name: str
-    kubeconfig: str | None
-    config_file: str | None
-    files: tuple[str, ...]
-    recursive: bool
-    planned: bool
-    mode: str
-    hostname: str
-    manifests: tuple[str, ...]
-
-
 @click.command(help=_HELP)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -100,9 +60,11 @@ class _Request(NamedTuple):
 @click.option(
     "--manifests", multiple=True, metavar="PATH", help="Files that policies were applied from, for line numbers."
 )
-@click.option("--node", metavar="NAME", default="", help="The node that gets a packet from outside.")
+@click.option(
+    "--node", metavar="NAME", default="", shell_complete=node_names, help="The node that gets a packet from outside."
+)
 @click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
-@click.option("--mode", type=click.Choice(tuple(TRACERS)), help="With --planned or -f: the data plane.")
+@click.option("--mode", type=click.Choice(MODES), help="With --planned or -f: the data plane.")
 @click.option("-4", "family", flag_value="ip", help="IPv4.")
 @click.option("-6", "family", flag_value="ip6", help="IPv6.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
@@ -126,96 +88,21 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     output: str,
 ) -> int:
     """Explains and prints."""
+    import msgspec
+
+    from podwire.cli.why_answer import WhyRequest, answer
+    from podwire.why import answer_text
+    from podwire.why.question import TypedQuestion
+
     if mode and not (planned or files):
         raise ConfigError("--mode", "", "is only for --planned and -f; without them the node's own mode is followed")
     asked = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
-    request = _Request(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
-    found = _explain(asked, request, topology)
+    request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
+    found = answer(asked, request, topology)
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         click.echo("\n".join(answer_text.render(found)))
     return 0
-
-
-def _explain(asked: TypedQuestion, request: _Request, topology: Topology | None) -> Answer:
-    if request.files:
-        from podwire.local.offline.cluster import describe
-
-        described = describe(request.files, recursive=request.recursive)
-        return asyncio.run(explain(asked, described_cluster(described, mode=request.mode)))
-    written = ManifestLines(read_manifests(request.manifests, recursive=request.recursive))
-    if topology is not None:
-        if not request.planned:
-            inventory.check_root()
-        kubeconfig = str(credentials.kubeconfig_path(topology, "admin"))
-        return asyncio.run(_by_api(with_host(asked, topology), request, kubeconfig, _local(topology), written))
-    config = _own_config(request)
-    kubeconfig = request.kubeconfig or (config.kubeconfig if config is not None else "")
-    return asyncio.run(_by_api(asked, request, kubeconfig, _own(config) if config is not None else _remote, written))
-
-
-def _own_config(request: _Request) -> AgentConfig | None:
-    """The configuration of this node's agent, where one was given.
-
-    Raises: ConfigError.
-    """
-    if request.config_file is None:
-        return None
-    file = Path(request.config_file)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
-        raise ConfigError("--config", str(file), str(failure)) from failure
-    if f"kind: {KIND}" in text:
-        config = kubeproxy.parse(text, str(file), socket.gethostname()).config
-    else:
-        config = agent_config.parse(text, str(file))
-    name = request.hostname.strip().lower()
-    return msgspec.structs.replace(config, node_name=name) if name else config
-
-
-async def _by_api(
-    asked: TypedQuestion, request: _Request, kubeconfig: str, nodes: _Nodes, written: ManifestLines
-) -> Answer:
-    """The answer with the objects of an API server."""
-    client = client_of(kubeconfig or None)
-    try:
-        if nodes is _remote and not request.planned:
-            raise ConfigError(
-                "podwire why",
-                "",
-                "the rules of this cluster's nodes cannot be read from here: run this on the node that decides with "
-                "--config FILE (the agent's configuration), or use --planned",
-            )
-        access = await nodes(client, await cluster_settings(client))
-        cluster = ClusterAccess(
-            objects=ApiObjects(client),
-            nodes=NodeKernels(access, client.clock, planned=request.planned, mode=request.mode),
-            lines=written.line,
-            differences=lambda world: written.different((*world.policies, *world.cluster_policies)),
-        )
-        return await explain(asked, cluster)
-    finally:
-        await client.close()
-
-
-def _local(topology: Topology) -> _Nodes:
-    async def nodes(_client: Client, settings: Mapping[str, str]) -> Access:
-        return local_nodes(topology, settings)
-
-    return nodes
-
-
-def _own(config: AgentConfig) -> _Nodes:
-    async def nodes(client: Client, settings: Mapping[str, str]) -> Access:
-        ranges = config.service_cidrs or await service_ranges(client)
-        return this_node(msgspec.structs.replace(config, service_cidrs=ranges), settings)
-
-    return nodes
-
-
-async def _remote(client: Client, settings: Mapping[str, str]) -> Access:
-    return remote_nodes(await ApiObjects(client).nodes(), await service_ranges(client), settings)

@@ -8,8 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from podwire.cli.api import client_of, request_timeout, within
+from podwire.cli.api import client_of, within
 from podwire.cli.main import root
+from podwire.cli.request_timeout import request_timeout
 from podwire.errors import ApiUnreachable, ConfigError
 from podwire.kube.config import ApiConfig
 

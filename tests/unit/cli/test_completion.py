@@ -9,8 +9,14 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from podwire.agent import config as agent_config
+from podwire.cli import probe, state, why
 from podwire.cli.main import root
+from podwire.kube.config import PATIENCE_S
 from podwire.local import inventory
+from podwire.local.fabric import share
+from podwire.local.probe.table import CHOICES
+from podwire.proxy.registry import TRACERS
 
 _HEAVY = ("podwire.kube.config", "podwire.local.config", "yaml", "asyncio")
 
@@ -75,7 +81,7 @@ def test_another_shell_is_refused() -> None:
     assert found.exit_code == 2 and "'tcsh' is not one of 'bash', 'zsh', 'fish'" in found.output
 
 
-@pytest.mark.parametrize("words", ["podwire exec node", "podwire status --name p", "podwire up --"])
+@pytest.mark.parametrize("words", ["exec node", "status --name p", "up --", "state no", "why --", "probe --"])
 def test_completing_imports_little(words: str) -> None:
     text = (
         "import atexit, sys\n"
@@ -83,6 +89,21 @@ def test_completing_imports_little(words: str) -> None:
         "from podwire.cli.main import root\n"
         "root.main([], prog_name='podwire')"
     )
-    environment = {"_PODWIRE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    environment = {
+        "_PODWIRE_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"podwire {words}",
+        "COMP_CWORD": str(words.count(" ") + 1),
+    }
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
     assert done.stderr == "heavy []\n", done.stderr
+
+
+def test_words_of_options_are_those_of_the_registries() -> None:
+    assert (share.PART, *agent_config.PARTS) == state.PARTS
+    assert tuple(TRACERS) == why.MODES
+    assert tuple(CHOICES) == probe.SHOW
+    assert f"{PATIENCE_S:g}s until it begins" in CliRunner().invoke(root, ["why", "--help"]).output.replace("\n", " ")
+
+
+def test_nodes_of_why_are_completed(clusters: Path) -> None:
+    assert completed("why", "--node", "node-") == ["node-1", "node-2"]

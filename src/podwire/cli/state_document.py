@@ -1,0 +1,132 @@
+"""What ``podwire state`` prints: the document of an agent, of the fabric or of a file, and how a kernel differs."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from podwire.agent import config as agent_config
+from podwire.agent.config import AgentConfig
+from podwire.cli.target import running_cluster
+from podwire.errors import ClusterError, ConfigError
+from podwire.http.fetch import fetch
+from podwire.kernel import comparison
+from podwire.local import inventory
+from podwire.local.fabric import share as fabric
+from podwire.state import drift, share
+from podwire.state.drift import Difference
+from podwire.state.share import Share
+
+
+class StateRequest(NamedTuple):
+    """The arguments and options, as typed."""
+
+    node: str
+    name: str | None
+    parts: tuple[str, ...]
+    saved: str | None
+    config_file: str | None
+
+
+def print_state(request: StateRequest, output: str, *, diff: bool) -> int:
+    """Prints the document, or the differences; returns 0, or 1 where there are differences.
+
+    Raises: ConfigError, ClusterError, KernelError, ProtocolError.
+    """
+    node, saved, parts = request.node, request.saved, request.parts
+    place, lines = _open(request)
+    if output == "text" and saved is None and not diff:
+        _write(lines)
+        return 0
+    shares = [stated for stated in share.parse(lines, saved or node) if not parts or stated.part in parts]
+    if diff:
+        return _show_differences(node, comparison.compare(shares, place), output)
+    _show_shares(shares, output)
+    return 0
+
+
+def _open(request: StateRequest) -> tuple[Path | None, Iterator[str]]:
+    """The node's namespace, None for that of this process, and the lines of the document.
+
+    Raises: ConfigError, ClusterError; also when the lines are taken.
+    """
+    node, saved = request.node, request.saved
+    if request.config_file is not None:
+        config = agent_config.load(Path(request.config_file))
+        if node != config.node_name:
+            problem = f"{node!r} is not the node of {request.config_file}, which is {config.node_name!r}"
+            raise ConfigError("NODE", "", problem)
+        return None, _saved(saved) if saved else _ask(config, request.parts)
+    inventory.check_root()
+    topology = running_cluster(request.name)
+    own = fabric.read_share(topology, node)
+    inside = None if node == fabric.HOST else Path(topology.netns(node))
+    return inside, _saved(saved) if saved else _local(own, Path(topology.node_run(node)), request.parts)
+
+
+def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
+    """The fabric's share, then the shares of the agent if one runs there."""
+    if not parts or fabric.PART in parts:
+        yield from (f"{line}\n" for line in (*own.lines(), ""))
+    asked = tuple(part for part in parts if part != fabric.PART)
+    file = run_dir / "agent.yaml"
+    if file.exists() and (asked or not parts):
+        yield from _ask(agent_config.load(file), asked)
+    else:
+        yield f"{share.END}\n"
+
+
+def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
+    """The lines that the agent sends.
+
+    Raises: ClusterError when it does not answer.
+    """
+    path = config.agent_socket
+    try:
+        yield from fetch(path, "/state?" + "&".join(f"part={part}" for part in parts))
+    except OSError as failure:
+        problem = f"the agent of {config.node_name} does not answer on {path} ({failure.strerror or failure})"
+        raise ClusterError(f"{problem}; use --saved FILE to compare with an earlier output") from failure
+
+
+def _saved(file: str) -> Iterator[str]:
+    """The lines of a file.
+
+    Raises: ConfigError when it cannot be read.
+    """
+    try:
+        with sys.stdin if file == "-" else Path(file).open(encoding="utf-8") as text:
+            yield from text
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigError("--saved", file, str(failure)) from failure
+
+
+def _show_differences(node: str, differences: Iterator[Difference], output: str) -> int:
+    first = next(differences, None)
+    if first is None:
+        return 0
+    every = chain((first,), differences)
+    if output == "json":
+        _write_json(difference._asdict() for difference in every)
+    else:
+        _write((f"--- {node}: the kernel holds\n", f"+++ {node}: it should hold\n"))
+        _write(f"{line}\n" for line in drift.render(every))
+    return 1
+
+
+def _show_shares(shares: Iterable[Share], output: str) -> None:
+    if output == "text":
+        _write(f"{line}\n" for line in share.render(shares))
+    else:
+        _write_json({"where": where, "text": text} for stated in shares for where, text in stated.located())
+
+
+def _write_json(documents: Iterable[dict[str, str]]) -> None:
+    _write(f"{msgspec.json.encode(document).decode()}\n" for document in documents)
+
+
+def _write(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(lines)
