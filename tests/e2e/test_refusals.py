@@ -176,7 +176,7 @@ kind: Pod
 metadata: {name: never}
 spec:
   containers:
-    - {name: web, image: nginx, ports: [{containerPort: 80}], readinessProbe: {exec: {command: ["false"]}}}
+    - {name: web, image: busybox, command: [sleep, "600"], readinessProbe: {exec: {command: ["false"]}}}
 """
     done = run("up", "--name", small, "--nodes", "1", "--timeout", "3", "-f", "-", stdin=manifest)
     refused(done, 1, "not ready in time", "Pod default/never")
