@@ -32,6 +32,7 @@ PLUGINS: Registry[Any] = Registry(
         "ServiceAccount": "podwire.embedded.apiserver.admission.serviceaccount:ServiceAccountAdmission",
         "NodeRestriction": "podwire.embedded.apiserver.authorization.noderestriction:NodeRestriction",
         "Priority": "podwire.embedded.apiserver.admission.priority:PriorityAdmission",
+        "PodSecurity": "podwire.embedded.apiserver.admission.podsecurity.plugin:PodSecurityAdmission",
         "DefaultStorageClass": "podwire.embedded.apiserver.admission.storage:DefaultStorageClass",
         "StorageObjectInUseProtection": "podwire.embedded.apiserver.admission.storage:StorageObjectInUseProtection",
         "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
