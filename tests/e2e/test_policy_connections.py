@@ -37,6 +37,7 @@ spec: {type: NodePort, externalTrafficPolicy: %s, selector: {app: db-1}, ports: 
 """
 _FROM = "ingress: [{from: [{podSelector: {matchLabels: {app: %s}}}]}]"
 _FROM_BLOCK = "ingress: [{from: [{ipBlock: {cidr: %s/32}}]}]"
+_FROM_RANGE = "ingress: [{from: [{ipBlock: {cidr: %s}}]}]"
 _PUSH = 5300
 _PATIENCE_S = 20.0
 """For what must come; it comes at once, but not on a machine that has much else to do."""
@@ -99,6 +100,10 @@ def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -
     clean.apply(_POLICY % ("from", _db(_FROM_BLOCK % nodes[1])))
     policies_in_force(clean)
     lets_in(everywhere=(False, True), here=(False, False))  # the node that it came by
+    pod_range = str(clean.get("node", "node-2")["spec"]["podCIDR"])
+    clean.apply(_POLICY % ("from", _db(_FROM_RANGE % pod_range)))
+    policies_in_force(clean)
+    lets_in(everywhere=(False, False), here=(False, False))  # a tunnel's address is no address of the node
 
 
 def test_only_the_pod_itself_reaches_itself_through_its_service(clean: Cluster) -> None:

@@ -19,13 +19,17 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
     """The node of the pod, or the node that owns the address; empty for an address outside the cluster."""
     pod: Pod | None = None
     """The pod that owns the address; None: no pod owns it."""
-    also: tuple[str, ...] = ()
+    node_addresses: tuple[str, ...] = ()
     """For a node that sends from an address in its own pod range: the addresses in its Node status."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Every address that an ``ipBlock`` may contain to match this end."""
-        return (self.address, *self.also)
+        """The addresses of which an ``ipBlock`` must contain one to match this end.
+
+        A node is matched by the addresses in its Node status alone: its address in its pod range is an inner detail of
+        some routing backends, and a block with the pods' range must not let the node in.
+        """
+        return self.node_addresses or (self.address,)
 
     @property
     def name(self) -> str:
@@ -64,7 +68,7 @@ def party_at(address: str, pods: Iterable[Pod], nodes: Iterable[Node]) -> Party:
     for node in nodes:
         if address in node.addresses:
             return Party(address=address, node=node.metadata.name)
-        also = pod_side_addresses(node).get(address)
-        if also is not None:
-            return Party(address=address, node=node.metadata.name, also=also)
+        known = pod_side_addresses(node).get(address)
+        if known is not None:
+            return Party(address=address, node=node.metadata.name, node_addresses=known)
     return Party(address=address)

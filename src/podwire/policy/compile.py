@@ -321,9 +321,8 @@ class Compiler:
             pod = max((self._pods[key] for key in keys), key=precedence)
             return Party(address=address, node=pod.spec.node_name, pod=pod)
         name = self._node_at.get(address, "")
-        return Party(
-            address=address, node=name, also=pod_side_addresses(self._nodes[name]).get(address, ()) if name else ()
-        )
+        known = pod_side_addresses(self._nodes[name]).get(address, ()) if name else ()
+        return Party(address=address, node=name, node_addresses=known)
 
     def peer(self, address: str) -> PeerMatch | None:
         """The selectors, named ports and node that match an address; None: no pod or node owns it."""
@@ -335,9 +334,9 @@ class Compiler:
         if name is None:
             return None
         node = self._nodes[name]
-        labels, also = node.metadata.labels, pod_side_addresses(node).get(address, ())
+        labels, known = node.metadata.labels, pod_side_addresses(node).get(address, ())
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
-        return PeerMatch(address=address, nodes=frozenset(matching), own_node=name == self.node, also=also)
+        return PeerMatch(address=address, nodes=frozenset(matching), own_node=name == self.node, node_addresses=known)
 
     def _owner(self, address: str) -> tuple[SelectorMatches, tuple[NamedPort, ...]] | None:
         """Labels and named ports of the pod behind an address; remembered until the address is touched."""

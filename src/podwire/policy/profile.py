@@ -72,8 +72,8 @@ class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[NamedPort, ...] = ()
     nodes: frozenset[str] = frozenset()
     """The selectors of nodes, in their JSON form, that match the node whose own address it is."""
-    also: tuple[str, ...] = ()
-    """For a node's address in its own pod range: the addresses in its Node status, which blocks may contain."""
+    node_addresses: tuple[str, ...] = ()
+    """For a node's address in its own pod range: the addresses in its Node status, which blocks match instead."""
     own_node: bool = False
     """Whether the address belongs to the node that the pods of the profile run on."""
 
@@ -141,10 +141,10 @@ class Profile:
         """The table of a peer; None when :meth:`ranges` or :attr:`default` give the same table for its address."""
         if peer is None:
             return None
-        holding = self.blocks[6 if ":" in peer.address else 4].holding(peer.address)
+        holding = self._holding(peer.address)
         around = self._table(self._everyone | holding, (), own_node=False)
-        for status_address in peer.also:
-            holding |= self.blocks[6 if ":" in status_address else 4].holding(status_address)
+        if peer.node_addresses:
+            holding = frozenset().union(*map(self._holding, peer.node_addresses))
         if peer.own_node and self.key.direction == "Ingress":
             return None if around == OWN_NODE else OWN_NODE
         matched = self._matched(peer.selectors)
@@ -171,8 +171,11 @@ class Profile:
 
     def _around(self, address: str) -> PortTable:
         """The table of an address that is not in :attr:`hosts`."""
-        holding = self.blocks[6 if ":" in address else 4].holding(address)
-        return self._table(self._everyone | holding, (), own_node=False)
+        return self._table(self._everyone | self._holding(address), (), own_node=False)
+
+    def _holding(self, address: str) -> frozenset[int]:
+        """The indexes of the rules with a block that contains an address."""
+        return self.blocks[6 if ":" in address else 4].holding(address)
 
     def follow(self, peer: PeerMatch | None, address: str) -> bool:
         """Updates an address (None: nobody owns it now); returns whether :attr:`hosts` changed."""

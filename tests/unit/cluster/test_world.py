@@ -62,13 +62,13 @@ def test_node_is_recognised_by_each_of_its_addresses() -> None:
     assert pod_side_addresses(node) == {"10.0.1.0": ("192.0.2.1",), "10.0.1.1": ("192.0.2.1",)}
     pod = Pod(metadata=ObjectMeta(name="p", namespace="a"), status=PodStatus(pod_ip="10.0.1.1"))
     world = World(nodes=(node,))
-    assert world.party("10.0.1.1") == Party(address="10.0.1.1", node="n", also=("192.0.2.1",))
-    assert world.party("10.0.1.1").addresses == ("10.0.1.1", "192.0.2.1")
+    assert world.party("10.0.1.1") == Party(address="10.0.1.1", node="n", node_addresses=("192.0.2.1",))
+    assert world.party("10.0.1.1").addresses == ("192.0.2.1",)
     assert msgspec.structs.replace(world, pods=(pod,)).party("10.0.1.1").pod == pod
     assert world.party("10.0.1.2") == Party(address="10.0.1.2")
 
 
-def test_ip_block_of_a_node_includes_its_tunnel_address() -> None:
+def test_ip_blocks_match_tunnel_traffic_by_the_nodes_status_address() -> None:
     """The reference and the compiler agree on it, and on exceptions."""
     node = Node(
         metadata=ObjectMeta(name="n2"),
@@ -83,7 +83,8 @@ def test_ip_block_of_a_node_includes_its_tunnel_address() -> None:
     for blocks, allowed in (
         ([{"cidr": "192.168.99.2/32"}], True),
         ([{"cidr": "192.168.99.0/24", "except": ["192.168.99.2/32"]}], False),
-        ([{"cidr": "10.180.1.1/32"}], True),
+        ([{"cidr": "10.180.0.0/16"}], False),
+        ([{"cidr": "10.180.1.1/32"}], False),
         ([{"cidr": "192.168.99.3/32"}], False),
         ([{"cidr": "0.0.0.0/0", "except": ["10.180.0.0/16"]}], True),
     ):

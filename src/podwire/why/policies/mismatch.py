@@ -95,7 +95,7 @@ def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: st
     """The parts of a NetworkPolicy's peer that the other end does not match; ``namespace`` is the policy's."""
     whole = RulePart(field, peer_text(peer))
     if peer.ip_block is not None:
-        return (_block_miss(case.peer.address, peer.ip_block, f"{field}.ipBlock"),)
+        return (_block_miss(case.peer.addresses[0], peer.ip_block, f"{field}.ipBlock"),)
     if case.peer.pod is None:
         return (Miss(whole, f"{case.peer.name} is no pod", _HOPELESS),)
     meta = case.peer.pod.metadata
@@ -128,7 +128,9 @@ def cluster_peer_misses(case: DirectionCase, peer: ClusterPeer, field: str) -> t
     if peer.networks:
         places = enumerate(peer.networks)
         return (
-            min((_network_miss(case.peer.address, cidr, f"{field}.networks[{n}]") for n, cidr in places), key=_cost),
+            min(
+                (_network_miss(case.peer.addresses[0], cidr, f"{field}.networks[{n}]") for n, cidr in places), key=_cost
+            ),
         )
     return _node_misses(case, peer, whole)
 

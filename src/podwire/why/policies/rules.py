@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from podwire.cluster.addresses import owns_addresses
+from podwire.cluster.addresses import owns_addresses, pod_side_addresses
 from podwire.cluster.ranges import ClusterRanges
 from podwire.cluster.world import Party, World
 from podwire.dataplane.tracing import trace_held
@@ -68,7 +68,7 @@ class PolicyReader:
 
     def _rules(self, access: NodeAccess, node: Node) -> PolicyRules:
         network = self._network
-        own = node.internal_ips if network is None else addresses_of_node(network)
+        own = _own_addresses(node) if network is None else addresses_of_node(network)
         machine = LocalAddresses(addresses=frozenset(own))
         wanted = access.policies.mode
         mode, held = wanted if wanted != AUTO else next(iter(TRACERS)), None
@@ -118,7 +118,7 @@ class PolicyReader:
         links = network.links if network is not None else ()
         return PolicyFacts(
             pod_ranges=node.pod_cidrs,
-            addresses=node.internal_ips,
+            addresses=_own_addresses(node),
             log=settings.log,
             cluster_ranges=ranges.ranges,
             encapsulation_ports=tuple(sorted(ports)) if settings.encapsulation == "drop" else (),
@@ -144,6 +144,11 @@ class PolicyReader:
         if end.pod is None or end.node != self._name:
             return _ELSEWHERE
         return f"pod{self._world.pods.index(end.pod)}"
+
+
+def _own_addresses(node: Node) -> tuple[str, ...]:
+    """The addresses of a node, with those in its pod ranges that routing may give to the node."""
+    return (*node.internal_ips, *pod_side_addresses(node))
 
 
 def _held(wanted: str, netns: Path | None, machine: LocalAddresses) -> tuple[str, Tracer | None]:

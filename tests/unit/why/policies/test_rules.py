@@ -2,12 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cases.policy_table import Case, read_cases
 from tests.fakes.clock import FakeClock
 
 from podwire.cluster.world import World
 from podwire.errors import ClusterError
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.model.pod import Pod, PodSpec, PodStatus
+from podwire.model.policy import ClusterNetworkPolicy
+from podwire.policy.evaluate import Connection, evaluate
 from podwire.policy.settings import PolicySettings
 from podwire.proxy.servicemap import NodeFacts
 from podwire.why.kernels import NodeKernels
@@ -73,3 +79,25 @@ def test_nodes_that_enforce_nothing_or_cannot_be_read() -> None:
 def test_the_mode_is_that_of_the_settings(wanted: str, mode: str) -> None:
     here = rules(case("a policy without rules isolates").world, policies=PolicySettings(mode=wanted))
     assert (here.mode, here.planned is not None, here.held) == (mode, True, None)
+
+
+def test_rules_on_nodes_cover_the_own_nodes_tunnel_address() -> None:
+    node = Node(
+        metadata=ObjectMeta(name="n1"),
+        spec=NodeSpec(pod_cidrs=("10.180.0.0/24",)),
+        status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address="192.168.99.1"),)),
+    )
+    pod = Pod(
+        metadata=ObjectMeta(name="db", namespace="shop"),
+        spec=PodSpec(node_name="n1"),
+        status=PodStatus(pod_ip="10.180.0.2"),
+    )
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}}
+    spec["egress"] = [{"action": "Deny", "to": [{"nodes": {}}]}]
+    policy = msgspec.convert({"metadata": {"name": "out"}, "spec": spec}, ClusterNetworkPolicy)
+    world = World(pods=(pod,), nodes=(node,), cluster_policies=(policy,))
+    asked = Connection(source=world.party("10.180.0.2"), destination=world.party("10.180.0.1"), protocol="TCP", port=80)
+    here = rules(world)
+    assert here.planned is not None
+    assert not evaluate(world, asked).allowed
+    assert next(here.planned.outcomes(packet_of(asked, here.device))).verdict == "drop"
