@@ -203,6 +203,31 @@ def test_killed_agent_opens_nothing_and_restores_the_same_state(clean: Cluster) 
     eventually(lambda: reaches(clean, "web", "db-1") and reaches(clean, "web", "db-2"))
 
 
+def test_pods_stay_isolated_while_their_namespace_is_deleted(guarded: Cluster) -> None:
+    guarded.kubectl("create", "namespace", "ending")
+    slow = server("db", "node-2").replace(
+        "      image:", "      lifecycle: {preStop: {sleep: {seconds: 3}}}\n      image:"
+    )
+    slow = slow.replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 10")
+    guarded.apply(slow + "\n---" + _POLICY % ("deny", "{podSelector: {}}"), "-n", "ending")
+    guarded.kubectl("wait", "--for=condition=Ready", "pod/db", "-n", "ending", "--timeout=90s")
+    policies_in_force(guarded)
+    address = guarded.get("pod", "db", "-n", "ending")["status"]["podIP"]
+    guarded.kubectl("delete", "namespace", "ending", "--wait=false")
+    tries, began = 0, time.monotonic()
+    while guarded.kubectl("get", "pod", "db", "-n", "ending", "--ignore-not-found", "-o", "name").strip():
+        for _ in range(20):
+            with netns.inside(netns_of(guarded, "web")):
+                sock = socket.socket()
+            with sock:
+                sock.settimeout(0.02)
+                assert sock.connect_ex((address, 80)) != 0, time.monotonic() - began
+            tries += 1
+    assert time.monotonic() - began > 2, "the pod takes its time to end"
+    assert tries > 20
+    guarded.kubectl("wait", "--for=delete", "namespace/ending", "--timeout=30s")
+
+
 def test_pod_added_while_agent_is_dead_is_isolated(clean: Cluster) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}"))
     policies_in_force(clean)

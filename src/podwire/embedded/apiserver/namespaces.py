@@ -1,6 +1,8 @@
 """The deletion of a namespace: first its objects are deleted, then the namespace.
 
-A terminating namespace accepts no new objects. Its objects are deleted kind by kind, pods with their grace period.
+A terminating namespace accepts no new objects. Its pods are deleted first, with their grace period; all other objects
+follow when the last pod has ended, as Kubernetes does it in order (``OrderedNamespaceDeletion``). So a pod is never
+without its NetworkPolicies, Secrets and Services while its processes still run. The other kinds are deleted together.
 While objects are left (with a finalizer, or pods that are still being stopped), the status of the namespace names them.
 When no object is left, the finalizer ``kubernetes`` is removed, which deletes the namespace. The controller follows
 committed changes, so the namespace is deleted right after its last object. Source: Kubernetes'
@@ -21,6 +23,8 @@ Object = dict[str, Any]
 
 _TABLE = "/namespaces"
 _FINALIZER = "kubernetes"
+_PODS = "pods"
+"""The table and the name of the kind that is deleted first."""
 
 
 class Namespaces:
@@ -70,6 +74,8 @@ class Namespaces:
         left: dict[str, int] = {}
         finalizers: dict[str, int] = {}
         for kind in self._content_kinds():
+            if _PODS in left:
+                break  # the other kinds, NetworkPolicies among them, stay until the last pod has ended
             for found in self._store.entries(kind.table, name):
                 last, gone = self._delete(kind, found)
                 if not gone:
@@ -83,7 +89,7 @@ class Namespaces:
         for kind in self._kinds.values():
             if kind.namespaced and kind.stored:
                 tables.setdefault(kind.table, kind)
-        return list(tables.values())
+        return sorted(tables.values(), key=lambda kind: kind.table != f"/{_PODS}")
 
     def _delete(self, kind: ResourceKind, entry: StoredObject) -> tuple[StoredObject, bool]:
         try:
