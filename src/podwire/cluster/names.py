@@ -34,5 +34,7 @@ POLICY_REPORT = "podwire.io/report"
 
 POD_ADDRESSES = "podwire.io/addresses"
 """Pod annotation: the addresses the pod asks for. Written by users and conformance; read by the CNI server."""
+FOLDER_PROVISIONER = "podwire.io/folder"
+"""Provisioner of the default StorageClass. Written by the embedded API server; read by the controller of storage."""
 SERVICE_BALANCER = "podwire.io/load-balancer"
 """Service annotation: who gave the address. Written and read by the controller of load balancers (service)."""

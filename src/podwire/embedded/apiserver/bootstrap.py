@@ -8,6 +8,7 @@ moment, and not only when a controller has come round, so that it takes pods at 
 
 from typing import Any
 
+from podwire.cluster.names import FOLDER_PROVISIONER
 from podwire.embedded.apiserver.calls import Call, ResourcePath, UserInfo
 from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
 from podwire.embedded.apiserver.settings import ApiServerSettings
@@ -58,7 +59,7 @@ def fill(store: Store, writer: Writer, settings: ApiServerSettings) -> None:
         KINDS["storage.k8s.io", "v1", "storageclasses"], "", "standard",
         {
             "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
-            "provisioner": "podwire.io/folder", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
+            "provisioner": FOLDER_PROVISIONER, "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
             "allowVolumeExpansion": True,
         },
     )  # fmt: skip

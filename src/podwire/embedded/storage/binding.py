@@ -11,12 +11,13 @@ Cost: a claim looks at every volume once. Source: ``k8s.io/kubernetes/pkg/contro
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from podwire.cluster.names import FOLDER_PROVISIONER
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta, ObjectReference
 from podwire.model.quantity import parse_milli
 from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeSpec
 
-PROVISIONER = "podwire.io/folder"
+PROVISIONER = FOLDER_PROVISIONER
 """The provisioner that makes a volume from a folder of the cluster's state."""
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
