@@ -5,12 +5,13 @@ for each direction; policies do not apply to a pod without profiles. What a chan
 
 - a pod of another node, or its labels: the entry of its addresses in each profile;
 - a pod of this node: also the profiles of the pod, which may create or delete profiles;
-- a policy: the profiles with this policy, and the choice of profiles for the pods of this node;
+- a policy: the profiles with this policy, and the choice of profiles for the pods of this node that it selects or
+  selected; pods that the same policies select share that choice;
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -35,6 +36,10 @@ from podwire.policy.selectors import SelectorIndex, SelectorMatches
 
 _SPARE_LABELS = 64
 """How many label sets of deleted pods a namespace keeps, at least; pods of jobs have new labels each time."""
+
+
+ProfileChoices = dict[tuple[frozenset[int], tuple[NamedPort, ...]], tuple[ProfileKey | None, ProfileKey | None]]
+"""The profiles of ingress and egress, by the subjects of the policies that select a pod and by its named ports."""
 
 
 class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +85,9 @@ class Compiler:
         self._pods_in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], CompiledPolicy] = {}
         self._by_subject: dict[int, set[tuple[str, str]]] = {}
+        self._selected_by: dict[str, frozenset[int]] = {}
+        """The subjects of the policies that select each pod of this node, as of the last flush."""
+        self._dirty_subjects: set[int] = set()
         self._dirty_addresses: set[str] = set()
         self._dirty_pods: set[str] = set()
         self._dirty_rules: set[tuple[str, str, str]] = set()
@@ -180,7 +188,7 @@ class Compiler:
         if self._version != self._index.version:
             self._version = self._index.version
             self._owners.clear()
-        self._dirty_pods.update(self.pods)
+        self._dirty_subjects.update(version.subject for version in (before, policy) if version is not None)
         for direction in DIRECTIONS:
             rules = [version.rules.get(direction) for version in (before, policy) if version is not None]
             if len(rules) < 2 or rules[0] != rules[1]:
@@ -191,8 +199,10 @@ class Compiler:
         delta = PolicyDelta()
         for address in self._dirty_addresses:
             self._owners.pop(address, None)
+        self._dirty_pods.update(self._pods_of_subjects())
+        choices: ProfileChoices = {}
         for key in sorted(self._dirty_pods):
-            self._settle(key, delta)
+            self._settle(key, delta, choices)
         self._drop_unused(delta)
         peers: dict[str, PeerMatch | None] = {}
         for profile_key in self._uses:
@@ -205,9 +215,22 @@ class Compiler:
                 if profile.lost:
                     delta.lost[profile_key], profile.lost = profile.lost, set()
         self._dirty_pods.clear()
+        self._dirty_subjects.clear()
         self._dirty_rules.clear()
         self._dirty_addresses.clear()
         return delta
+
+    def _pods_of_subjects(self) -> Iterator[str]:
+        """The pods of this node that changed policies select now, or selected before."""
+        for key, selected_by in self._selected_by.items() if self._dirty_subjects else ():
+            pod = self._pods.get(key)
+            if not self._dirty_subjects.isdisjoint(selected_by) or (
+                pod is not None
+                and not self._dirty_subjects.isdisjoint(
+                    self._index.matching(pod.metadata.namespace, pod.metadata.labels)
+                )
+            ):
+                yield key
 
     def _drop_unused(self, delta: PolicyDelta) -> None:
         for profile_key in [key for key, uses in self._uses.items() if not uses]:
@@ -223,11 +246,11 @@ class Compiler:
                 changed.add(address)
         return changed
 
-    def _settle(self, key: str, delta: PolicyDelta) -> None:
+    def _settle(self, key: str, delta: PolicyDelta, choices: ProfileChoices) -> None:
         """Updates the profiles of one pod of this node."""
         before = self.pods.get(key)
         pod = self._pods.get(key)
-        after = self._profiles_of(pod) if pod is not None and pod.spec.node_name == self.node else None
+        after = self._profiles_of(key, pod, choices) if pod is not None and pod.spec.node_name == self.node else None
         if after == before:
             return
         for profiles, step in ((after, 1), (before, -1)):
@@ -235,18 +258,22 @@ class Compiler:
                 if profile_key is not None:
                     self._uses[profile_key] += step
         if after is None:
-            del self.pods[key]
+            del self.pods[key], self._selected_by[key]
         else:
             self.pods[key] = after
         delta.pods[key] = after
 
-    def _profiles_of(self, pod: Pod) -> PodProfiles:
+    def _profiles_of(self, key: str, pod: Pod, choices: ProfileChoices) -> PodProfiles:
+        """The profiles of a pod of this node; ``choices`` has those of other pods in the same flush."""
         ports = named_ports(pod.declared_ports)
         matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
-        subjects = self._by_subject.keys() & matching
-        selecting = [self._policies[key] for subject in subjects for key in self._by_subject[subject]]
-        ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
-        return PodProfiles(addresses=pod.addresses, ingress=ingress, egress=egress)
+        subjects = self._selected_by[key] = frozenset(self._by_subject.keys() & matching)
+        choice = choices.get((subjects, ports))
+        if choice is None:
+            selecting = [self._policies[policy] for subject in subjects for policy in self._by_subject[subject]]
+            ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
+            choice = choices[subjects, ports] = (ingress, egress)
+        return PodProfiles(addresses=pod.addresses, ingress=choice[0], egress=choice[1])
 
     def _key(self, direction: str, about: Iterable[CompiledPolicy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
         concerned = [policy for policy in about if direction in policy.rules]

@@ -31,6 +31,8 @@ from podwire.runtime.clock import Clock
 _QUIET_S = 0.005
 _BURST_S = 0.03
 _HEAL_S = 0.05
+_REST_S = 0.25
+"""The longest pause between two commits, in seconds."""
 
 
 class Reporter(Protocol):
@@ -65,6 +67,8 @@ class Enforcement:
         self._full = True
         self._moved = False
         self._changed: dict[Changed, float] = {}
+        self._rested_at = 0.0
+        """When the next commit may follow the last one, in the clock's monotonic seconds."""
         self._log = Log("policy")
         self._objects = ObjectFeed(sources, compiler, self._mark, self._own_node_changed)
         self.compiler = compiler
@@ -185,7 +189,12 @@ class Enforcement:
             self._reporter.refused(failure)
 
     async def _settle(self) -> None:
-        """Waits until a burst of changes is over."""
+        """Waits until a burst of changes is over, and since the last commit for as long as that commit took.
+
+        So changes that arrive all the time use at most half of the time for commits; a single change does not wait.
+        """
+        if not self._follower.disturbed:
+            await self._clock.sleep(self._rested_at - self._clock.monotonic())
         wake, started = self._follower.wake, self._clock.monotonic()
         while wake.is_set():
             wake.clear()
@@ -228,9 +237,11 @@ class Enforcement:
             if delta or self._moved:
                 self._plane.update(self.compiler, self._attached.devices(), delta, self._facts if self._moved else None)
         self._full, self._moved, self._follower.refusal = False, False, ""
+        ended = self._clock.monotonic()
+        self._rested_at = ended if full else ended + min(ended - started, _REST_S)
         self._changed, followed = {}, self._changed
         self.programmed.set()
         self.loaded.set()
         self._follower.look()
         if self._reporter is not None:
-            self._reporter.committed(delta, self._clock.monotonic() - started, followed, full=full)
+            self._reporter.committed(delta, ended - started, followed, full=full)

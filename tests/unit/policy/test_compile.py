@@ -386,3 +386,26 @@ def test_labels_count_from_the_moment_that_a_policy_mentions_them() -> None:
     assert let_in({"app": "web"}) == {"10.180.7.0", "10.180.7.1"}
     assert let_in({"pod-name": "web-1"}) == {"10.180.7.1"}
     assert let_in({"app": "web"}) == {"10.180.7.0", "10.180.7.1"}
+
+
+def test_pods_that_the_same_policies_select_share_a_choice() -> None:
+    """A policy for many pods costs one sorted list of policies, not one for each pod."""
+    case = next(case for case in CASES if case.name == "a policy without rules isolates")
+    compiler = compile_world(case.world, "n1")
+    spec = {"podSelector": {}, "ingress": [{"ports": [{"port": 80}]}]}
+    everyone = msgspec.convert({"metadata": {"name": "all", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+    web = case.world.pods[0]
+    twin = msgspec.structs.replace(
+        web,
+        metadata=msgspec.structs.replace(web.metadata, name="twin"),
+        status=msgspec.structs.replace(web.status, pod_ip="10.180.0.77", pod_ips=()),
+    )
+    compiler.set_pod("shop/twin", twin)
+    compiler.flush()
+    compiler.set_policy("shop/all", everyone)
+    delta = compiler.flush()
+    assert key_of(web.metadata) in delta.pods
+    assert all(key.startswith("shop/") for key in delta.pods)
+    assert compiler.pods["shop/twin"].ingress is compiler.pods[key_of(web.metadata)].ingress is not None
+    compiler.set_policy("shop/all", None)
+    assert set(compiler.flush().pods) == set(delta.pods)

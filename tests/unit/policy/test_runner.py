@@ -48,6 +48,8 @@ class Memory:
         self.foreign = False
         self.held = False
         """Whether somebody else holds the lock."""
+        self.working: Callable[[], None] = lambda: None
+        """Called by each update; a test spends time there."""
         self.read, self.write = os.pipe()
 
     def _take(self, what: str, compiler: Compiler, devices: Mapping[str, str], pods: Iterable[str]) -> Written:
@@ -73,6 +75,7 @@ class Memory:
     def update(
         self, compiler: Compiler, devices: Mapping[str, str], delta: PolicyDelta, facts: PolicyFacts | None = None
     ) -> Written:
+        self.working()
         self.facts = facts or self.facts
         return self._take("update", compiler, devices, delta.pods)
 
@@ -246,6 +249,28 @@ async def test_a_burst_of_changes_is_one_commit(bench: Bench) -> None:
     await bench.clock.advance(0.1)
     assert bench.taken() == ["update"]
     assert bench.enforcement.programmed.is_set()
+
+
+@with_bench
+async def test_steady_changes_use_half_of_the_time_for_commits(bench: Bench) -> None:
+    await bench.start()
+    bench.taken()
+    bench.plane.working = lambda: bench.clock.spend(0.1)
+    started = bench.clock.monotonic()
+    for number in range(100):
+        meta = msgspec.structs.replace(DENY.metadata, name=f"p{number}")
+        bench.policies.put(f"shop/p{number}", msgspec.structs.replace(DENY, metadata=meta))
+        await bench.clock.advance(0.02)
+    commits = len(bench.taken())
+    assert commits > 5
+    assert commits * 0.1 <= (bench.clock.monotonic() - started) / 2 + 0.1
+    await bench.clock.advance(2)
+    bench.told.clear()
+    bench.policies.put("shop/last", msgspec.structs.replace(DENY, metadata=meta))
+    changed_at = bench.clock.monotonic()
+    await bench.clock.advance(1)
+    ((_, at),) = bench.told
+    assert at - changed_at < 0.15  # one change alone waits for nothing
 
 
 @with_bench
