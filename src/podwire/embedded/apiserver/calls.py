@@ -153,9 +153,11 @@ def parse_target(segments: list[str], kinds: Mapping[Key, ResourceKind]) -> Reso
     return ResourcePath(kind, namespace, name, subresource, tuple(rest[3:]), watch)
 
 
-def merge_options(call: Call, body: dict[str, Any]) -> dict[str, Any]:
-    """Delete options of body and query together; the query wins, as in Kubernetes' own conversion."""
-    options = dict(body)
+def delete_options(call: Call, body: dict[str, Any]) -> dict[str, Any]:
+    """The delete options of a request: the body where there is one, otherwise the query, as in Kubernetes."""
+    if call.request.body.strip():
+        return body
+    options: dict[str, Any] = {}
     for name in ("propagationPolicy", "orphanDependents"):
         if name in call.query:
             options[name] = call.query[name] if name == "propagationPolicy" else call.flag(name)

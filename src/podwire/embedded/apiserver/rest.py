@@ -18,7 +18,7 @@ from podwire.embedded.apiserver.authorization import impersonation
 from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authorizer
 from podwire.embedded.apiserver.authorization.requests import attributes_of
 from podwire.embedded.apiserver.authorization.reviews import Reviews
-from podwire.embedded.apiserver.calls import Call, UserInfo, merge_options, parse_target
+from podwire.embedded.apiserver.calls import Call, UserInfo, delete_options, parse_target
 from podwire.embedded.apiserver.componentstatus import ComponentStatuses
 from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
@@ -207,7 +207,7 @@ class Api:
             version = self._store.table(kind.table).version
             missing = failures.render(failures.not_found(kind, call.name))
             return self._later(version, lambda: missing)
-        options = merge_options(call, _options(call))
+        options = delete_options(call, _options(call))
         self._writer.admit(AdmissionRequest(call, "DELETE", None, entry.object(), options))
         last, gone = self._writer.deletion.delete(kind, entry, options)
         if gone and kind.table not in RETURNED_WHEN_DELETED:
@@ -218,7 +218,7 @@ class Api:
 
     def _delete_all(self, call: Call) -> Result | Awaitable[Result]:
         kind = call.kind
-        options = merge_options(call, _options(call))
+        options = delete_options(call, _options(call))
         found = parse_filter(kind.table, call.query, call.namespace)
         deleted = [self._writer.deletion.delete(kind, e, options)[0] for e in self._reader.select(kind.table, found)]
         noun = kind.list_kind or f"{kind.kind}List"

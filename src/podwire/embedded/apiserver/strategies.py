@@ -51,7 +51,17 @@ STORED_ONLY = {
 """Tables whose new objects get a warning: users expect an effect that these objects do not have here."""
 
 _KEEPS_STATUS_ON_CREATE = frozenset({"/nodes", "/endpoints", "/events"})
-_STATUS_METADATA = frozenset({"/pods", "/nodes", "/persistentvolumes", "/persistentvolumeclaims"})
+_STATUS_ONLY = frozenset({
+    "apiextensions.k8s.io/customresourcedefinitions", "apiregistration.k8s.io/apiservices",
+    "storage.k8s.io/volumeattachments", "resource.k8s.io/resourceclaims",
+    "flowcontrol.apiserver.k8s.io/flowschemas", "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
+})  # fmt: skip
+"""Tables in which a write of the status changes no metadata; kinds of CustomResourceDefinitions are like these."""
+
+_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
+_KEPT_BY_STATUS = {"apps/deployments": ("labels",), "/pods": ("ownerReferences",)}
+"""What of the metadata a write of the status leaves as it is, in the other tables."""
+
 _INITIAL_STATUS: dict[str, Object] = {
     "/namespaces": {"phase": "Active"},
     "/services": {"loadBalancer": {}},
@@ -121,15 +131,14 @@ def count_generation(kind: ResourceKind, new: Object, old: Object, subresource: 
 
 
 def prepare_status(kind: ResourceKind, new: Object, old: Object) -> None:
-    """Keeps everything but the status, and of most kinds the metadata too."""
+    """Keeps everything but the status and the metadata; of some kinds the metadata too."""
     for field in tuple(new.keys() | old.keys()):
         if field not in ("status", "metadata"):
             _keep(new, old, field)
-    if kind.table not in _STATUS_METADATA:
-        for field in ("labels", "annotations", "ownerReferences", "finalizers"):
-            _keep(new["metadata"], old["metadata"], field)
-    elif kind.table == "/pods":
-        _keep(new["metadata"], old["metadata"], "ownerReferences")
+    only = kind.custom or kind.table in _STATUS_ONLY
+    for field in _METADATA if only else _KEPT_BY_STATUS.get(kind.table, ()):
+        _keep(new["metadata"], old["metadata"], field)
+    if kind.table == "/pods":
         status = new.setdefault("status", {})
         status.setdefault("qosClass", (old.get("status") or {}).get("qosClass", "BestEffort"))
 
@@ -144,7 +153,7 @@ def prepare_change(kind: ResourceKind, new: Object, old: Object, subresource: st
 
 def _keep_all_but_ephemeral(new: Object, old: Object) -> None:
     wanted = (new.get("spec") or {}).get("ephemeralContainers")
-    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+    for field in _METADATA:
         _keep(new["metadata"], old["metadata"], field)
     new["spec"] = {**old["spec"], "ephemeralContainers": wanted or []}
 

@@ -4,9 +4,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
+SERVICES = "/api/v1/namespaces/default/services"
+INGRESSES = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+BACKEND = {"name": "web", "port": {"number": 80}}
+BALANCER = {"ingress": [{"ip": "1.2.3.4"}]}
 MERGE = "application/merge-patch+json"
 
 
@@ -152,6 +158,50 @@ def test_status_is_written_by_its_own_subresource_only(play: Callable[..., None]
         assert after["metadata"]["generation"] == 1
         _, after = await api("PATCH", f"{DEPLOYMENTS}/web", {"spec": {"replicas": 3}}, content_type=MERGE)
         assert after["metadata"]["generation"] == 2 and after["status"] == {"replicas": 2}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("path", [SERVICES, INGRESSES])
+def test_status_writes_merge_labels_and_annotations(play: Callable[..., None], path: str) -> None:
+    async def scenario(api: Any) -> None:
+        meta = {"name": "web", "annotations": {"old": "a"}}
+        made_spec = {"ports": [{"port": 80}]} if path == SERVICES else {"defaultBackend": {"service": BACKEND}}
+        status, made = await api("POST", path, {"metadata": meta, "spec": made_spec})
+        assert status == 201, made
+        patch = {"metadata": {"annotations": {"new": "b"}}, "status": {"loadBalancer": BALANCER}}
+        _, patched = await api("PATCH", f"{path}/web/status", patch, content_type=MERGE)
+        assert patched["metadata"]["annotations"] == {"old": "a", "new": "b"}
+        patched["metadata"]["annotations"] = {"last": "c"}
+        patched["status"]["loadBalancer"]["ingress"] = [{"ip": "5.6.7.8"}]
+        _, updated = await api("PUT", f"{path}/web/status", patched)
+        assert updated["metadata"]["annotations"] == {"last": "c"}
+        assert updated["status"]["loadBalancer"]["ingress"][0]["ip"] == "5.6.7.8"
+        assert updated["spec"] == made["spec"]
+
+    play(scenario)
+
+
+def test_deployment_status_writes_keep_labels_not_annotations(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", DEPLOYMENTS, deployment("web"))
+        patch = {"metadata": {"labels": {"no": "no"}, "annotations": {"yes": "yes"}}}
+        _, after = await api("PATCH", f"{DEPLOYMENTS}/web/status", patch, content_type=MERGE)
+        assert "labels" not in after["metadata"] and after["metadata"]["annotations"] == {"yes": "yes"}
+
+    play(scenario)
+
+
+def test_body_of_delete_replaces_the_query(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", CONFIGMAPS, config_map("x"))
+        wrong = {"preconditions": {"uid": "another"}}
+        assert (await api("DELETE", f"{CONFIGMAPS}/x", wrong))[0] == 409
+        query = f"{CONFIGMAPS}/x?propagationPolicy=Foreground"
+        assert (await api("DELETE", query, {"dryRun": ["All"], "orphanDependents": True}))[0] == 200
+        _, answer = await api("DELETE", query, {"kind": "DeleteOptions", "apiVersion": "v1"})
+        assert answer["status"] == "Success"
+        assert (await api("GET", f"{CONFIGMAPS}/x"))[0] == 404
 
     play(scenario)
 
