@@ -108,6 +108,9 @@ CLUSTERNETWORKPOLICIES = Resource(
     False,
     ClusterNetworkPolicy,
 )
+CERTIFICATESIGNINGREQUESTS = _raw(
+    "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
+)
 SERVICECIDRS = _raw("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 INGRESSES = _raw("networking.k8s.io", "v1", "ingresses", "Ingress")
 INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)

@@ -231,6 +231,7 @@ def controller(topology: Topology, config: ClusterConfig) -> Child:
             "clusterCIDRs": config.pod_cidrs,
             "serviceCIDRs": config.service_cidrs,
             "caFile": f"{credentials.folder(topology)}/ca.crt",
+            "caKeyFile": f"{credentials.folder(topology)}/ca.key",
             "volumeFolder": f"{topology.state}/volumes",
         },
         "logLevel": config.log_level,

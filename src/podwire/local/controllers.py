@@ -30,6 +30,7 @@ CONTROLLERS: Registry[Any] = Registry(
         "nodelifecycle": "podwire.embedded.workloads.nodelifecycle:NodeLifecycleController",
         "persistentvolume": "podwire.embedded.storage.binder:VolumeBinder",
         "storageprotection": "podwire.embedded.storage.protection:StorageProtection",
+        "certificate": "podwire.embedded.certificates.controller:CertificateController",
         "serviceaccount": "podwire.embedded.workloads.serviceaccount:ServiceAccountController",
     },
 )
@@ -40,6 +41,8 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
 
     parts: tuple[str, ...] = tuple(CONTROLLERS)
     node_times: NodeTimes = NodeTimes()
+    ca_key_file: str = ""
+    """Key of the cluster's authority, with which certificate requests are signed; empty: none is signed."""
     volume_folder: str = "/var/lib/podwire/volumes"
     """The folder of the volumes of the class ``standard``."""
 
@@ -51,6 +54,7 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
         local: dict[str, tuple[object, ...]] = {
             "serviceaccount": (self.ca_file,),
             "nodelifecycle": (self.node_times,),
+            "certificate": (self.ca_file, self.ca_key_file),
             "persistentvolume": (self.volume_folder,),
         }
         return local.get(name) or super().arguments(name)

@@ -147,7 +147,7 @@ def prepare_change(kind: ResourceKind, new: Object, old: Object, subresource: st
     """The same as :func:`prepare_update`, for an update through a subresource."""
     if subresource == "ephemeralcontainers":
         _keep_all_but_ephemeral(new, old)
-    if subresource not in _UNCOUNTED:
+    if subresource not in (*_UNCOUNTED, "approval"):  # An approval writes conditions of the status.
         prepare_update(kind, new, old)
 
 

@@ -35,6 +35,7 @@ PLUGINS: Registry[Any] = Registry(
         "PodSecurity": "podwire.embedded.apiserver.admission.podsecurity.plugin:PodSecurityAdmission",
         "DefaultStorageClass": "podwire.embedded.apiserver.admission.storage:DefaultStorageClass",
         "StorageObjectInUseProtection": "podwire.embedded.apiserver.admission.storage:StorageObjectInUseProtection",
+        "CertificateRequests": "podwire.embedded.apiserver.admission.certificates:CertificateRequestAdmission",
         "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
         "RoleEscalation": "podwire.embedded.apiserver.authorization.escalation:EscalationCheck",
     },

@@ -239,6 +239,18 @@ _COMPONENTS: Mapping[str, Rules] = {
 }
 
 CONTROLLERS: Mapping[str, Rules] = {
+    "certificate-controller": (
+        _on(f"delete {_READ}", "certificatesigningrequests", _CERTIFICATES),
+        _on(_STATUS, "certificatesigningrequests/status", _CERTIFICATES),
+        _on(
+            "sign",
+            "signers",
+            _CERTIFICATES,
+            "kubernetes.io/kube-apiserver-client kubernetes.io/kube-apiserver-client-kubelet "
+            "kubernetes.io/kubelet-serving kubernetes.io/legacy-unknown",
+        ),
+        _EVENTS,
+    ),
     "clusterrole-aggregation-controller": (_on(f"escalate {_STATUS} {_READ}", "clusterroles", _RBAC),),
     "cronjob-controller": (
         _on(f"update {_READ}", "cronjobs", "batch"),
