@@ -318,7 +318,7 @@ def test_what_policies_are_said_to_do_they_do(world: Cluster, row: Row) -> None:
         return
     assert (said["outcome"], seen.failures) == ("dropped", {"dropped"})
     assert policy["ingress"]["isolatedBy"] == [{"policy": "default/shut"}]
-    missed = policy["ingress"]["nearest"]["misses"]
+    missed = policy["ingress"]["nearest"][0]["misses"]
     assert NEAR in policy["message"] or missed[0]["text"] == "ports TCP 80"
     (rule,) = [step for step in policy["nodes"][-1]["steps"] if step["rule"].endswith("drop")]
     assert rule["object"] == "no ingress rule of default/shut"

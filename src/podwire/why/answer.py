@@ -185,7 +185,7 @@ class RuleMatch(AnswerStruct, frozen=True, kw_only=True):
 
 
 class NearestRule(AnswerStruct, frozen=True, kw_only=True):
-    """The rule that is nearest to allowing the connection, and its parts that do not match."""
+    """A rule that is among the nearest to allowing the connection, and its parts that do not match."""
 
     rule: RuleMatch
     misses: tuple[RuleTerm, ...]
@@ -219,7 +219,8 @@ class DirectionVerdict(Reason, frozen=True, kw_only=True):
     isolated_by: tuple[PolicyReference, ...] = ()
     passed: tuple[RuleMatch, ...] = ()
     """Rules of cluster policies that passed the decision to the next tier."""
-    nearest: NearestRule | None = None
+    nearest: tuple[NearestRule, ...] = ()
+    """For a denial because no rule allows: up to three rules, nearest first."""
     audited_by: tuple[str, ...] = ()
     """Policies in audit that would deny the connection."""
     audit: "DirectionVerdict | None" = None

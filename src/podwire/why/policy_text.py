@@ -68,12 +68,15 @@ def _let_through(verdict: PolicyVerdict) -> str:
 
 def _reason(verdict: PolicyVerdict, *, alone: bool) -> str:
     """Why an end is dropped, without naming both ends; with ``alone`` also the node that drops."""
-    if verdict.outcome == "dropped":
-        for direction in (verdict.egress, verdict.ingress):
-            if not direction.allowed and not any(node.drifted for node in verdict.nodes):
-                where = f" on {direction.node}" if alone and direction.node else ""
-                return f"at {direction.direction.lower()}{where}: {direction.message}"
+    denying = [direction for direction in (verdict.egress, verdict.ingress) if not direction.allowed]
+    if denying and not any(node.drifted for node in verdict.nodes):
+        return "; and ".join(_denial(direction, alone=alone) for direction in denying)
     return f"by the rules of its nodes: {verdict.message}"
+
+
+def _denial(direction: DirectionVerdict, *, alone: bool) -> str:
+    where = f" on {direction.node}" if alone and direction.node else ""
+    return f"at {direction.direction.lower()}{where}: {direction.message}"
 
 
 def policies(answer: Answer) -> Iterator[str]:
@@ -96,7 +99,7 @@ def _groups(answer: Answer) -> tuple[Sequence[PolicyVerdict], ...]:
 def _essence(verdict: DirectionVerdict) -> tuple[object, ...]:
     """The verdict of a direction without the names of the ends."""
     rule = verdict.rule and (verdict.rule.policy, verdict.rule.field)
-    nearest = verdict.nearest and (verdict.nearest.rule.policy, verdict.nearest.rule.field, verdict.nearest.misses)
+    nearest = tuple((near.rule.policy, near.rule.field, near.misses) for near in verdict.nearest)
     return verdict.allowed, verdict.reason, rule, verdict.isolated_by, nearest, verdict.audited_by
 
 
@@ -137,7 +140,7 @@ def _direction_lines(verdict: DirectionVerdict) -> Iterator[str]:
 
 def _cause(verdict: DirectionVerdict) -> str:
     """Why, without the nearest rule, which has lines of its own."""
-    if verdict.nearest is None:
+    if not verdict.nearest:
         return verdict.message
     listed = ", ".join(map(str, verdict.isolated_by[:_ISOLATING]))
     more = len(verdict.isolated_by) - _ISOLATING
@@ -145,11 +148,13 @@ def _cause(verdict: DirectionVerdict) -> str:
 
 
 def _nearest(verdict: DirectionVerdict) -> Iterator[str]:
-    if verdict.nearest is not None:
-        yield _line("nearest", f"{verdict.nearest.rule}")
-        yield from (_line("", f"{_placed(miss)}: {miss.found}") for miss in verdict.nearest.misses)
-        yield from _terms(verdict.nearest.rule)
-        yield from _yaml(verdict.nearest.rule)
+    """The nearest rules; only the nearest of all as YAML and with the parts that match."""
+    for number, near in enumerate(verdict.nearest):
+        yield _line("nearest" if not number else "or", f"{near.rule}")
+        yield from (_line("", f"{_placed(miss)}: {miss.found}") for miss in near.misses)
+        if not number:
+            yield from _terms(near.rule)
+            yield from _yaml(near.rule)
 
 
 def _placed(term: RuleTerm) -> str:

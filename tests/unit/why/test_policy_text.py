@@ -2,7 +2,7 @@
 
 import msgspec
 
-from podwire.why import answer_text
+from podwire.why import answer_text, policy_text
 from podwire.why.answer import (
     Answer,
     ConnectionEnd,
@@ -54,7 +54,7 @@ SHUT = DirectionVerdict(
     message="isolated by shop/deny; nearest rule shop/db ingress[0] (db.yaml:14): podSelector app=api, "
     "the pod has app=web",
     isolated_by=(PolicyReference(policy="shop/db", line="db.yaml:11"), PolicyReference(policy="shop/deny")),
-    nearest=NearestRule(rule=NEAR, misses=(MISS,)),
+    nearest=(NearestRule(rule=NEAR, misses=(MISS,)),),
 )
 OPEN = DirectionVerdict(
     direction="Ingress",
@@ -227,3 +227,29 @@ def test_one_line_about_audit_leaves_out_the_other_direction() -> None:
         f"shop/web -> {SHUT.subject} TCP 80: in audit, shop/try would drop it: {SHUT.message}"
     )
     assert one_audited("TCP", both, "Ingress") == ""
+
+
+def test_outcome_names_both_directions_that_drop() -> None:
+    out = msgspec.structs.replace(
+        SHUT,
+        direction="Egress",
+        subject="shop/web",
+        peer="shop/db",
+        node="n1",
+        message="isolated by shop/out",
+        nearest=(),
+    )
+    verdict = msgspec.structs.replace(said(SHUT, "shop/db-1"), egress=out)
+    (line,) = policy_text.outcome(answer(verdict, outcome="dropped"))
+    assert line.startswith(
+        "outcome   DROPPED at egress on n1: isolated by shop/out; and at ingress on n2: isolated by "
+    )
+
+
+def test_next_nearest_rules_follow_the_nearest() -> None:
+    other = NearestRule(rule=msgspec.structs.replace(NEAR, field="spec.ingress[3]"), misses=(MISS,))
+    verdict = msgspec.structs.replace(SHUT, nearest=(*SHUT.nearest, other))
+    lines = list(policy_text.at_length(said(verdict, "shop/db-1")))
+    place = lines.index("or        shop/db ingress[3] (db.yaml:14)")
+    assert lines[place + 1].strip().endswith("the pod has app=web")
+    assert lines.index("nearest   shop/db ingress[0] (db.yaml:14)") < place

@@ -34,8 +34,20 @@ class ObservedConnection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observed_connections(answer: Answer, world: World) -> tuple[ObservedConnection, ...]:
-    """The connections that policies see; none where the packet is dropped or refused, or its end is not known."""
+    """The connections that policies see; none where the packet is dropped, or its end is not known.
+
+    Where Services refuse a connection because there is no endpoint, the source's node sees the address of the Service.
+    Its policies come first and may drop the packet before it is refused.
+    """
     hop = answer.hops[-1]
+    if hop.outcome == "refused" and answer.target.address:
+        asked = Connection(
+            source=world.party(answer.source.address),
+            destination=world.party(answer.target.address),
+            protocol=answer.protocol,
+            port=answer.target.port,
+        )
+        return (ObservedConnection(egress=asked, ingress=asked),)
     if hop.outcome == "forwarded" or (hop.outcome == "untouched" and hop.endpoints):
         return tuple(_observed(answer, world, end) for end in _reachable(hop))
     if hop.outcome == "untouched" and answer.target.address:

@@ -70,6 +70,8 @@ def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_
     verdicts = tuple(
         _verdict_on(connection, world, enforcement, lines) for connection in observed_connections(answer, world)
     )
+    if answer.outcome == "refused" and all(verdict.outcome == "allowed" for verdict in verdicts):
+        verdicts = ()
     further_notes = (*_of_nodes(answer, world), *_of_services(answer, world, verdicts), *enforcement.notes())
     notes = dict.fromkeys((*answer.notes, *further_notes))
     outcome = "dropped" if verdicts and all(verdict.outcome == "dropped" for verdict in verdicts) else answer.outcome

@@ -1,7 +1,8 @@
 """The peers and ports of rules as text, and the parts of them that a connection does not match (pure).
 
 Each mismatch has a cost, so that the nearest of several rules can be found: a value that looks like a misspelling costs
-less than another value, and another value costs less than a missing label. :mod:`podwire.policy.evaluate` decides
+less than half of another value, and another value costs less than a missing label. So two slips in one rule cost less
+than one term that is meant for other pods. :mod:`podwire.policy.evaluate` decides
 whether a peer or a port matches; this module only says how far it is from a match.
 """
 
@@ -16,7 +17,8 @@ from podwire.policy.evaluate import INGRESS, DirectionCase, in_block
 
 _ALIKE = 0.7
 """The share of equal letters from which a value counts as a misspelling."""
-_HOPELESS = 3.0
+_SLIP, _OTHER, _MISSING, _HOPELESS = 0.5, 1.2, 1.5, 4.0
+"""The costs of a misspelled value, of another value, of a missing label, and of a peer of another kind."""
 _NEWER = "a kind that is newer than this program"
 
 
@@ -103,7 +105,8 @@ def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: st
     if peer.namespace_selector is not None:
         misses += _namespace_misses(case, meta.namespace, peer.namespace_selector, f"{field}.namespaceSelector")
     elif meta.namespace != namespace:
-        misses.append(Miss(whole, f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}", 1.0))
+        found = f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}"
+        misses.append(Miss(whole, found, _cost_of(meta.namespace, (namespace,))))
     if peer.pod_selector is not None:
         misses += _terms(peer.pod_selector, f"{field}.podSelector", meta.labels, "the pod")
     return tuple(misses)
@@ -172,16 +175,18 @@ def _placed(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:
 
 
 def _unlike(term: Requirement, have: str | None) -> float:
-    if have is None or term.operator != "In":
-        return 1.0
-    alike = max((SequenceMatcher(None, have, value).ratio() for value in term.values), default=0.0)
-    return 0.5 if alike >= _ALIKE else 0.8
+    return _MISSING if have is None or term.operator != "In" else _cost_of(have, term.values)
+
+
+def _cost_of(have: str, wanted: Iterable[str]) -> float:
+    alike = max((SequenceMatcher(None, have, value).ratio() for value in wanted), default=0.0)
+    return _SLIP if alike >= _ALIKE else _OTHER
 
 
 def _block_miss(address: str, block: IPBlock, field: str) -> Miss:
     for number, part in enumerate(block.excepted):
         if in_block(address, IPBlock(cidr=part)):
-            return Miss(RulePart(f"{field}.except[{number}]", _block_text(block)), f"{address} is in {part}", 0.5)
+            return Miss(RulePart(f"{field}.except[{number}]", _block_text(block)), f"{address} is in {part}", _SLIP)
     return Miss(RulePart(f"{field}.cidr", _block_text(block)), f"{address} is not in it", _far(address, block.cidr))
 
 
@@ -227,10 +232,15 @@ def _ports_miss(case: DirectionCase, texts: tuple[str, ...], names: Iterable[str
 def _port_cost(case: DirectionCase, port: PolicyPort) -> float:
     same = (port.protocol or "TCP") == case.connection.protocol
     if isinstance(port.port, str):
-        return 0.8 if same else 1.2
+        return _SLIP if same else _OTHER
     first = port.port or 0
-    inside = port.port is None or first <= case.connection.port <= (port.end_port or first)
-    return 1.0 if same else 0.5 if inside else 1.5
+    if port.port is None or first <= case.connection.port <= (port.end_port or first):
+        return _SLIP  # only the protocol differs
+    asked = str(case.connection.port)
+    wanted = {str(first), str(port.end_port or first)}
+    ending = any(text.endswith(asked) or asked.endswith(text) for text in wanted)
+    cost = _SLIP if ending else _cost_of(asked, wanted)
+    return cost if same else cost + _SLIP
 
 
 def _named_port_text(case: DirectionCase, name: str) -> str:

@@ -1,14 +1,18 @@
-"""The rule of the isolating policies that is nearest to allowing a connection (pure).
+"""The rules of the isolating policies that are nearest to allowing a connection (pure).
 
-Nearest is a rule of which only the peers or only the ports do not match, and those by the lowest cost; of several, the
-first.
+The distance of a rule is the sum of the costs of all its mismatches, of peers and ports together: a rule with two slips
+(a namespace's name and a port) is nearer than a rule that is for other pods. Of equal rules, the first is nearer.
 """
 
+import heapq
 from typing import NamedTuple
 
 from podwire.model.policy import EgressRule, IngressRule, NetworkPolicy
 from podwire.policy.evaluate import INGRESS, DirectionCase, policy_rules
 from podwire.why.policies.mismatch import Miss, RulePart, peer_misses, peer_text, port_miss, port_text
+
+NEAREST = 3
+"""How many rules an explanation names."""
 
 
 class RuleDistance(NamedTuple):
@@ -32,20 +36,18 @@ def rule_field(direction: str, place: int) -> str:
     return f"spec.{direction.lower()}[{place}]"
 
 
-def nearest(case: DirectionCase) -> RuleDistance | None:
-    """The nearest rule of the isolating policies; None: they have no rules for the direction."""
+def nearest(case: DirectionCase, count: int = NEAREST) -> list[RuleDistance]:
+    """The nearest rules of the isolating policies, at most ``count``, nearest first."""
     rules = (
         (policy, place, rule)
         for policy in case.isolating()
         for place, rule in enumerate(policy_rules(policy, case.direction))
     )
-    distances = [_near(case, policy, place, rule) for policy, place, rule in rules]
-    return min(distances, key=_distance, default=None)
+    return heapq.nsmallest(count, (_near(case, *rule) for rule in rules), key=_distance)
 
 
-def _distance(near: RuleDistance) -> tuple[int, float]:
-    sides = bool(near.peer_misses) + (near.port_miss is not None)
-    return sides, sum(miss.cost for miss in near.misses)
+def _distance(near: RuleDistance) -> float:
+    return sum(miss.cost for miss in near.misses)
 
 
 def _near(case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> RuleDistance:

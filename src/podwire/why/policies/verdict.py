@@ -114,18 +114,18 @@ class _Explainer:
         if not decision.tier:
             return msgspec.structs.replace(verdict, passed=passed)
         rule = self._rule(decision)
-        nearest_rule = self._near() if rule is None else None
+        nearest_rules = tuple(self._near()) if rule is None else ()
         isolated = tuple(map(self._named, self.case.isolating())) if decision.tier == "Namespace" else ()
         return msgspec.structs.replace(
             verdict,
             allowed=decision.allowed,
             tier=decision.tier,
             reason="Isolated" if rule is None else "Allowed" if decision.allowed else "Denied",
-            message=_message(decision, rule, isolated, nearest_rule),
+            message=_message(decision, rule, isolated, nearest_rules),
             rule=rule,
             isolated_by=isolated,
             passed=passed,
-            nearest=nearest_rule,
+            nearest=nearest_rules,
         )
 
     def _word(self) -> str:
@@ -203,13 +203,11 @@ class _Explainer:
         )
         return next(peers, None), next(protocols, None)
 
-    def _near(self) -> NearestRule | None:
-        """The nearest rule of the policies that isolate the subject."""
-        near = nearest(self.case)
-        if near is None:
-            return None
-        rule = self._plain_rule(near.policy, near.place, near.peer, near.port)
-        return NearestRule(rule=rule, misses=tuple(self._misses(near)))
+    def _near(self) -> Iterable[NearestRule]:
+        """The nearest rules of the policies that isolate the subject."""
+        for near in nearest(self.case):
+            rule = self._plain_rule(near.policy, near.place, near.peer, near.port)
+            yield NearestRule(rule=rule, misses=tuple(self._misses(near)))
 
     def _misses(self, near: RuleDistance) -> Iterable[RuleTerm]:
         key = key_of(near.policy.metadata)
@@ -236,7 +234,7 @@ def _action(rule: ClusterIngressRule | ClusterEgressRule) -> Literal["Accept", "
 
 
 def _message(
-    decision: Decision, rule: RuleMatch | None, isolated: tuple[PolicyReference, ...], near: NearestRule | None
+    decision: Decision, rule: RuleMatch | None, isolated: tuple[PolicyReference, ...], near: tuple[NearestRule, ...]
 ) -> str:
     if rule is not None and decision.tier == "Namespace":
         return f"allowed by {rule}"
@@ -244,10 +242,10 @@ def _message(
         return f"{'accepted' if decision.allowed else 'denied'} by cluster policy {rule}, tier {rule.tier}"
     listed = ", ".join(map(str, isolated[:_LISTED])) + (", ..." if len(isolated) > _LISTED else "")
     direction = decision.direction.lower()
-    if near is None:
+    if not near:
         return f"isolated by {listed}, and there is no {direction} rule"
-    misses = " and ".join(f"{miss.text}, {miss.found}" for miss in near.misses)
-    return f"isolated by {listed}; nearest rule {near.rule}: {misses}"
+    misses = " and ".join(f"{miss.text}, {miss.found}" for miss in near[0].misses)
+    return f"isolated by {listed}; nearest rule {near[0].rule}: {misses}"
 
 
 _LISTED = 3

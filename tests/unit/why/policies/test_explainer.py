@@ -193,6 +193,16 @@ def test_what_does_not_get_so_far_is_not_asked(outcome: Outcome) -> None:
     assert with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome=outcome)), world, Nodes(world)).policies == ()
 
 
+def test_egress_policies_drop_before_a_service_without_endpoints_refuses() -> None:
+    spec = {"podSelector": {}, "policyTypes": ["Egress"]}
+    shut = msgspec.convert({"metadata": {"name": "shut", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+    world = msgspec.structs.replace(case(FREE).world, policies=(shut,))
+    found = with_policies(answered(WEB, "10.96.0.9", 80, hop(outcome="refused")), world, Nodes(world))
+    assert found.outcome == "dropped"
+    assert (only(found).egress.allowed, only(found).ingress.allowed) == (False, True)
+    assert [(each.node, each.outcome) for each in only(found).nodes] == [("n1", "dropped")]
+
+
 def test_endpoints_of_a_name_are_alike() -> None:
     world = case(QUIET).world
     ends = (endpoint(DB, 5432, probability=0), endpoint(BLOG, 8080, probability=0))

@@ -44,10 +44,10 @@ def assert_whole(found: DirectionVerdict) -> None:
     if found.tier and found.rule is not None:
         assert found.rule.action == ("Accept" if found.allowed else "Deny")
         assert yaml.safe_load(found.rule.text) is not None
-    if found.nearest is not None:
+    for near in found.nearest:
         assert found.reason == "Isolated"
-        assert found.nearest.misses
-        assert all(miss.found and miss.field.startswith(found.nearest.rule.field) for miss in found.nearest.misses)
+        assert near.misses
+        assert all(miss.found and miss.field.startswith(near.rule.field) for miss in near.misses)
 
 
 WORLD = """
@@ -206,10 +206,25 @@ def test_the_nearest_rule(rules: list[str], source: str, nearest: str) -> None:
     assert found.ingress.message == f"isolated by shop/db (p.yaml:{START + 4}); nearest rule shop/db {nearest}"
 
 
+def test_two_slips_are_nearer_than_a_rule_for_other_pods() -> None:
+    rules = [
+        "- {from: [{podSelector: {matchLabels: {app: billing}}}]}",
+        "- {from: [{namespaceSelector: {matchLabels: {team: sale}}}], ports: [{port: 5433}]}",
+        "- {from: [{podSelector: {matchLabels: {role: x, area: y}}}]}",
+        "- {from: [{ipBlock: {cidr: 203.0.113.0/24}}], ports: [{port: 1}]}",
+    ]
+    found = asked(POLICY + "\n".join(f"  {rule}" for rule in rules), WEB, DB).ingress
+    assert [near.rule.rule for near in found.nearest] == [1, 0, 2]
+    assert [miss.found for miss in found.nearest[0].misses] == [
+        "namespace shop has team=sales",
+        "the connection is TCP 5432",
+    ]
+    assert "nearest rule shop/db ingress[1]" in found.message
+
+
 def test_fields_of_what_missed() -> None:
     rules = "  - from:\n    - podSelector:\n        matchLabels:\n          tier: front\n          app: web\n"
-    found = asked(POLICY + rules, WEB, DB).ingress.nearest
-    assert found is not None
+    (found,) = asked(POLICY + rules, WEB, DB).ingress.nearest
     (miss,) = found.misses
     assert miss.field == "spec.ingress[0].from[0].podSelector.matchLabels[app]"
     assert miss.line == f"p.yaml:{RULE + 4}"
@@ -281,7 +296,7 @@ def test_policies_in_audit() -> None:
     found = asked(text + "  - {from: [{podSelector: {matchLabels: {app: web}}}]}", WEB, DB)
     assert (found.outcome, found.ingress.reason, found.ingress.audited_by) == ("allowed", "NotSelected", ("shop/db",))
     assert found.ingress.audit is not None
-    assert found.ingress.audit.nearest is not None
+    assert found.ingress.audit.nearest
     assert "in audit, shop/db would drop it: isolated by shop/db" in found.message
     assert "the pod has app=webb" in found.message
 
