@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from podwire.kernel import netns
@@ -110,6 +111,35 @@ def test_a_pod_reaches_itself(pair: tuple[Path, Path]) -> None:
         for protocol in ("TCP", "UDP", "SCTP")
     ]
     assert set(Trials().run(some)) == {ANSWERED}
+
+
+@pytest.mark.parametrize("masqueraded", [False, True])
+def test_attempts_have_their_own_source_address(pair: tuple[Path, Path], *, masqueraded: bool) -> None:
+    """A node has several addresses, and masquerades what it sends into a tunnel."""
+    second = {4: "10.55.0.9", 6: "fd55::9"}
+    table = "table inet masq { chain c { type nat hook postrouting priority 100; th sport 1-65535 masquerade; }; }"
+    only = "table inet only { chain c { type filter hook input priority 0; %s }; }"
+    inside(pair[0], "ip", "address", "add", "10.55.0.9/24", "dev", "eth0")
+    inside(pair[0], "ip", "address", "add", "fd55::9/64", "dev", "eth0", "nodad")
+    if masqueraded:
+        inside(pair[0], "nft", "-f", "-", text=table)
+    else:
+        drops = "ip saddr 10.55.0.1 th dport 91 drop; ip6 saddr fd55::1 th dport 91 drop;"
+        inside(pair[1], "nft", "-f", "-", text=only % drops)
+    some = [
+        msgspec.structs.replace(attempt(pair, family, protocol, 91, allowed=True), source_address=second[family])
+        for family in (4, 6)
+        for protocol in ("TCP", "UDP", "SCTP")
+    ]
+    try:
+        assert set(Trials().run(some)) == {ANSWERED}
+    finally:
+        if masqueraded:
+            inside(pair[0], "nft", "delete", "table", "inet", "masq")
+        else:
+            inside(pair[1], "nft", "delete", "table", "inet", "only")
+        for address in ("10.55.0.9/24", "fd55::9/64"):
+            inside(pair[0], "ip", "address", "delete", address, "dev", "eth0")
 
 
 def test_the_words_are_those_that_verdicts_know() -> None:

@@ -16,6 +16,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ AGAIN_S = 0.3
 _AT_ONCE = 1500
 _FIRST_PORT, _PORTS = 20_000, 40_000
 """Source ports of SCTP; a port is used again only after all others."""
+_TAGS = 2**32 - 1
+"""How many different tags SCTP has; 0 is none (RFC 4960, 3.3.2)."""
+_IP_PKTINFO = 8
+"""linux/in.h"""
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _ICMP = {4: socket.IPPROTO_ICMP, 6: socket.IPPROTO_ICMPV6}
 _TCP_HEADER, _SYN, _SYN_ACK = 20, 0x02, 0x12
@@ -220,9 +225,9 @@ class _TrialBatch:
     def _send(self, number: int) -> None:
         attempt, self._last = self._attempts[number], time.monotonic()
         if attempt.protocol == "SCTP":
-            data = packets.segment(self._sctp_port(number), attempt.port, tag=number + 1)
-            with contextlib.suppress(OSError):
-                self._sockets.raw[attempt.source, attempt.family, packets.SCTP].sendto(data, (attempt.address, 0))
+            data = packets.segment(self._sctp_port(number), attempt.port, tag=self._tag(number))
+            sock = self._sockets.raw[attempt.source, attempt.family, packets.SCTP]
+            _send_from(sock, attempt.source_address, attempt.address, data)
             return
         sock = self._clients[number]
         code = sock.connect_ex((attempt.address, attempt.port))
@@ -303,33 +308,48 @@ class _TrialBatch:
         if segment is None:
             return
         if segment.kind == packets.INIT:
-            number = segment.tag - 1
-            if self._is_ours(number, segment.source, segment.target, sender[0]):
+            number = self._tagged(segment.tag, segment.target)
+            if number is not None:
                 self._mark(number, self._arrived)
                 answer = packets.segment(
                     segment.target, segment.source, verification=segment.tag, kind=packets.INIT_ACK, tag=segment.tag
                 )
-                with contextlib.suppress(OSError):
-                    sock.sendto(answer, (sender[0], 0))
+                _send_from(sock, self._attempts[number].address, sender[0], answer)
         elif segment.kind == packets.INIT_ACK:
-            number = segment.verification - 1
-            known = 0 <= number < len(self._attempts)
-            if known and self._is_ours(number, segment.target, segment.source, self._attempts[number].source_address):
+            number = self._tagged(segment.verification, segment.source)
+            if number is not None and segment.target == self._sctp_port(number):
                 self._mark(number, self._answered)
 
-    def _is_ours(self, number: int, source_port: int, port: int, source: str) -> bool:
-        """Whether a packet belongs to an attempt of this batch and has the source of that attempt."""
-        if not 0 <= number < len(self._attempts):
-            return False
+    def _tag(self, number: int) -> int:
+        """The tag of an SCTP attempt, which no other batch of the last minutes has."""
+        return (self._turn + number) % _TAGS + 1
+
+    def _tagged(self, tag: int, port: int) -> int | None:
+        """The SCTP attempt of this batch with a tag and a port of the target; None: there is none.
+
+        The source is not compared: a node masquerades the address and port of what it sends into a tunnel.
+        """
+        number = (tag - 1 - self._turn) % _TAGS
+        if number >= len(self._attempts):
+            return None
         attempt = self._attempts[number]
-        return (attempt.protocol, attempt.port, attempt.source_address) == ("SCTP", port, source) and source_port == (
-            self._sctp_port(number)
-        )
+        return number if (attempt.protocol, attempt.port) == ("SCTP", port) else None
 
     def _take_icmp(self, data: bytes, sender: Any, _sock: socket.socket) -> None:
         flow = packets.read_refusal(data, 6 if ":" in sender[0] else 4)
         if flow is not None:
             self._mark(self._by_flow.get(flow), self._refused)
+
+
+def _send_from(sock: socket.socket, source: str, target: str, data: bytes) -> None:
+    """Sends a packet from a raw socket with a source address of the namespace; a packet that cannot be sent is lost."""
+    packed = ip_address(source).packed
+    if len(packed) == 4:
+        control = (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I4s4s", 0, packed, bytes(4)))
+    else:
+        control = (socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16sI", packed, 0))
+    with contextlib.suppress(OSError):
+        sock.sendmsg([data], [control], 0, (target, 0))
 
 
 def _all_of(sock: socket.socket) -> Iterator[tuple[bytes, Any]]:

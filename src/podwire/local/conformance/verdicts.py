@@ -1,7 +1,8 @@
 """Compares the observed outcomes with a case file and, for failures, with the reference evaluator (pure).
 
-The evaluator is asked about failures only. When the evaluator agrees with the file, podwire's rules are wrong. When the
-evaluator agrees with the observed outcome, the file is wrong.
+The evaluator is asked about failures only. When the evaluator agrees with the observed outcome, the file is wrong.
+When the evaluator agrees with the file, podwire's rules are wrong if they let a packet pass. A packet that did not
+arrive may also be lost elsewhere, and a refusal never comes from podwire's rules, which only drop.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,8 +40,17 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whose(self) -> str:
-        """Whether podwire's rules or the case file is wrong, according to the evaluator."""
-        return "podwire's rules are wrong" if self.evaluator == self.expected else "the file is wrong"
+        """What is wrong: podwire's rules, the case file, or something else."""
+        passed = self.observed in (ANSWERED, ARRIVED)
+        if self.evaluator == "blocked" and passed:
+            return "podwire's rules are wrong"
+        if self.evaluator != self.expected:
+            return "the file is wrong"
+        if self.observed == REFUSED:
+            return "something else refused it: podwire's rules only drop"
+        if self.observed == ARRIVED:
+            return "the answer was lost: podwire's rules are wrong, or something else dropped it"
+        return "podwire's rules are wrong, or something else lost the packet"
 
     def __str__(self) -> str:
         where = f"{self.case} step {self.step}: {self.source} -> {self.target} {self.protocol}/{self.port}"

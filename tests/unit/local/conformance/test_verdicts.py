@@ -94,7 +94,8 @@ def test_the_evaluator_finds_the_cause_of_a_failure(
     allowed = evaluator == "allowed"
     seen = "nothing arrived" if allowed else "answered"
     (failure,) = judge().failures([(check(source, target, allowed=allowed, port=port), family, seen)], both)
-    assert (failure.evaluator, failure.whose) == (evaluator, "podwire's rules are wrong")
+    lost = ", or something else lost the packet" if allowed else ""
+    assert (failure.evaluator, failure.whose) == (evaluator, f"podwire's rules are wrong{lost}")
     wrong = "answered" if allowed else "nothing arrived"
     (failure,) = judge().failures([(check(source, target, allowed=not allowed, port=port), family, wrong)], both)
     assert (failure.evaluator, failure.whose) == (evaluator, "the file is wrong")
@@ -104,8 +105,22 @@ def test_a_failure_names_ends_port_and_result() -> None:
     (failure,) = judge().failures([(check("x/c", "x/b", allowed=False), 6, "refused")], both)
     assert str(failure) == (
         "one step 3: x/c -> x/b TCP/80 IPv6: expected blocked, observed: refused; "
-        "the evaluator says blocked: podwire's rules are wrong"
+        "the evaluator says blocked: something else refused it: podwire's rules only drop"
     )
+
+
+@pytest.mark.parametrize(
+    ("expected", "seen", "target", "whose"),
+    [
+        (True, "arrived, and no answer came back", "x/b", "the answer was lost: "),
+        (True, "refused", "x/b", "something else refused it"),
+        (True, "arrived, and no answer came back", "x/h", "podwire's rules are wrong"),
+        (False, "refused", "x/b", "the file is wrong"),
+    ],
+)
+def test_rules_are_wrong_only_when_they_let_pass(*, expected: bool, seen: str, target: str, whose: str) -> None:
+    (failure,) = judge().failures([(check("x/a", target, allowed=expected), 4, seen)], both)
+    assert failure.whose.startswith(whose)
 
 
 def test_expected_outcomes_are_no_failure() -> None:
