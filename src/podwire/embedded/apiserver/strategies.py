@@ -45,8 +45,6 @@ RETURNED_WHEN_DELETED = frozenset({
 
 STORED_ONLY = {
     "autoscaling/horizontalpodautoscalers": "nothing scales by it: a local cluster has no metrics and no autoscaler",
-    "/resourcequotas": "it is stored and not enforced",
-    "/limitranges": "it is stored and not enforced",
 }
 """Tables whose new objects get a warning: users expect an effect that these objects do not have here."""
 

@@ -42,9 +42,13 @@ def test_metrics_count_stored_objects_and_need_a_user(play: Callable[..., None])
 
 def test_kinds_without_effect_come_with_a_warning(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        body = b'{"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}}}'
-        answer = await api.raw("POST", "/api/v1/namespaces/default/resourcequotas", body)
+        body = (
+            b'{"metadata": {"name": "h"}, "spec": {"maxReplicas": 2, "scaleTargetRef": '
+            b'{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}'
+        )
+        path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
+        answer = await api.raw("POST", path, body)
         assert answer.status == 201
-        assert dict(answer.headers)["Warning"] == '299 - "resourcequotas: it is stored and not enforced"'
+        assert "nothing scales by it" in dict(answer.headers)["Warning"]
 
     play(scenario)

@@ -29,6 +29,7 @@ PLUGINS: Registry[Any] = Registry(
     "admission plugin",
     "admission",
     {
+        "LimitRanger": "podwire.embedded.apiserver.admission.limitranger:LimitRanger",
         "ServiceAccount": "podwire.embedded.apiserver.admission.serviceaccount:ServiceAccountAdmission",
         "NodeRestriction": "podwire.embedded.apiserver.authorization.noderestriction:NodeRestriction",
         "Priority": "podwire.embedded.apiserver.admission.priority:PriorityAdmission",
@@ -38,6 +39,7 @@ PLUGINS: Registry[Any] = Registry(
         "CertificateRequests": "podwire.embedded.apiserver.admission.certificates:CertificateRequestAdmission",
         "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
         "RoleEscalation": "podwire.embedded.apiserver.authorization.escalation:EscalationCheck",
+        "ResourceQuota": "podwire.embedded.apiserver.admission.quota.plugin:ResourceQuotaAdmission",
     },
 )
 """Every plugin by its name, in the order in which plugins are asked."""

@@ -58,6 +58,18 @@ def _priority_class(obj: Json) -> None:
     fill(obj, {"preemptionPolicy": "PreemptLowerPriority"})
 
 
+def _limit_range(obj: Json) -> None:
+    """What a container gets without resources of its own: ``max`` limits, ``default`` and ``min`` request."""
+    for item in items_of(section(obj, "spec"), "limits"):
+        if item.get("type") != "Container":
+            continue
+        limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+        requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+        for field, found in (("default", limits), ("defaultRequest", requests)):
+            if found:
+                item[field] = found
+
+
 def _definition(obj: Json) -> None:
     spec = section(obj, "spec")
     names = section(spec, "names")
@@ -73,6 +85,7 @@ DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
     ("", "Service"): network.fill_service,
     ("", "Endpoints"): network.fill_endpoints,
     ("", "Namespace"): _namespace,
+    ("", "LimitRange"): _limit_range,
     ("", "Secret"): _secret,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "PersistentVolume"): _volume,

@@ -43,7 +43,11 @@ def canonical(text: str | int | float) -> str:
 
     Raises: ValueError for text that is no quantity.
     """
-    value, family = parse(str(text))
+    return render(*parse(str(text)))
+
+
+def render(value: Decimal, family: str) -> str:
+    """The canonical text of a value in a family of suffixes."""
     value = _limited(value)
     if value == 0:
         return "0"

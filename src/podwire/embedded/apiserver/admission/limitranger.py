@@ -1,0 +1,51 @@
+"""Holds pods and claims to the LimitRanges of their namespace.
+
+A new pod gets the default requests and limits, then both kinds are refused outside of minimum, maximum and ratio.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from podwire.embedded.apiserver import failures, strategies
+from podwire.embedded.apiserver.admission import limitranges
+from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
+
+_LIMIT_RANGES = "/limitranges"
+_CHECKS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], list[str]]] = {
+    "/pods": limitranges.check_pod,
+    "/persistentvolumeclaims": limitranges.check_claim,
+}
+
+
+class LimitRanger:
+    """Reads LimitRanges."""
+
+    def __init__(self, context: AdmissionContext) -> None:
+        self._store = context.store
+
+    def mutate(self, request: AdmissionRequest) -> None:
+        """Sets the default requests and limits of a new pod, and its quality of service by them."""
+        if request.table != "/pods" or not request.creates:
+            return
+        for entry in self._store.entries(_LIMIT_RANGES, request.call.namespace):
+            limitranges.set_defaults(request.obj, entry.object())
+            request.obj["status"]["qosClass"] = strategies.qos_class_of(request.obj["spec"])
+
+    def validate(self, request: AdmissionRequest) -> None:
+        """Raises: Forbidden for a pod or claim outside of the limits."""
+        check = _CHECKS.get(request.table)
+        if check is None or not _is_checked(request):
+            return
+        for entry in self._store.entries(_LIMIT_RANGES, request.call.namespace):
+            wrong = check(request.obj.get("spec") or {}, entry.object())
+            if wrong:
+                problem = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
+                raise failures.forbidden(request.call.kind, request.name, problem)
+
+
+def _is_checked(request: AdmissionRequest) -> bool:
+    """Whether the write can change resources: creation, resizing a pod, any change of a claim."""
+    if request.operation == "UPDATE":
+        wanted = "resize" if request.table == "/pods" else ""
+        return request.call.subresource == wanted
+    return request.creates

@@ -1,0 +1,81 @@
+"""Refuses writes that exceed a ResourceQuota of their namespace.
+
+Usage is added up and compared in the turn of the event loop in which the object is stored, so that parallel writes
+never exceed a quota together. Source: ``k8s.io/apiserver/pkg/admission/plugin/resourcequota``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
+from podwire.embedded.apiserver.admission.podresources import Amount, Resources, add, parse_resources
+from podwire.embedded.apiserver.admission.quota import scopes
+from podwire.embedded.apiserver.admission.quota.ledger import QUOTAS, QuotaStatuses, UsageLedger, mask
+from podwire.embedded.apiserver.admission.quota.usage import CLAIMS, PODS, SERVICES, missing, usage
+
+
+class ResourceQuotaAdmission:
+    """Reads quotas and what they count."""
+
+    def __init__(self, context: AdmissionContext) -> None:
+        self._store = context.store
+        self._ledger = UsageLedger(context.store)
+        QuotaStatuses(context.store, self._ledger).start()
+
+    def validate(self, request: AdmissionRequest) -> None:
+        """Raises: Forbidden for a write that exceeds a quota, or a pod that does not say what a quota counts."""
+        if not _uses_more(request):
+            return
+        table, obj = request.table, request.obj
+        specs = {
+            entry.name: entry.object().get("spec") or {}
+            for entry in self._store.entries(QUOTAS, request.call.namespace)
+        }
+        specs = {name: spec for name, spec in specs.items() if scopes.is_in_scope(spec, table, obj)}
+        if not specs:
+            return
+        for name, spec in specs.items():
+            lacking = missing(obj, spec.get("hard") or ()) if table == PODS else ""
+            if lacking:
+                raise failures.forbidden(
+                    request.call.kind, request.name, f"failed quota: {name}: must specify {lacking}"
+                )
+        wanted = _increase(request)
+        for name, spec in specs.items():
+            self._check(request, name, spec, wanted)
+
+    def _check(self, request: AdmissionRequest, name: str, spec: Mapping[str, Any], wanted: Resources) -> None:
+        hard = parse_resources(spec.get("hard"))
+        asked = mask(wanted, hard)
+        if not asked:
+            return
+        used = self._ledger.used(request.call.namespace, spec)
+        total = add(used, asked)
+        exceeded = sorted(resource for resource in asked if total[resource].milli > hard[resource].milli)
+        if exceeded:
+            parts = [_listed(amounts, exceeded) for amounts in (asked, used, hard)]
+            problem = f"exceeded quota: {name}, requested: {parts[0]}, used: {parts[1]}, limited: {parts[2]}"
+            raise failures.forbidden(request.call.kind, request.name, problem)
+
+
+def _listed(amounts: Resources, names: list[str]) -> str:
+    return ",".join(f"{name}={amounts[name]}" for name in names)
+
+
+def _uses_more(request: AdmissionRequest) -> bool:
+    """Whether the write can use more than before: a creation, a changed Service or claim, a resized pod."""
+    if not request.call.namespace:
+        return False
+    if request.operation == "UPDATE":
+        return (request.table, request.call.subresource) in ((SERVICES, ""), (CLAIMS, ""), (PODS, "resize"))
+    return request.creates
+
+
+def _increase(request: AdmissionRequest) -> Resources:
+    """What the object uses more than before."""
+    after = usage(request.table, request.obj)
+    before = usage(request.table, request.old) if request.old else {}
+    zero = Amount(0)
+    more = {name: Amount(value.milli - before.get(name, zero).milli, value.family) for name, value in after.items()}
+    return {name: value for name, value in more.items() if value.milli > 0}
