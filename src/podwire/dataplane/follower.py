@@ -40,8 +40,8 @@ class Follower:
         self._refused = refused
         self.wake = asyncio.Event()
         """Set while there is something to commit."""
-        self.disturbed = False
-        """Whether another program may have changed what the data plane holds; the commit resets it."""
+        self.disturbed = asyncio.Event()
+        """Set while another program may have changed what the data plane holds; the commit clears it."""
         self.programmed = asyncio.Event()
         """Set while the kernel holds the latest desired state."""
         self.loaded = asyncio.Event()
@@ -64,7 +64,7 @@ class Follower:
     def look(self) -> None:
         """Wakes the loop when another program changed what the data plane holds."""
         if self._plane.disturbed():
-            self.disturbed = True
+            self.disturbed.set()
             self.wake.set()
 
     def refuse(self, failure: KernelError) -> None:

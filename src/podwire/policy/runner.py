@@ -164,8 +164,8 @@ class Enforcement:
 
     async def _step(self) -> None:
         await self.admission.unlocked()
-        if self._follower.disturbed and not self._full:
-            self._follower.disturbed = False
+        if self._follower.disturbed.is_set() and not self._full:
+            self._follower.disturbed.clear()
             self._heal()
         self._take_over()
         self._commit()
@@ -198,7 +198,7 @@ class Enforcement:
         wake, started = self._follower.wake, self._clock.monotonic()
         while wake.is_set():
             wake.clear()
-            await self._clock.sleep(_HEAL_S if self._follower.disturbed and not self._changed else _QUIET_S)
+            await self._clock.sleep(_HEAL_S if self._follower.disturbed.is_set() and not self._changed else _QUIET_S)
             if self._clock.monotonic() - started >= _BURST_S:
                 wake.clear()
 

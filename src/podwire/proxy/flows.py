@@ -114,24 +114,27 @@ def without_relayed(
 
 
 class Untranslated(msgspec.Struct, frozen=True):
-    """Flows to cluster addresses that were not translated, because they began while rules were missing.
+    """Flows to addresses of Services that were not translated, because they began while rules were missing.
 
     The kernel keeps such a flow untranslated, so a repeated SYN or datagram does not reach an endpoint either.
     """
 
     frontends: frozenset[tuple[str, str, int]]
-    """Protocol, address and port of the frontends that have endpoints."""
+    """Protocol, address and port of the frontends that have endpoints; node ports have an empty address."""
+    node_addresses: frozenset[str] = frozenset()
 
     def __call__(self, flow: Flow) -> bool:
         """Whether the flow is stale."""
         target = flow.original
-        return flow.reply.src == target.dst and (flow.protocol, target.dst, target.dport) in self.frontends
+        if (flow.reply.src, flow.reply.sport) != (target.dst, target.dport):
+            return False
+        at_node_port = target.dst in self.node_addresses and (flow.protocol, "", target.dport) in self.frontends
+        return at_node_port or (flow.protocol, target.dst, target.dport) in self.frontends
 
 
-def untranslated(ports: Iterable[ResolvedPort]) -> Untranslated:
-    """The untranslated flows to ports that have endpoints."""
-    served = (port for port in ports if port.serving)
-    return Untranslated(frozenset((port.protocol.upper(), port.cluster_ip, port.port) for port in served))
+def untranslated(ports: Iterable[ResolvedPort], node_addresses: Iterable[str] = ()) -> Untranslated:
+    """The untranslated flows to ports that have endpoints; node ports answer on ``node_addresses``."""
+    return Untranslated(frozenset(_serving(port for port in ports if port.serving)), frozenset(node_addresses))
 
 
 class FlowCleaner(Protocol):
@@ -145,7 +148,7 @@ class FlowCleaner(Protocol):
 
 
 def _forget_untranslated(netns: NetnsPath, flows: Untranslated) -> Forgotten:
-    """Deletes untranslated flows. No Service address answers, so assured flows are left out."""
+    """Deletes untranslated flows, except assured ones: what answered them was no Service."""
     counts = dict.fromkeys(_FAMILIES.values(), 0)
     with Conntrack(netns) as conntrack:
         for protocol in sorted({protocol for protocol, _, _ in flows.frontends}):
@@ -184,7 +187,7 @@ def flow_cleaner(
         before: tuple[ResolvedPort, ...], after: tuple[ResolvedPort, ...], *, gap: bool = False
     ) -> Callable[[], Forgotten] | None:
         if gap:
-            flows = untranslated(after)
+            flows = untranslated(after, node_addresses())
             return partial(_forget_untranslated, netns, flows) if flows.frontends else None
         if mode == "userspace":
             before, after = without_relayed(before, after)

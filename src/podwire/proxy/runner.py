@@ -10,8 +10,9 @@ Guarantees:
 3. Only Services that a changed object names are resolved again. A changed node (zone, addresses, pod ranges) means all.
 4. A refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends
    the loop.
-5. Tables that another program changed are restored at once; repairs use at most half of the time. Flows that began
-   while rules were missing, before the start too, are deleted, so that packets that are sent again reach a Service.
+5. Tables that another program changed are restored at once, also while the next commit waits; only the repair before
+   delays a repair, so that repairs use at most half of the time. Flows that began while rules were missing, before the
+   start too, are deleted, so that packets that are sent again reach a Service.
 6. After a change of UDP endpoints (on request of TCP too), flows to endpoints that no longer serve are deleted, also
    when no endpoint is left.
 7. Health checks, metrics and flows of a refused commit follow when the commit succeeds.
@@ -35,6 +36,7 @@ from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, take_over
 from podwire.runtime.clock import Clock
+from podwire.runtime.workqueue import wait_first
 
 _GATHER_S = 0.002
 _REST = 4
@@ -104,7 +106,7 @@ class ServiceProxy:
         self._full = True
         self._unfinished = False
         self._gap = True
-        self._rested = 0.0
+        self._rested = self._repair_rested = 0.0
         self._log = Log("proxy")
         self._follower = Follower(plane, clock, "Services are not programmed", self._refused)
         self.programmed = self._follower.programmed
@@ -146,8 +148,11 @@ class ServiceProxy:
         await self._follower.run(self._program, self._gather)
 
     async def _gather(self) -> None:
-        gather_s = 0.0 if self._follower.disturbed else _GATHER_S
-        await self._clock.sleep(max(gather_s, self._rested - self._clock.monotonic()))
+        disturbed, now = self._follower.disturbed, self._clock.monotonic()
+        if not disturbed.is_set():
+            await wait_first(disturbed, self._clock.sleep(max(_GATHER_S, self._rested - now)))
+        if disturbed.is_set():
+            await self._clock.sleep(max(0.0, self._repair_rested - self._clock.monotonic()))
 
     def _refused(self, failure: KernelError) -> None:
         if self._reporter is not None:
@@ -202,7 +207,8 @@ class ServiceProxy:
         follower = self._follower
         follower.wake.clear()
         dirty, self._dirty = self._dirty, set()
-        disturbed, follower.disturbed = follower.disturbed, False
+        disturbed = follower.disturbed.is_set()
+        follower.disturbed.clear()
         full, self._full = self._full or self._unfinished, False
         self._unfinished = True
         keys = set(self._sources.services.objects) | set(self._resolved) if full else dirty
@@ -212,7 +218,9 @@ class ServiceProxy:
         self._gap = self._gap or disturbed
         wrote = await self._write(changed, full=full)
         follower.look()  # a change that another program makes during a load does not make fileno() readable
-        restored = wrote and (self._gap or follower.disturbed)  # known only after the write, which may restore it
+        restored = wrote and (
+            self._gap or follower.disturbed.is_set()
+        )  # known only after the write, which may restore it
         before = {key: self._resolved.get(key, ()) for key in changed}
         take_over(self._resolved, changed)
         if self._reporter is not None:
@@ -227,6 +235,8 @@ class ServiceProxy:
         took_s = self._clock.monotonic() - began
         rest_s = 0.0 if full else took_s if disturbed else _REST * took_s
         self._rested = began + took_s + min(rest_s, _REST_MOST_S)
+        if disturbed:
+            self._repair_rested = self._rested
 
     async def _write(self, changed: dict[str, tuple[ResolvedPort, ...]], *, full: bool) -> bool:
         """Writes the change; returns whether anything was written."""

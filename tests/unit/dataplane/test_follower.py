@@ -59,8 +59,9 @@ class Bench:
         follower.wake.clear()
         if self.failures:
             raise self.failures.pop()
-        self.commits.append(follower.disturbed)
-        follower.disturbed, follower.refusal = False, ""
+        self.commits.append(follower.disturbed.is_set())
+        follower.disturbed.clear()
+        follower.refusal = ""
         follower.loaded.set()
         follower.programmed.set()
 

@@ -108,10 +108,14 @@ def test_relay_flows_are_stale_without_endpoints() -> None:
         (flow("10.96.0.10", 53, "192.168.99.1", 40000), False),  # a relay answers
         (flow("10.96.0.10", 54, "10.96.0.10", 54), False),
         (flow("10.96.0.10", 53, "10.96.0.10", 53, protocol="TCP"), False),
-        (flow("203.0.113.7", 53, "203.0.113.7", 53), False),
+        (flow("203.0.113.7", 53, "203.0.113.7", 53), True),
+        (flow("192.168.99.1", 30053, "192.168.99.1", 30053), True),
+        (flow("192.168.99.1", 30053, "192.168.99.1", 40000), False),  # a relay on the node answers
+        (flow("192.168.99.1", 53, "192.168.99.1", 53), False),
+        (flow("192.168.99.2", 30053, "192.168.99.2", 30053), False),
     ],
 )
 def test_flows_that_began_while_rules_were_away_were_not_translated(entry: Flow, expected: bool) -> None:
-    assert untranslated((port("10.0.0.2:5353"),))(entry) is expected
+    assert untranslated((port("10.0.0.2:5353"),), NODE)(entry) is expected
     assert not untranslated((port(),))(entry), "no endpoint serves"
     assert flow_cleaner(lambda: NODE)((), (port(),), gap=True) is None

@@ -105,6 +105,8 @@ class Stepping:
         self.slept: list[float] = []
         self.time = 0.0
         self.at_zero: Callable[[], None] = lambda: None
+        self.blocked = False
+        """Whether a sleep that begins now lasts until it is cancelled."""
 
     def monotonic(self) -> float:
         return self.time
@@ -114,6 +116,8 @@ class Stepping:
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
+        if self.blocked:
+            await asyncio.Event().wait()
         self.time += seconds
         if not seconds:
             self.at_zero()
@@ -374,6 +378,25 @@ def test_early_flows_are_forgotten_when_the_kernel_lacked_rules(lacks: bool) -> 
             bench.proxy.configure(NodeFacts(name="n1", masquerade_all=True))
             assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
             assert bench.gaps == lacks, "whatever else is written: the rules were there"
+
+    run(scenario)
+
+
+def test_flushed_rules_do_not_wait_for_the_rest_after_a_commit() -> None:
+    async def scenario(bench: Bench) -> None:
+        async with bench.running():
+            bench.plane.work = lambda: setattr(bench.clock, "time", bench.clock.time + 0.5)
+            bench.services.put("default/web", SERVICE)
+            await bench.calls(2)
+            bench.clock.blocked = True
+            bench.slices.put("default/web-1", piece("10.0.0.1"))
+            await asyncio.sleep(0.01)
+            assert bench.clock.slept[-1] == pytest.approx(1.0), "the rest after a commit of 0.5 s"
+            bench.clock.blocked = False
+            os.write(bench.plane.write, b"x")
+            wanted = [("update", ("default/web=10.0.0.1:8080",)), ("heal", ())]
+            assert (await bench.calls(4))[2:] == wanted
+            assert bench.clock.slept[-1] == 0.0
 
     run(scenario)
 

@@ -115,9 +115,10 @@ class NftablesDataPlane:
         """
         if self._lost:
             return self.load(services)
-        return self._tables.heal(
-            ((family, contents.table()) for family, contents in self._contents.items()), self._commit
-        )
+        with self._tables.unheard():
+            return self._tables.heal(
+                ((family, contents.table()) for family, contents in self._contents.items()), self._commit
+            )
 
     def counts(self) -> Counts:
         """Packet counts of rules, and the numbers of refused changes.
