@@ -59,6 +59,8 @@ class ServicePart:
         self.announcer = LoadAnnouncer(self.announce)
         self.plane = Switch(ServiceModes(), settings.mode, facts, self.announcer.loaded, settings.fallback)
         self.events = ProxyEvents(shared.events, config.node_name, nodes, self.services)
+        self.services.subscribe(self.events.service_changed)
+        self.slices.subscribe(self.events.slice_changed)
         self.pulse = Pulse(clock)
         self.metrics = ProxyMetrics(settings.mode, clock)
         self.checks = HealthChecks(self.pulse, listener(), self.node_addresses, clock, self.events.health_check_refused)

@@ -3,7 +3,10 @@
 Guarantees: 1. after ``synced`` is set, ``objects`` is a state that the API had, and stays so: while the API is
 away the last state is kept; 2. a broken watch goes on from the last resourceVersion seen (bookmarks included),
 410 Gone lists again and reports the difference only; 3. between two tries lies a backoff from 0.05 s to 2 s
-with jitter; 4. subscribers are called in order, once for each change, from the loop, after ``objects`` changed.
+with jitter; 4. subscribers are called in order, once for each change, from the loop, after ``objects`` changed; a
+subscriber that fails on an object is logged, and the other subscribers and objects go on; 5. a list that lacks at least
+nine of ten of many known objects is believed only when all lists of the next 30 s say the same: an API server that was
+restored from a wrong backup does not empty the kernel at once (docs/adr/0013).
 
 Cost: one connection, one task; 20 us per event plus the subscribers. Source: Kubernetes API concepts,
 "Efficient detection of changes".
@@ -20,6 +23,7 @@ from podwire.kube.decode import Identity, WatchEvent, decode_event, decode_objec
 from podwire.kube.resources import Resource
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
+from podwire.runtime.supervise import contained
 
 T = TypeVar("T")
 OnChange = Callable[[str, T | None, T | None], None]
@@ -28,6 +32,12 @@ OnChange = Callable[[str, T | None, T | None], None]
 _WATCH_S = 300
 _WATCH_GRACE_S = 30.0
 _PAGE = 2000
+_MANY = 10
+"""From so many known objects on, a list that lacks nearly all of them must be confirmed."""
+_LOST_SHARE = 0.9
+"""Not 1: an API server with an empty store makes a few objects at once, such as the Service ``kubernetes``."""
+_CONFIRM_S = 30.0
+_CONFIRM_EVERY_S = 5.0
 
 
 class Informer(Generic[T]):
@@ -129,6 +139,30 @@ class Informer(Generic[T]):
                 await self._client.clock.sleep(delay_s)
 
     async def _list(self) -> None:
+        clock = self._client.clock
+        items, versions, resource_version = await self._read()
+        if self._nearly_all_gone(items):
+            self._log.warning(
+                "the API server lists nearly none of the known objects; they are kept until this is confirmed",
+                known=len(self.objects),
+                listed=len(items),
+                confirm_s=_CONFIRM_S,
+            )
+            believed = clock.monotonic() + _CONFIRM_S
+            while self._nearly_all_gone(items) and clock.monotonic() < believed:
+                await clock.sleep(_CONFIRM_EVERY_S)
+                items, versions, resource_version = await self._read()
+        self.resource_version = resource_version
+        self._replace(items, versions)
+        self._here()
+        self.synced.set()
+
+    def _nearly_all_gone(self, items: Mapping[str, T]) -> bool:
+        known = len(self.objects)
+        return known >= _MANY and len(self.objects.keys() - items.keys()) >= _LOST_SHARE * known
+
+    async def _read(self) -> tuple[dict[str, T], dict[str, str], str]:
+        """All objects and their versions by key, and the version of the list."""
         items: dict[str, T] = {}
         versions: dict[str, str] = {}
         token = ""
@@ -148,11 +182,7 @@ class Informer(Generic[T]):
                 items[key], versions[key] = self._kept(item), version
             token = page.continue_
             if not token:
-                break
-        self.resource_version = page.resource_version
-        self._replace(items, versions)
-        self._here()
-        self.synced.set()
+                return items, versions, page.resource_version
 
     def _replace(self, items: dict[str, T], versions: dict[str, str]) -> None:
         before, had = dict(self.objects), self._versions
@@ -221,7 +251,8 @@ class Informer(Generic[T]):
 
     def _tell(self, key: str, old: T | None, new: T | None) -> None:
         for callback in self._subscribers:
-            callback(key, old, new)
+            if failure := contained(callback, key, old, new):
+                self._log.error("a part of this process failed on an object", object=key, failure=failure)
 
     def _here(self) -> None:
         self.connected = True

@@ -86,13 +86,18 @@ class Node(Fact, frozen=True):
 
     @property
     def pod_cidrs(self) -> tuple[str, ...]:
-        """The ranges of the node's pods as the object spells them: ``spec.podCIDRs``, else ``spec.podCIDR``."""
-        return self.spec.pod_cidrs or ((self.spec.pod_cidr,) if self.spec.pod_cidr else ())
+        """The texts of :attr:`pod_networks`, in canonical form."""
+        return tuple(text for written in self._written_cidrs if (text := _cidr(written)))
 
     @property
     def pod_networks(self) -> tuple[Network, ...]:
         """The ranges of the node's pods, in the order of the object; a text that is no range is left out."""
-        return tuple(network for text in self.pod_cidrs if (network := _network(text)) is not None)
+        return tuple(network for text in self._written_cidrs if (network := _network(text)) is not None)
+
+    @property
+    def _written_cidrs(self) -> tuple[str, ...]:
+        """``spec.podCIDRs``, else ``spec.podCIDR``; the API takes any text."""
+        return self.spec.pod_cidrs or ((self.spec.pod_cidr,) if self.spec.pod_cidr else ())
 
     @property
     def zone(self) -> str:
@@ -128,7 +133,7 @@ class Lease(Fact, frozen=True):
 def _address(text: str) -> str:
     """The address in its usual form; empty: it is none, and the API takes any text."""
     try:
-        return str(ip_address(text))
+        return str(ip_address(text)) if "%" not in text else ""
     except ValueError:
         return ""
 
@@ -137,6 +142,12 @@ def _address(text: str) -> str:
 def _network(text: str) -> Network | None:
     """The range, host bits cleared; None when the text is no range: the API takes any text."""
     try:
-        return ip_network(text, strict=False)
+        return ip_network(text, strict=False) if "%" not in text else None
     except ValueError:
         return None
+
+
+@lru_cache(maxsize=4096)
+def _cidr(text: str) -> str:
+    network = _network(text)
+    return str(network) if network is not None else ""

@@ -1,5 +1,7 @@
 """Pod, as far as podwire acts on it (``v1``)."""
 
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 
 import msgspec
@@ -339,12 +341,22 @@ class Pod(Fact, frozen=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The pod's addresses, primary first."""
-        listed = tuple(p.ip for p in self.status.pod_ips if p.ip)
-        return listed or ((self.status.pod_ip,) if self.status.pod_ip else ())
+        """The pod's addresses, primary first, as its status spells them; a text that is no address is left out."""
+        listed = tuple(p.ip for p in self.status.pod_ips if _is_address(p.ip))
+        return listed or ((self.status.pod_ip,) if _is_address(self.status.pod_ip) else ())
 
     @property
     def declared_ports(self) -> tuple[ContainerPort, ...]:
         """The declared ports of everything that runs as long as the pod: containers and sidecars."""
         sidecars = (container for container in self.spec.init_containers if container.restart_policy == "Always")
         return tuple(port for container in (*self.spec.containers, *sidecars) for port in container.ports)
+
+
+@lru_cache(maxsize=4096)
+def _is_address(text: str) -> bool:
+    """Whether a text is an address; the status of a pod may have any text."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text

@@ -1,9 +1,18 @@
-"""The Events of the Service proxy: on the Node for what concerns all Services, on a Service for its own ports."""
+"""The Events of the Service proxy: on the Node for what concerns all Services, on a Service for its own ports.
+
+A Service or EndpointSlice of which something invalid is left out (``proxy.validity``) gets an Event ``InvalidObject``.
+"""
+
+from collections.abc import Iterable
 
 from podwire.dataplane.follower import Source
 from podwire.kube.events import EventRecorder, Severity, reference
+from podwire.model.meta import ObjectReference
 from podwire.model.node import Node
-from podwire.model.service import Service
+from podwire.model.service import PROXY_NAME_LABEL, SERVICE_NAME_LABEL, EndpointSlice, Service
+from podwire.proxy.validity import service_problems, slice_problems
+
+_SHOWN = 5
 
 
 class ProxyEvents:
@@ -29,6 +38,22 @@ class ProxyEvents:
         if known is not None:
             subject = reference("v1", "Service", known.metadata)
             self._recorder.event(subject, "Warning", "FailedToStartServiceHealthcheck", problem)
+
+    def service_changed(self, _key: str, _old: Service | None, new: Service | None) -> None:
+        """Records what is left out of a new or changed Service."""
+        if new is not None and PROXY_NAME_LABEL not in new.metadata.labels:
+            self._left_out(reference("v1", "Service", new.metadata), service_problems(new))
+
+    def slice_changed(self, _key: str, _old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Records what is left out of a new or changed EndpointSlice."""
+        if new is not None and new.metadata.labels.get(SERVICE_NAME_LABEL):
+            self._left_out(reference(new.api_version, "EndpointSlice", new.metadata), slice_problems(new))
+
+    def _left_out(self, subject: ObjectReference, problems: Iterable[str]) -> None:
+        every = tuple(problems)
+        if every:
+            shown = "; ".join((*every[:_SHOWN], *(["..."] if len(every) > _SHOWN else [])))
+            self._recorder.event(subject, "Warning", "InvalidObject", f"The Service proxy leaves out: {shown}")
 
     def _on_node(self, severity: Severity, reason: str, text: str) -> None:
         node = self._nodes.objects.get(self._node)

@@ -13,10 +13,9 @@ Hints never apply to local endpoints. :func:`explain` returns the reason why eac
 :func:`choose` uses these reasons, so the two cannot disagree. The cost depends only on the size of the one Service.
 """
 
-import re
 from collections.abc import Iterable
 from enum import StrEnum
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 
 import msgspec
 
@@ -24,12 +23,9 @@ from podwire.model import service as api
 from podwire.model.meta import key_of
 from podwire.model.service import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort, of_family
+from podwire.proxy.validity import FAMILIES, MOST_AFFINITY_S, PROTOCOLS, canonical_address, usable_address, valid_port
 
-_FAMILIES = {"IPv4": "ip", "IPv6": "ip6"}
-_PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 _DEFAULT_AFFINITY_S = 10800
-_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_CANONICAL = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -116,7 +112,7 @@ def service_of(endpoint_slice: api.EndpointSlice) -> str:
     """``namespace/name`` of the Service that a slice belongs to; empty when it belongs to none."""
     labels = endpoint_slice.metadata.labels
     name = labels.get(SERVICE_NAME_LABEL, "")
-    if not name or HEADLESS_LABEL in labels or endpoint_slice.address_type not in _FAMILIES:
+    if not name or HEADLESS_LABEL in labels or endpoint_slice.address_type not in FAMILIES:
         return ""
     return f"{endpoint_slice.metadata.namespace}/{name}"
 
@@ -131,10 +127,14 @@ def resolve(service: api.Service, slices: Iterable[api.EndpointSlice], node: Nod
         address = _cluster_ip(service.spec, family)
         if not address:
             continue
-        family_slices = tuple(s for s in all_slices if _FAMILIES.get(s.address_type) == family)
-        for port in service.spec.ports:
+        family_slices = tuple(s for s in all_slices if FAMILIES.get(s.address_type) == family)
+        for port in filter(_programmable, service.spec.ports):
             resolved.append(_resolve_port(service, port, address, family, (family_slices, node)))
     return tuple(resolved)
+
+
+def _programmable(port: api.ServicePort) -> bool:
+    return valid_port(port.port) and (port.protocol or "TCP") in PROTOCOLS
 
 
 def _resolve_port(
@@ -150,13 +150,14 @@ def _resolve_port(
     external = spec.type in ("NodePort", "LoadBalancer") or bool(external_ips)
     candidates = gather(slices, port, node.name)
     choice = choose(candidates, node)
-    node_port = port.node_port if spec.type in ("NodePort", "LoadBalancer") else 0
+    node_port = port.node_port if spec.type in ("NodePort", "LoadBalancer") and valid_port(port.node_port) else 0
     external_local = external and spec.external_traffic_policy == "Local"
-    health = spec.health_check_node_port if spec.type == "LoadBalancer" and external_local else 0
+    checked = spec.type == "LoadBalancer" and external_local and valid_port(spec.health_check_node_port)
+    health = spec.health_check_node_port if checked else 0
     return ResolvedPort(
         service=key_of(service.metadata),
         port_name=port.name,
-        protocol=_PROTOCOLS.get(port.protocol or "TCP", "tcp"),
+        protocol=PROTOCOLS[port.protocol or "TCP"],
         family=family,
         port=port.port,
         cluster_ip=address,
@@ -186,34 +187,19 @@ def _affinity(spec: api.ServiceSpec) -> int:
     config = spec.session_affinity_config
     if config is None or config.client_ip is None:
         return _DEFAULT_AFFINITY_S
-    return config.client_ip.timeout_seconds
+    timeout_s = config.client_ip.timeout_seconds
+    return timeout_s if 0 < timeout_s <= MOST_AFFINITY_S else _DEFAULT_AFFINITY_S
 
 
 def _cluster_ip(spec: api.ServiceSpec, family: str) -> str:
     for text in spec.cluster_ips or (spec.cluster_ip,):
-        address = canonical_address(text)
-        if address and (":" in address) == (family == "ip6"):
+        if address := usable_address(text, family):
             return address
     return ""
 
 
-def canonical_address(text: str) -> str:
-    """The address in canonical form, or an empty text if it is invalid; numbers with leading zeros are decimal."""
-    if _CANONICAL.fullmatch(text):  # nearly all addresses; parsing costs ten times as much
-        return text
-    plain = text.strip()
-    if "." in plain and ":" not in plain:
-        plain = ".".join(part.lstrip("0") or "0" for part in plain.split("."))
-    try:
-        canonical = str(ip_address(plain))
-    except ValueError:
-        return ""
-    return text if canonical == text else canonical  # keep one copy of equal texts
-
-
 def _addresses(texts: Iterable[str], family: str) -> tuple[str, ...]:
-    canonical = tuple(dict.fromkeys(filter(None, (canonical_address(text) for text in texts if text != "None"))))
-    return of_family(canonical, family)
+    return tuple(dict.fromkeys(filter(None, (usable_address(text, family) for text in texts))))
 
 
 def _load_balancer_ips(service: api.Service, family: str) -> tuple[str, ...]:
@@ -259,10 +245,12 @@ def survey(
             if slice_port.name is None and port.name:
                 continue
             same_name = (slice_port.name or "") == port.name
-            if not same_name or slice_port.protocol != (port.protocol or "TCP") or not slice_port.port:
+            if not same_name or slice_port.protocol != (port.protocol or "TCP"):
+                continue
+            if slice_port.port is None or not valid_port(slice_port.port):
                 continue
             for entry in endpoint_slice.endpoints or ():
-                candidate = _candidate(entry, slice_port.port, node_name, endpoint_slice.metadata.name)
+                candidate = _candidate(entry, slice_port.port, node_name, endpoint_slice)
                 if candidate is None:
                     continue
                 text = str(candidate.endpoint)
@@ -274,8 +262,10 @@ def survey(
     return tuple(candidates[text] for text in sorted(candidates)), tuple(duplicates)
 
 
-def _candidate(entry: api.Endpoint, port: int, node_name: str, slice_name: str) -> Candidate | None:
-    address = canonical_address(entry.addresses[0]) if entry.addresses else ""
+def _candidate(entry: api.Endpoint, port: int, node_name: str, endpoint_slice: api.EndpointSlice) -> Candidate | None:
+    """The endpoint of an entry; None when its address is no address of a host in the family of the slice."""
+    family = FAMILIES.get(endpoint_slice.address_type, "")
+    address = usable_address(entry.addresses[0], family) if entry.addresses else ""
     if not address:
         return None
     conditions = entry.conditions
@@ -288,7 +278,7 @@ def _candidate(entry: api.Endpoint, port: int, node_name: str, slice_name: str) 
         zones=frozenset(hint.name for hint in hints.for_zones) if hints else frozenset(),
         nodes=frozenset(hint.name for hint in hints.for_nodes) if hints else frozenset(),
         entry=entry,
-        slice_name=slice_name,
+        slice_name=endpoint_slice.metadata.name,
     )
 
 

@@ -55,6 +55,9 @@ def rfc3339_micro(instant: datetime.datetime) -> str:
 def parse_rfc3339(text: str) -> datetime.datetime:
     """The instant of either form.
 
-    Raises: ValueError when the text is neither.
+    Raises: ValueError when the text is neither, also without a time zone.
     """
-    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    instant = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    if instant.tzinfo is None:
+        raise ValueError(f"{text}: expected a time zone")
+    return instant

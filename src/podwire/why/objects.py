@@ -13,7 +13,8 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.selector import Selector
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
-from podwire.proxy.resolve import canonical_address, service_of
+from podwire.proxy.resolve import service_of
+from podwire.proxy.validity import canonical_address
 
 T = TypeVar("T", Service, Pod)
 

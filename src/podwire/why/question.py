@@ -15,7 +15,7 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import Service
-from podwire.proxy.resolve import canonical_address
+from podwire.proxy.validity import canonical_address
 from podwire.why import syntax
 from podwire.why.answer import ConnectionEnd
 from podwire.why.objects import Objects

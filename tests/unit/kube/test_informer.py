@@ -58,14 +58,16 @@ def follow(
     until: Callable[[Informer[Any], list[Change]], bool],
     resource: Resource[Any] = PODS,
     trim: Callable[[Any], Any] | None = None,
+    clock: SystemClock | None = None,
+    kind: type[Informer[Any]] = Informer,
     **options: Any,
 ) -> tuple[Informer[Any], list[Change]]:
     """Runs an informer until ``until(informer)``; its changes as (key, had, has)."""
 
     async def run() -> tuple[Informer[Any], list[Change]]:
         async with http.ScriptedServer(script) as server:
-            client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), SystemClock())
-            informer = Informer(client, resource, **options)
+            client = Client(ApiConfig(f"http://127.0.0.1:{server.port}"), clock or SystemClock())
+            informer = kind(client, resource, **options)
             informer.trim = trim
             changes: list[Change] = []
             informer.subscribe(lambda key, old, new: changes.append((key, old is not None, new is not None)))
@@ -131,6 +133,67 @@ def test_an_object_that_does_not_decode_keeps_its_last_form() -> None:
     script = Script([("3", [pod("a", "1")])], [[event("MODIFIED", broken), event("ADDED", pod("b", "5"))]])
     informer, _ = follow(script, lambda i, c: len(c) == 2)
     assert informer.objects["d/a"].metadata.resource_version == "1"
+
+
+class FragileInformer(Informer[Any]):
+    """An informer whose first subscriber fails on every object."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.failed: list[str] = []
+        self.subscribe(self._fail)
+
+    def _fail(self, key: str, _old: Pod | None, _new: Pod | None) -> None:
+        self.failed.append(key)
+        raise ValueError(key)
+
+
+def test_subscriber_that_fails_on_an_object_ends_nothing() -> None:
+    script = Script([("3", [pod("a", "1"), pod("b", "2")])], [[event("ADDED", pod("c", "5"))]])
+    informer, changes = follow(script, lambda _, changes: len(changes) == 3, kind=FragileInformer)
+    assert isinstance(informer, FragileInformer)
+    assert informer.failed == ["d/a", "d/b", "d/c"] == [key for key, _, _ in changes]
+    assert [target for target in script.targets if "watch" not in target] == script.targets[:1], "listed once"
+
+
+def many(*numbers: int) -> list[JsonObject]:
+    return [pod(f"p{number}", "1") for number in numbers]
+
+
+class Leaping(SystemClock):
+    """A clock whose sleeps take no time."""
+
+    def __init__(self) -> None:
+        self.leapt = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.leapt
+
+    async def sleep(self, seconds: float) -> None:
+        self.leapt += seconds
+        await asyncio.sleep(0)
+
+
+TOO_OLD: list[list[JsonObject]] = [[{"type": "ERROR", "object": {"code": 410}}]]
+
+
+def test_sudden_empty_list_is_believed_after_30_s() -> None:
+    clock, script = Leaping(), Script([("9", many(*range(20))), *[("2", many(100))] * 7], TOO_OLD[:])
+    _, changes = follow(script, lambda informer, _: len(informer.objects) == 1, clock=clock)
+    assert changes[20:] == [*((f"d/p{number}", True, False) for number in range(20)), ("d/p100", False, True)]
+    assert not script.lists and 30 <= clock.leapt < 40
+
+
+def test_list_that_was_empty_once_changes_nothing() -> None:
+    script = Script([("9", many(*range(20))), ("2", []), ("12", many(*range(21)))], TOO_OLD[:])
+    _, changes = follow(script, lambda informer, _: len(informer.objects) == 21, clock=Leaping())
+    assert changes[20:] == [("d/p20", False, True)]
+
+
+def test_few_objects_may_go_at_once() -> None:
+    clock, script = Leaping(), Script([("9", many(*range(9))), ("12", [])], TOO_OLD[:])
+    follow(script, lambda _, changes: len(changes) == 18, clock=clock)
+    assert clock.leapt < 10
 
 
 def test_decode_as_dict_and_selectors() -> None:

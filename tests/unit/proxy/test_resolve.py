@@ -7,8 +7,9 @@ import pytest
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import SERVICE_NAME_LABEL
-from podwire.proxy.resolve import canonical_address, handled, resolve, service_of
+from podwire.proxy.resolve import handled, resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, of_family
+from podwire.proxy.validity import canonical_address
 
 NODE = NodeFacts(name="n1", zone="z1")
 

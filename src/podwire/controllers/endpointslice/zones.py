@@ -50,9 +50,9 @@ def millicores(text: str) -> int:
     """Thousandths of a processor in ``4``, ``0.5`` or ``3920m``; 0 for anything else."""
     try:
         value = float(text.removesuffix("m"))
-    except ValueError:
+        return max(0, int(value if text.endswith("m") else value * 1000))
+    except (ValueError, OverflowError):  # int() refuses nan and inf
         return 0
-    return max(0, int(value if text.endswith("m") else value * 1000))
 
 
 def with_hints(wanted: Desired, nodes: Mapping[str, Node]) -> tuple[Desired, dict[str, str]]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from podwire.model.pod import Pod
+from podwire.runtime.clock import parse_rfc3339
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -17,7 +18,7 @@ def parse_time(text: str | None) -> datetime.datetime | None:
     if not text:
         return None
     try:
-        return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return parse_rfc3339(text)
     except ValueError:
         return None
 

@@ -30,7 +30,8 @@ from podwire.model.service import EndpointSlice, Service
 from podwire.model.wording import count
 from podwire.policy.check.context import UnenforcedPolicy
 from podwire.policy.check.inactive import skipped_note
-from podwire.proxy.resolve import canonical_address, service_of
+from podwire.proxy.resolve import service_of
+from podwire.proxy.validity import canonical_address
 from podwire.why.objects import Collection
 
 Json = dict[str, Any]
@@ -202,7 +203,8 @@ class _ClusterMaker:
                 status.setdefault("conditions", [_READY])
             body["metadata"].setdefault("uid", f"pod-{number}" if from_template else body["metadata"]["name"])
             pod = _convert(body, Pod)
-            if wrong := [address for address in pod.addresses if not canonical_address(address)]:
+            listed = (pod.status.pod_ip, *(entry.ip for entry in pod.status.pod_ips))
+            if wrong := [address for address in listed if address and not canonical_address(address)]:
                 raise ConfigError(f"Pod {key_of(pod.metadata)}", "status.podIPs", f"{wrong[0]!r} is not an IP address")
             yield pod
         if assumed:

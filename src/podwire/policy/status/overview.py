@@ -130,6 +130,7 @@ def _line(
 def _age_ms(since: str, now: datetime.datetime) -> int | None:
     try:
         instant = datetime.datetime.fromisoformat(since.replace("Z", "+00:00"))
-    except ValueError:
+        age = now - instant
+    except (ValueError, TypeError):  # no time, or a time without a zone
         return None
-    return max(0, round((now - instant).total_seconds() * 1000))
+    return max(0, round(age.total_seconds() * 1000))
