@@ -27,6 +27,7 @@ from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.objects import ObjectFeed, Sources
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.runtime.clock import Clock
+from podwire.runtime.workqueue import wait_first
 
 _QUIET_S = 0.005
 _BURST_S = 0.03
@@ -193,12 +194,13 @@ class Enforcement:
 
         So changes that arrive all the time use at most half of the time for commits; a single change does not wait.
         """
-        if not self._follower.disturbed:
-            await self._clock.sleep(self._rested_at - self._clock.monotonic())
+        disturbed = self._follower.disturbed
+        if not disturbed.is_set():
+            await wait_first(disturbed, self._clock.sleep(self._rested_at - self._clock.monotonic()))
         wake, started = self._follower.wake, self._clock.monotonic()
         while wake.is_set():
             wake.clear()
-            await self._clock.sleep(_HEAL_S if self._follower.disturbed.is_set() and not self._changed else _QUIET_S)
+            await self._clock.sleep(_HEAL_S if disturbed.is_set() and not self._changed else _QUIET_S)
             if self._clock.monotonic() - started >= _BURST_S:
                 wake.clear()
 

@@ -382,7 +382,7 @@ def test_early_flows_are_forgotten_when_the_kernel_lacked_rules(lacks: bool) -> 
     run(scenario)
 
 
-def test_flushed_rules_do_not_wait_for_the_rest_after_a_commit() -> None:
+def test_flushed_rules_do_not_wait_after_a_commit() -> None:
     async def scenario(bench: Bench) -> None:
         async with bench.running():
             bench.plane.work = lambda: setattr(bench.clock, "time", bench.clock.time + 0.5)
