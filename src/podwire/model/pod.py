@@ -142,6 +142,7 @@ class Container(Fact, frozen=True):
     stdin_once: bool = False
     tty: bool = False
     termination_message_path: str = "/dev/termination-log"
+    termination_message_policy: str = "File"
     security_context: dict[str, Any] | None = None
 
 
@@ -281,6 +282,9 @@ class PodSpec(Fact, frozen=True):
     priority: int | None = None
     share_process_namespace: bool | None = None
     security_context: dict[str, Any] | None = None
+    overhead: dict[str, str | int | float] = {}
+    """What a RuntimeClass adds to the requests of the containers."""
+    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
 
 
 class PodIP(Fact, frozen=True):

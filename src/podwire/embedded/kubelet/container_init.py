@@ -14,10 +14,12 @@ import termios
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from podwire.embedded.kubelet.mounts import enter_root
-from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, ProcessUser, ShimOrder
+from podwire.embedded.kubelet.mounts import enter_root, protect_root
+from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, Privileges, ProcessUser, ShimOrder
 from podwire.runtime.child import (
     CLONE_NEWNS,
+    PR_CAPBSET_DROP,
+    PR_SET_NO_NEW_PRIVS,
     PR_SET_PDEATHSIG,
     enter_namespace,
     place_fds,
@@ -65,13 +67,15 @@ def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[st
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         if order.cwd != "/":
             Path(order.cwd).mkdir(parents=True, exist_ok=True)
+        if order.read_only_root:
+            protect_root(shim.binds)
         os.chdir(order.cwd)
         if order.entry:
             hostname = socket.gethostname()
             set_title(f"{order.entry} {hostname}/{order.name}")
         else:
-            _become_user(order.user)
-            _exec(order.argv, order.env)
+            _become_user(order.user, order.privileges)
+            _exec(order.argv, order.env, order.executable)
     except OSError as failure:
         _fail(str(failure))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -87,22 +91,34 @@ def become_exec(order: ExecOrder) -> None:
         if order.tty:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.chdir(order.cwd)
-        _become_user(order.user)
+        _become_user(order.user, order.privileges)
         _exec(order.argv, order.env)
     except OSError as failure:
         _fail(str(failure))
 
 
-def _become_user(user: ProcessUser | None) -> None:
+def _become_user(user: ProcessUser | None, privileges: Privileges) -> None:
+    if privileges.capabilities is not None:
+        _bound(frozenset(privileges.capabilities))
     if user is not None:
         os.setgroups(user.groups)
         os.setgid(user.gid)
         os.setuid(user.uid)
+    if privileges.no_new_privileges:
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _exec(argv: Sequence[str], env: Mapping[str, str]) -> None:
+def _bound(kept: frozenset[int]) -> None:
+    """Removes capabilities from the bounding set: exec gives root all capabilities of that set, and no others."""
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
+    for number in range(last + 1):
+        if number not in kept:
+            prctl(PR_CAPBSET_DROP, number)
+
+
+def _exec(argv: Sequence[str], env: Mapping[str, str], executable: str = "") -> None:
     try:
-        os.execvpe(argv[0], list(argv), dict(env))
+        os.execvpe(executable or argv[0], list(argv), dict(env))
     except OSError as failure:
         if failure.errno in (errno.ENOENT, errno.ENOTDIR):
             where = "no such file or directory" if "/" in argv[0] else "executable file not found in $PATH"

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.images.table import DEFAULT_PATH, ContainerRequest, ImageRule, Program, choose
-from podwire.embedded.kubelet.environment import ConfigLookup, PodFields, compile_environment, expand
+from podwire.embedded.images.table import DEFAULT_PATH, ContainerRequest, ImageRule, Program, choose, find_rule
+from podwire.embedded.kubelet.environment import ConfigLookup, PodFields, compile_environment, expand, has_foreign_names
 from podwire.embedded.kubelet.lifecycle import ContainerState
-from podwire.embedded.kubelet.orders import ContainerOrder, Mount, ProcessUser
+from podwire.embedded.kubelet.orders import ContainerOrder, Mount
+from podwire.embedded.kubelet.privileges import check_user, compile_privileges, compile_user, security_context
 from podwire.embedded.kubelet.volumes import sub_path
 from podwire.embedded.standin.answers import PodIdentity, StandinOrder, StandinPort
 from podwire.errors import ConfigError
@@ -76,17 +77,29 @@ def compile_order(state: ContainerState, attempt: int, inputs: ContainerInputs) 
         container_request(container, fields.pod, argv), inputs.rules, ENTRIES,
         lambda name: shutil.which(name, path=env["PATH"]) is not None,
     )  # fmt: skip
+    known = bool(program.argv) and find_rule(container.image, inputs.rules) is None
+    check_user(container, fields.pod, image_runs_as_root=known)
     directory = inputs.directory / "containers"
     stem = f"{container.name}.{attempt}"
     return ContainerOrder(
         name=container.name, attempt=attempt, id=secrets.token_hex(32),
         record=str(directory / f"{stem}.json"), log=str(directory / f"{stem}.log"),
-        argv=program.argv, entry=program.entry, payload=_payload(program, container, fields, argv, env),
+        argv=program.argv, executable=_executable(program.argv, own), entry=program.entry,
+        payload=_payload(program, container, fields, argv, env),
         env={**program.env, **env}, cwd=container.working_dir or program.working_dir or "/",
         mounts=(*_mounts(container, inputs, own), _termination(container, directory / f"{stem}.message")),
-        files=dict(inputs.files), user=None if program.entry else _user(container, fields.pod),
+        files=dict(inputs.files), user=None if program.entry else compile_user(container, fields.pod),
+        privileges=compile_privileges(container, fields.pod),
+        read_only_root=bool(security_context(container, fields.pod).get("readOnlyRootFilesystem")),
         stdin=container.stdin, stdin_once=container.stdin_once, tty=container.tty,
     )  # fmt: skip
+
+
+def _executable(argv: tuple[str, ...], own: Mapping[str, str]) -> str:
+    """bash in place of sh when the environment has names that dash, the sh of many machines, would drop."""
+    if argv and argv[0] in ("sh", "/bin/sh") and has_foreign_names(own):
+        return shutil.which("bash", path=DEFAULT_PATH) or ""
+    return ""
 
 
 def _payload(
@@ -120,13 +133,3 @@ def _termination(container: Container, message: Path) -> Mount:
     os.fchmod(fd, 0o666)
     os.close(fd)
     return Mount(str(message.resolve()), container.termination_message_path or "/dev/termination-log")
-
-
-def _user(container: Container, pod: Pod) -> ProcessUser | None:
-    merged = {**(pod.spec.security_context or {}), **(container.security_context or {})}
-    if merged.get("runAsUser") is None and merged.get("runAsGroup") is None:
-        return None
-    groups = [int(g) for g in merged.get("supplementalGroups") or ()]
-    if merged.get("fsGroup") is not None:
-        groups.append(int(merged["fsGroup"]))
-    return ProcessUser(int(merged.get("runAsUser") or 0), int(merged.get("runAsGroup") or 0), tuple(groups))

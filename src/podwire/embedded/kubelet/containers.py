@@ -3,6 +3,8 @@
 :func:`podwire.embedded.kubelet.lifecycle.plan` decides which containers start, and in which order.
 """
 
+from pathlib import Path
+
 import msgspec
 
 from podwire.embedded.kubelet.containerorder import compile_order
@@ -10,6 +12,7 @@ from podwire.embedded.kubelet.containerrecords import ContainerRecords
 from podwire.embedded.kubelet.execution import CommandContext
 from podwire.embedded.kubelet.inputs import InputProvider
 from podwire.embedded.kubelet.lifecycle import ContainerState, back_off, should_restart
+from podwire.embedded.kubelet.logs import log_tail
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.probes import Probes
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, ProtocolError
@@ -130,6 +133,8 @@ class Containers:
         self._probes.end(name)
         if not record.message:
             message = self._records.message(name, record.attempt)
+            if not message and record.code and container.spec.termination_message_policy == "FallbackToLogsOnError":
+                message = log_tail(Path(record.log))
             container.record = record = msgspec.structs.replace(record, message=message)
         state.exits[name].set()
         if container.ephemeral:

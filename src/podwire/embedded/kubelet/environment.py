@@ -20,7 +20,9 @@ from podwire.model.service import Service
 
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
-_VALID_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
+_VALID_NAME = re.compile(r"^[!-<>-~][ -<>-~]*$")
+"""Printable ASCII but ``=``; Kubernetes allows these names since 1.34 (KEP-4369)."""
+_SHELL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 _SUFFIXES = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("0.001"), "": Decimal(1), "k": Decimal(1000),
     "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18),
@@ -174,6 +176,11 @@ def compile_environment(
             value = expand(variable.value, variables)
         variables[variable.name] = value
     return variables
+
+
+def has_foreign_names(variables: Mapping[str, str]) -> bool:
+    """Whether a variable has a name that a shell cannot use, such as ``data-1``."""
+    return any(not _SHELL_NAME.match(name) for name in variables)
 
 
 def _from_source(source: Mapping[str, Any], namespace: str, objects: ConfigLookup) -> dict[str, str]:

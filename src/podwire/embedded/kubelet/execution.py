@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from podwire.embedded.kubelet.orders import ExecOrder, ShimAnswer
+from podwire.embedded.kubelet.orders import ExecOrder, Privileges, ProcessUser, ShimAnswer
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.shimclient import ShimClient
 from podwire.embedded.kubelet.traffic import RequestOutcome
@@ -53,11 +53,13 @@ class ExitCodes:
 
 
 class CommandContext(msgspec.Struct, frozen=True):
-    """The environment and the working directory that a command in a container inherits."""
+    """What a command in a container inherits: environment, working directory, user and privileges."""
 
     container: str
     env: Mapping[str, str]
     cwd: str = "/"
+    user: ProcessUser | None = None
+    privileges: Privileges = Privileges()
     answered: bool = False
     """Whether commands of probes and hooks succeed without being run, because the container is a stand-in."""
 
@@ -69,7 +71,8 @@ async def run_command(
     output = os.memfd_create("output")
     nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     order = ExecOrder(
-        container=context.container, argv=tuple(command), env=dict(context.env), cwd=context.cwd or "/"
+        container=context.container, argv=tuple(command), env=dict(context.env), cwd=context.cwd or "/",
+        user=context.user, privileges=context.privileges,
     )  # fmt: skip
     try:
         answer = await client.exec(order, (nothing, output, output))

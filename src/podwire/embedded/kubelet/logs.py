@@ -17,6 +17,8 @@ from podwire.runtime.clock import Clock, parse_rfc3339
 
 _POLL_S = 0.1
 _CHUNK = 1 << 18
+_TAIL_LINES = 80
+_TAIL_BYTES = 2048
 
 
 class LogQuery(msgspec.Struct, frozen=True):
@@ -81,6 +83,12 @@ def read_lines(path: Path) -> tuple[list[Line], int]:
     end = current.rfind(b"\n") + 1
     lines = [parse(record) for record in (older + current[:end]).splitlines(keepends=True)]
     return [line for line in lines if line is not None], end
+
+
+def log_tail(path: Path) -> str:
+    """The end of a log as a termination message: at most 80 lines and 2048 bytes."""
+    lines, _ = read_lines(path)
+    return b"".join(line.text for line in lines[-_TAIL_LINES:])[-_TAIL_BYTES:].decode(errors="replace")
 
 
 async def follow(  # noqa: PLR0913

@@ -115,6 +115,16 @@ def enter_root(
     Path("/", _OLD).rmdir()
 
 
+def protect_root(binds: Iterable[str]) -> None:
+    """Makes the root of this process read-only, and the machine's mount points in it; volumes stay as they are.
+
+    Raises: OSError.
+    """
+    for point in ("/", *binds):
+        if os.path.ismount(point):
+            mount("none", point, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
 def _make_dev(dev: str) -> None:
     mount("podwire", dev, "tmpfs", MS_NOSUID, "mode=755")
     mask = os.umask(0)

@@ -26,6 +26,13 @@ class ProcessUser(msgspec.Struct, frozen=True):
     groups: tuple[int, ...] = ()
 
 
+class Privileges(msgspec.Struct, frozen=True):
+    """The numbers of the capabilities that a program keeps (None: all), and whether it may gain privileges."""
+
+    capabilities: tuple[int, ...] | None = None
+    no_new_privileges: bool = False
+
+
 class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One container to start.
 
@@ -40,6 +47,8 @@ class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     record: str
     log: str
     argv: tuple[str, ...] = ()
+    executable: str = ""
+    """The program that gets ``argv``; empty: the first word of ``argv``."""
     entry: str = ""
     payload: bytes = b""
     env: dict[str, str] = {}
@@ -48,6 +57,8 @@ class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     """Small files of the container's own, path to text, such as /etc/hosts."""
     user: ProcessUser | None = None
+    privileges: Privileges = Privileges()
+    read_only_root: bool = False
     stdin: bool = False
     stdin_once: bool = False
     """Whether standard input ends with the first client that was attached to it."""
@@ -62,6 +73,7 @@ class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     cwd: str = "/"
     user: ProcessUser | None = None
+    privileges: Privileges = Privileges()
     tty: bool = False
 
 
@@ -95,6 +107,9 @@ class ShimOrder(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     """An empty directory on which each container mounts its root, in its own mount namespace."""
     host_network: bool = False
+    host_ipc: bool = False
+    sysctls: tuple[tuple[str, str], ...] = ()
+    """Name with dots, and value."""
     cgroup: str = ""
     binds: tuple[str, ...] = ()
     """Mount points of the machine, besides /proc, /sys and /dev, that containers see."""

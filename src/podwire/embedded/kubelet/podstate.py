@@ -16,6 +16,7 @@ from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.environment import PodFields
 from podwire.embedded.kubelet.execution import CommandContext, ExitCodes, PodTarget
 from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
+from podwire.embedded.kubelet.privileges import compile_privileges, compile_user
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.status import Json, PodVerdict, render_status
 from podwire.embedded.kubelet.wakeup import Wakeup
@@ -79,9 +80,13 @@ class PodState:
         return self.node.clock.monotonic()
 
     def command_context(self, container: str) -> CommandContext:
-        """The environment of commands in a container; empty when an earlier kubelet started the container."""
+        """The context of commands in a container; without environment when an earlier kubelet started it."""
+        spec = self.containers[container].spec
         context = self.command_contexts.get(container) or CommandContext(container, {})
-        return msgspec.structs.replace(context, answered=self._answers(container))
+        return msgspec.structs.replace(
+            context, user=compile_user(spec, self.pod), privileges=compile_privileges(spec, self.pod),
+            answered=self._answers(container),
+        )  # fmt: skip
 
     def _answers(self, container: str) -> bool:
         """Whether a container is a stand-in that answers for the commands of its probes and hooks."""

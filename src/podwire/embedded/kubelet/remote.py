@@ -166,6 +166,8 @@ class RemoteSession:
             argv=self._options.command,
             env=env,
             cwd=context.cwd or "/",
+            user=context.user,
+            privileges=context.privileges,
             tty=self._options.tty,
         )
         streams = _Streams(self._options)

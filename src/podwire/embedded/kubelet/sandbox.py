@@ -18,6 +18,7 @@ from podwire.embedded.kubelet.network import CniSandbox, Network, addresses
 from podwire.embedded.kubelet.orders import PodRecord, ShimAnswer, ShimOrder
 from podwire.embedded.kubelet.resolver import pod_hostname
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
+from podwire.embedded.kubelet.sysctls import pod_sysctls
 from podwire.errors import CniError, KernelError, PodwireError
 from podwire.kernel import netns
 from podwire.model.pod import Pod
@@ -149,7 +150,8 @@ class Sandbox:
             Path(self.record.cgroup).mkdir(parents=True, exist_ok=True)
         order = ShimOrder(
             hostname=pod_hostname(pod, self._host.node), root=str(self._host.root), cgroup=self.record.cgroup,
-            host_network=pod.spec.host_network, binds=self._host.binds,
+            host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc, sysctls=pod_sysctls(pod),
+            binds=self._host.binds,
         )  # fmt: skip
         placement = Placement(
             title=f"podwire-shim {self.record.namespace}/{self.record.name}", netns=self.record.netns,

@@ -30,7 +30,7 @@ from podwire.embedded.kubelet.containerstreams import ContainerStreams, open_std
 from podwire.embedded.kubelet.orders import ContainerOrder, ContainerRecord, ShimAnswer, ShimOrder, ShimRequest
 from podwire.embedded.kubelet.selectloop import SelectLoop
 from podwire.embedded.kubelet.shimconnections import ReplyAddress, ShimConnections
-from podwire.runtime.child import CLONE_NEWUTS, PR_SET_CHILD_SUBREAPER, leave, prctl, unshare
+from podwire.runtime.child import CLONE_NEWIPC, CLONE_NEWUTS, PR_SET_CHILD_SUBREAPER, leave, prctl, unshare
 from podwire.runtime.childexits import ChildExits
 from podwire.runtime.clock import Clock, SystemClock, rfc3339
 from podwire.runtime.files import write_atomically
@@ -226,10 +226,12 @@ def run_shim(payload: bytes, entries: Mapping[str, Entry]) -> None:
     if order.cgroup:
         Path(order.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    unshare(CLONE_NEWUTS)
+    unshare(CLONE_NEWUTS if order.host_ipc else CLONE_NEWUTS | CLONE_NEWIPC)
     socket.sethostname(order.hostname)
     if not order.host_network:
         _raise_loopback()
         for path, value in _SYSCTLS:
             Path("/proc/sys", path).write_text(value, encoding="ascii")
+    for name, value in order.sysctls:
+        Path("/proc/sys", name.replace(".", "/")).write_text(value, encoding="ascii")
     Shim(listener, entries, order, SystemClock()).serve()

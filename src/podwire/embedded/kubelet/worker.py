@@ -21,6 +21,7 @@ from podwire.embedded.kubelet.reporter import StatusReporter
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.sandboxstart import SandboxStarter
 from podwire.embedded.kubelet.stopping import Stopper
+from podwire.embedded.kubelet.sysctls import forbidden_sysctl
 from podwire.model.pod import Pod
 from podwire.runtime.clock import parse_rfc3339
 
@@ -107,6 +108,8 @@ class PodWorker:
         if state.verdict.phase:
             await self._remover.release()
             await self._reporter.report()
+        elif not state.sandbox.record.started_at and (problem := forbidden_sysctl(state.pod)):
+            await self._end("Failed", "SysctlForbidden", f"Pod was rejected: {problem}")
         elif self._overdue():
             message = "Pod was active on the node longer than the specified deadline"
             await self._end("Failed", "DeadlineExceeded", message)

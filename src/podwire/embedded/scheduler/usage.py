@@ -127,7 +127,10 @@ def pod_demand(pod: Pod) -> PodDemand:
 
 
 def _requests(pod: Pod) -> dict[str, int]:
-    """The larger of two sums by resource: containers and sidecars, or the largest init container with its sidecars."""
+    """The larger of two sums by resource: containers and sidecars, or the largest init container with its sidecars.
+
+    The overhead of the pod is added.
+    """
     total: Counter[str] = Counter()
     for container in pod.spec.containers:
         total.update(_container_requests(container))
@@ -141,7 +144,7 @@ def _requests(pod: Pod) -> dict[str, int]:
             peak |= sidecars
         else:
             peak |= Counter(wants) + sidecars
-    return dict(total | peak)
+    return dict((total | peak) + Counter(_amounts(pod.spec.overhead)))
 
 
 def _container_requests(container: Container) -> dict[str, int]:

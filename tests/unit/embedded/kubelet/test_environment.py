@@ -27,7 +27,7 @@ class FakeConfig:
     """ConfigMap ``cm`` and Secret ``s``."""
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        return {"a": b"1", "not-a name": b"2"} if name == "cm" else None
+        return {"a": b"1", "not=a-name": b"2"} if name == "cm" else None
 
     def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
         return {"key": b"hidden"} if name == "s" else None
@@ -70,6 +70,11 @@ def test_expansion(text: str, expected: str) -> None:
 )
 def test_references(reference: dict[str, object], expected: str) -> None:
     assert compiled(env=[{"name": "X", "valueFrom": reference}])["X"] == expected
+
+
+def test_names_that_no_shell_takes_are_variables() -> None:
+    variables = compiled(envFrom=[{"configMapRef": {"name": "cm"}, "prefix": "1-"}])
+    assert variables["1-a"] == "1"
 
 
 def test_order_of_sources() -> None:

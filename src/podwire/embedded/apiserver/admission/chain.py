@@ -38,6 +38,7 @@ PLUGINS: Registry[Any] = Registry(
         "StorageObjectInUseProtection": "podwire.embedded.apiserver.admission.storage:StorageObjectInUseProtection",
         "CertificateRequests": "podwire.embedded.apiserver.admission.certificates:CertificateRequestAdmission",
         "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
+        "RuntimeClass": "podwire.embedded.apiserver.admission.runtimeclass:RuntimeClassAdmission",
         "RoleEscalation": "podwire.embedded.apiserver.authorization.escalation:EscalationCheck",
         "ResourceQuota": "podwire.embedded.apiserver.admission.quota.plugin:ResourceQuotaAdmission",
     },

@@ -1,5 +1,6 @@
 """Checks of pods and pod templates: ``pkg/apis/core/validation/validation.go`` as far as a cluster here uses it."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ _MUTABLE = (
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 _NOT_EPHEMERAL = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "restartPolicy")
+_SYSCTL = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SYSCTL_LENGTH = 253
 _OPERATORS = ("Exists", "Equal", "Lt", "Gt")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -232,6 +235,19 @@ def _scheduling(spec: Json, path: str) -> Iterator[Cause]:
         )
 
 
+def _sysctls(spec: Json, path: str) -> Iterator[Cause]:
+    seen: set[str] = set()
+    for index, item in enumerate((spec.get("securityContext") or {}).get("sysctls") or ()):
+        name, where = item.get("name") or "", f"{path}.securityContext.sysctls[{index}].name"
+        if name in seen:
+            yield causes.duplicate(where, name)
+        elif name and (len(name) > _SYSCTL_LENGTH or not re.fullmatch(_SYSCTL, name)):
+            yield causes.invalid(
+                where, name, f"must have at most {_SYSCTL_LENGTH} characters and match regex {_SYSCTL}"
+            )
+        seen.add(name)
+
+
 def check_spec(spec: Json, path: str, claims: Iterable[str] = ()) -> Iterator[Cause]:
     """A pod's spec, in a pod or in a template; ``claims`` are volumes that a StatefulSet adds to its pods."""
     schema = data.named("io.k8s.api.core.v1.PodSpec")
@@ -245,6 +261,7 @@ def check_spec(spec: Json, path: str, claims: Iterable[str] = ()) -> Iterator[Ca
         detail = "must provide at least one DNS nameserver when `dnsPolicy` is None"
         yield causes.required(f"{path}.dnsConfig.nameservers", detail)
     yield from _scheduling(spec, path)
+    yield from _sysctls(spec, path)
     for field in ("hostname", "subdomain"):
         if spec.get(field) and (problem := names.label(spec[field])):
             yield causes.invalid(f"{path}.{field}", spec[field], problem)
