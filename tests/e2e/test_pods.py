@@ -183,13 +183,17 @@ def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None
         liveness = {**probe, "periodSeconds": 1, "failureThreshold": 1}
         return {"name": name, "image": "nginx", "ports": [{"containerPort": port}], "livenessProbe": liveness}
 
+    def silent(name: str, probe: dict[str, Any]) -> dict[str, Any]:
+        """A program that listens nowhere; a stand-in would listen on the port of its probe."""
+        return shell(name, "sleep 600", livenessProbe={**probe, "periodSeconds": 1, "failureThreshold": 1})
+
     containers = [
         server("http-good", 81, {"httpGet": {"path": "/status/204", "port": 81}}),
         server("http-bad", 82, {"httpGet": {"path": "/status/500", "port": 82}}),
         server("tcp-good", 83, {"tcpSocket": {"port": 83}}),
-        server("tcp-bad", 84, {"tcpSocket": {"port": 9084}}),
+        silent("tcp-bad", {"tcpSocket": {"port": 9084}}),
         server("grpc-good", 85, {"grpc": {"port": 85}}),
-        server("grpc-bad", 86, {"grpc": {"port": 9086}}),
+        silent("grpc-bad", {"grpc": {"port": 9086}}),
     ]
     cluster.apply(pod("probed", *containers), "-n", namespace)
     bad = {"http-bad", "tcp-bad", "grpc-bad"}

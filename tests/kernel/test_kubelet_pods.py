@@ -576,3 +576,22 @@ def test_unsafe_sysctls_and_root_users_are_refused(node: Node) -> None:
         assert (await status(client, "unsafe"))["phase"] == "Failed"
 
     run(node, body)
+
+
+def test_pod_over_its_storage_limit_is_evicted(node: Node) -> None:
+    writer = {
+        "name": "c", "image": "busybox", "command": ["sh", "-c", "head -c 10485760 /dev/zero >/file; sleep 600"],
+        "resources": {"limits": {"ephemeral-storage": "5Mi"}},
+    }  # fmt: skip
+
+    async def body(client: Client) -> None:
+        await create(client, "greedy", writer)
+
+        async def evicted() -> bool:
+            shown = await status(client, "greedy")
+            return (shown.get("phase"), shown.get("reason")) == ("Failed", "Evicted")
+
+        await eventually(evicted)
+        assert "ephemeral storage limit" in (await status(client, "greedy"))["message"]
+
+    run(node, body)

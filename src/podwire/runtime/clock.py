@@ -44,12 +44,12 @@ class SystemClock:
 
 def rfc3339(instant: datetime.datetime) -> str:
     """``2026-01-02T03:04:05Z``, the form of ``metav1.Time``."""
-    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return instant.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def rfc3339_micro(instant: datetime.datetime) -> str:
     """``2026-01-02T03:04:05.000006Z``, the form of ``metav1.MicroTime``."""
-    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return instant.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_rfc3339(text: str) -> datetime.datetime:

@@ -20,6 +20,7 @@ from typing import Any
 
 from podwire.embedded.apiserver.schema import data
 from podwire.errors import ApiError
+from podwire.runtime.clock import rfc3339, rfc3339_micro
 
 MAGIC = b"k8s\x00"
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -134,12 +135,12 @@ def _instant(raw: bytes) -> datetime | None:
 
 def _time(raw: bytes) -> str | None:
     instant = _instant(raw)
-    return instant.strftime("%Y-%m-%dT%H:%M:%SZ") if instant else None
+    return rfc3339(instant) if instant else None
 
 
 def _micro_time(raw: bytes) -> str | None:
     instant = _instant(raw)
-    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if instant else None
+    return rfc3339_micro(instant) if instant else None
 
 
 def _quantity(raw: bytes) -> str:

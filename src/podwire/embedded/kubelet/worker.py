@@ -11,6 +11,7 @@ import msgspec
 
 from podwire.embedded.kubelet.containers import Containers
 from podwire.embedded.kubelet.context import NodeContext
+from podwire.embedded.kubelet.eviction import CHECK_EVERY_S, find_excess, is_limited, measure
 from podwire.embedded.kubelet.inputs import InputProvider
 from podwire.embedded.kubelet.lifecycle import plan
 from podwire.embedded.kubelet.orders import PodRecord, ShimAnswer
@@ -22,6 +23,7 @@ from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.sandboxstart import SandboxStarter
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.embedded.kubelet.sysctls import forbidden_sysctl
+from podwire.kube.events import Severity
 from podwire.model.pod import Pod
 from podwire.runtime.clock import parse_rfc3339
 
@@ -44,6 +46,7 @@ class PodWorker:
         self._remover = Remover(self.state, self._stopper, self._reporter)
         self._adopting = record is not None
         self._lost = False
+        self._measured_at = 0.0
 
     # -- changes that wake the worker
 
@@ -109,7 +112,7 @@ class PodWorker:
             await self._remover.release()
             await self._reporter.report()
         elif not state.sandbox.record.started_at and (problem := forbidden_sysctl(state.pod)):
-            await self._end("Failed", "SysctlForbidden", f"Pod was rejected: {problem}")
+            await self._end("Failed", "SysctlForbidden", f"Pod was rejected: {problem}", "Warning")
         elif self._overdue():
             message = "Pod was active on the node longer than the specified deadline"
             await self._end("Failed", "DeadlineExceeded", message)
@@ -138,6 +141,9 @@ class PodWorker:
                 break
             for name in actions.start:
                 await self._containers.start(name)
+        if excess := self._storage_excess():
+            await self._end("Failed", "Evicted", excess, "Warning")
+            return
         await self._probes.settle()
         await self._inputs.keep_current()
         await self._reporter.report()
@@ -154,12 +160,27 @@ class PodWorker:
             state.wakeup.wake_in(left)
         return left <= 0
 
-    async def _end(self, phase: str, reason: str = "", message: str = "") -> None:
+    def _storage_excess(self) -> str:
+        """Why the pod must be evicted; checked every 5 s while the pod has limits of local storage."""
+        state = self.state
+        if not is_limited(state.pod):
+            return ""
+        left_s = self._measured_at + CHECK_EVERY_S - state.now()
+        if left_s > 0:
+            state.wakeup.wake_in(left_s)
+            return ""
+        self._measured_at = state.now()
+        state.wakeup.wake_in(CHECK_EVERY_S)
+        records = {name: container.record for name, container in state.containers.items() if container.running}
+        pids = {name: record.pid for name, record in records.items() if record is not None}
+        return find_excess(state.pod, measure(state.pod, state.sandbox.directory, pids))
+
+    async def _end(self, phase: str, reason: str = "", message: str = "", severity: Severity = "Normal") -> None:
         """Ends the pod with phase Succeeded or Failed."""
         state = self.state
         state.verdict = msgspec.structs.replace(state.verdict, phase=phase, reason=reason, message=message)
         if reason:
-            state.event("Normal", reason, message)
+            state.event(severity, reason, message)
         await self._remover.release()
         await self._reporter.report(urgent=True)
 

@@ -145,6 +145,13 @@ def test_delete_options_of_any_group() -> None:
     }  # fmt: skip
 
 
+def test_times_of_year_one() -> None:
+    """Leases of Kubernetes' own suite have such times."""
+    spec = field(4, field(1, (-62135596798) & (2**64 - 1)))
+    raw = b"k8s\x00" + field(1, field(1, b"coordination.k8s.io/v1") + field(2, b"Lease")) + field(2, field(2, spec))
+    assert protobuf.decode(raw)["spec"] == {"renewTime": "0001-01-01T00:00:02.000000Z"}
+
+
 def test_times() -> None:
     name = META + "ObjectMeta"
     number = next(n for n, (key, _) in data.read("protobuf.json.xz")[name].items() if key == "creationTimestamp")
