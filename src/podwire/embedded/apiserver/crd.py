@@ -15,6 +15,7 @@ from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.tables.jsonpath import find
 from podwire.embedded.apiserver.validate import causes, fields, names, structural
+from podwire.embedded.apiserver.validate.junctors import check_constraints
 
 Json = dict[str, Any]
 
@@ -143,11 +144,11 @@ def write_scale(obj: Json, scale: Json, replicas: int) -> Json:
 # -- definitions
 
 
-def _check_node(schema: Json, path: str) -> Iterator[Cause]:
-    """Whether a schema is structural from here on."""
+def _check_node(schema: Json, path: str, noun: str = "object fields") -> Iterator[Cause]:
+    """Whether a schema is structural from here on; ``noun`` says what the schema describes."""
     typed = schema.get("type") or schema.get("x-kubernetes-int-or-string") or schema.get(_PRESERVE)
     if not typed:
-        yield causes.required(f"{path}.type", "must not be empty for specified object fields")
+        yield causes.required(f"{path}.type", f"must not be empty for specified {noun}")
     if schema.get("$ref"):
         yield causes.forbidden(f"{path}.$ref", "$ref is not supported")
     if schema.get("uniqueItems"):
@@ -158,6 +159,7 @@ def _check_node(schema: Json, path: str) -> Iterator[Cause]:
     if schema.get("properties") and schema.get("additionalProperties"):
         detail = "additionalProperties and properties are mutual exclusive"
         yield causes.forbidden(f"{path}.additionalProperties", detail)
+    yield from check_constraints(schema, path)
     yield from _check_list(schema, path)
     if "default" in schema:
         wrong = structural.check(schema["default"], schema, f"{path}.default")
@@ -166,7 +168,8 @@ def _check_node(schema: Json, path: str) -> Iterator[Cause]:
         yield from _check_node(sub, f"{path}.properties[{name}]")
     for field in ("items", "additionalProperties"):
         if isinstance(schema.get(field), dict):
-            yield from _check_node(schema[field], f"{path}.{field}")
+            noun = "array items" if field == "items" else "object fields"
+            yield from _check_node(schema[field], f"{path}.{field}", noun)
 
 
 def _check_list(schema: Json, path: str) -> Iterator[Cause]:

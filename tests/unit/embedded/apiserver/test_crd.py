@@ -142,6 +142,25 @@ BAD_SCHEMAS: list[tuple[dict[str, Any], list[str]]] = [
      [f"{ROOT}.properties[a].items: Required value: must be specified"]),
     ({"type": "object", "properties": {"a": {"type": "string", "$ref": "#/b"}}},
      [f"{ROOT}.properties[a].$ref: Forbidden: $ref is not supported"]),
+    ({"type": "object", "properties": {"a": {"type": "strin"}}},
+     [f'{ROOT}.properties[a].type: Unsupported value: "strin": supported values: "array", "boolean", "integer", '
+      '"number", "object", "string"']),
+    ({"type": "object", "properties": {"a": {"type": "null"}}},
+     [f"{ROOT}.properties[a].type: Forbidden: type cannot be set to null, use nullable as an alternative"]),
+    ({"type": "object", "properties": {"a": {"type": "array", "items": {}}}},
+     [f"{ROOT}.properties[a].items.type: Required value: must not be empty for specified array items"]),
+    ({"type": "object", "additionalProperties": False},
+     [f"{ROOT}.additionalProperties: Forbidden: additionalProperties cannot be set to false"]),
+    ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}},
+     [f'{ROOT}.properties[a].pattern: Invalid value: "(": must be a valid regular expression, but isn\'t: error '
+      "parsing regexp: missing ), unterminated subpattern at position 0: `(`"]),
+    ({"type": "object", "properties": {"a": {"type": "string", "anyOf": [
+        {"type": "string", "description": "d"}, {"minLength": 1}], "not": {"nullable": True}}}},
+     [f"{ROOT}.properties[a].anyOf[0].type: Forbidden: must be empty to be structural",
+      f"{ROOT}.properties[a].anyOf[0].description: Forbidden: must be empty to be structural",
+      f"{ROOT}.properties[a].not.nullable: Forbidden: must be false to be structural"]),
+    ({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": True, "anyOf": [
+        {"type": "integer"}, {"type": "string"}]}}}, []),
 ]  # fmt: skip
 
 

@@ -5,15 +5,16 @@ two fields of an object (``self.start < self.end``) are evaluated; the others ar
 kube-openapi's validator as the API server passes them on. One pass over the object.
 """
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.validate import causes, names
+from podwire.embedded.apiserver.validate.patterns import UnsupportedPatternError, compile_pattern
 
 Json = dict[str, Any]
 
@@ -59,14 +60,6 @@ def _fits(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES.get(kind, (object,)))
 
 
-@lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(text)
-    except re.error:
-        return None
-
-
 def _is_time(text: str) -> str:
     try:
         datetime.fromisoformat(text)
@@ -92,9 +85,10 @@ def _string(value: str, schema: Json, path: str) -> Iterator[Cause]:
         yield causes.invalid(path, value, f"{path} in body should be at least {least} chars long")
     pattern = schema.get("pattern")
     if pattern:
-        found = _pattern(pattern)
-        if found is not None and found.search(value) is None:
-            yield causes.invalid(path, value, f"{path} in body should match '{pattern}'")
+        # A definition with another pattern is refused.
+        with contextlib.suppress(UnsupportedPatternError):
+            if compile_pattern(pattern).search(value) is None:
+                yield causes.invalid(path, value, f"{path} in body should match '{pattern}'")
     form = schema.get("format", "")
     if form in _FORMATS and _FORMATS[form](value):
         yield causes.invalid(path, value, f"{path} in body must be of type {form}: {causes.quoted(value)}")
