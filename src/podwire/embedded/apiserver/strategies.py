@@ -145,6 +145,8 @@ def prepare_change(kind: ResourceKind, new: Object, old: Object, subresource: st
     """The same as :func:`prepare_update`, for an update through a subresource."""
     if subresource == "ephemeralcontainers":
         _keep_all_but_ephemeral(new, old)
+    if subresource == "resize":
+        _keep_all_but_resources(new, old)
     if subresource not in (*_UNCOUNTED, "approval"):  # An approval writes conditions of the status.
         prepare_update(kind, new, old)
 
@@ -154,6 +156,25 @@ def _keep_all_but_ephemeral(new: Object, old: Object) -> None:
     for field in _METADATA:
         _keep(new["metadata"], old["metadata"], field)
     new["spec"] = {**old["spec"], "ephemeralContainers": wanted or []}
+
+
+def _keep_all_but_resources(new: Object, old: Object) -> None:
+    """Takes from ``new`` only the resources of containers that exist, and the policies of their resize."""
+    for field in ("labels", "annotations", "ownerReferences", "finalizers"):
+        _keep(new["metadata"], old["metadata"], field)
+    spec = dict(old["spec"])
+    for kind in ("containers", "initContainers"):
+        wanted = {c.get("name"): c for c in (new.get("spec") or {}).get(kind) or ()}
+        if kind in spec:
+            spec[kind] = [_resized(container, wanted.get(container.get("name"))) for container in spec[kind]]
+    new["spec"] = spec
+
+
+def _resized(container: Object, wanted: Object | None) -> Object:
+    if wanted is None:
+        return container
+    fields: Object = {field: wanted[field] for field in ("resources", "resizePolicy") if field in wanted}
+    return {**container, **fields}
 
 
 def _keep(new: Object, old: Object, field: str) -> None:

@@ -53,10 +53,13 @@ class PodState:
         self._add_containers(pod)
 
     def _add_containers(self, pod: Pod) -> None:
-        """Adds new containers: all containers at the first call, ephemeral containers later."""
+        """Adds new containers (later ephemeral ones), and takes the resources of those that are known."""
         spec = pod.spec
         for container in spec.init_containers + spec.containers + spec.ephemeral_containers:
-            if container.name not in self.containers:
+            if container.name in self.containers:
+                known = self.containers[container.name]
+                known.spec = msgspec.structs.replace(known.spec, resources=container.resources)
+            else:
                 ephemeral = container in spec.ephemeral_containers
                 sidecar = container in spec.init_containers and is_sidecar(container)
                 self.containers[container.name] = ContainerState(container, sidecar=sidecar, ephemeral=ephemeral)

@@ -149,6 +149,11 @@ def _container(state: ContainerState, waiting: tuple[str, str], *, init: bool = 
         "state": {"waiting": _reasoned(waiting)},
         "lastState": {},
     }
+    resources = state.spec.resources
+    if resources.requests or resources.limits:
+        shown["resources"] = msgspec.to_builtins(resources)
+    if resources.requests:
+        shown["allocatedResources"] = dict(resources.requests)
     if record is not None:
         shown |= {"containerID": ID_SCHEME + record.id, "imageID": f"{ID_SCHEME}{state.spec.image}"}
         if not record.finished:

@@ -139,3 +139,11 @@ def test_status_names_the_generation_that_it_describes() -> None:
     status = render(subject)
     assert status["observedGeneration"] == 3
     assert {condition["observedGeneration"] for condition in status["conditions"]} == {3}
+
+
+def test_status_shows_the_resources_of_a_container() -> None:
+    resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}
+    spec = {"containers": [{"name": "c", "resources": resources}]}
+    subject = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
+    shown = render(subject)["containerStatuses"][0]
+    assert (shown["resources"], shown["allocatedResources"]) == (resources, {"cpu": "1"})
