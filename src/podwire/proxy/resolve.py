@@ -109,10 +109,15 @@ def handled(service: api.Service) -> bool:
 
 
 def service_of(endpoint_slice: api.EndpointSlice) -> str:
-    """``namespace/name`` of the Service that a slice belongs to; empty when it belongs to none."""
+    """``namespace/name`` of the Service that a slice belongs to; empty when it is for none, or for another proxy."""
     labels = endpoint_slice.metadata.labels
     name = labels.get(SERVICE_NAME_LABEL, "")
-    if not name or HEADLESS_LABEL in labels or endpoint_slice.address_type not in FAMILIES:
+    if (
+        not name
+        or HEADLESS_LABEL in labels
+        or PROXY_NAME_LABEL in labels
+        or endpoint_slice.address_type not in FAMILIES
+    ):
         return ""
     return f"{endpoint_slice.metadata.namespace}/{name}"
 

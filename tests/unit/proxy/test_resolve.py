@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.model import service as api
 from podwire.model.meta import ObjectMeta
@@ -189,6 +190,9 @@ def test_serving_counts_leaving_endpoints() -> None:
 def test_a_slice_names_its_service() -> None:
     assert service_of(piece()) == "default/web"
     assert service_of(piece(address_type="FQDN")) == ""
+    labels = {SERVICE_NAME_LABEL: "web", "service.kubernetes.io/service-proxy-name": "other"}
+    of_other_proxy = replace(piece(), metadata=ObjectMeta(namespace="default", labels=labels))
+    assert service_of(of_other_proxy) == "", "also for `why`, which reads all slices"
 
 
 def test_health_check_counts_each_ready_local_endpoint_once() -> None:

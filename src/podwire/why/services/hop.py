@@ -14,6 +14,7 @@ import msgspec
 
 from podwire.model.service import EndpointSlice, Service, ServicePort
 from podwire.model.wording import percent
+from podwire.proxy.nodeports import localhost_node_ports
 from podwire.proxy.resolve import Candidate, ExplainedEndpoint, explain, resolve, survey
 from podwire.proxy.servicemap import IptablesSettings, NodeFacts, ResolvedPort
 from podwire.trace.packet import RELAY, LocalAddresses, Outcome, Packet, Tracer
@@ -91,6 +92,7 @@ class _Explainer:
             self.planned = list(view.planned.outcomes(packet))
         self.hidden: set[str] = set()
         """Endpoints for which routing masquerades although the Service does not."""
+        self._routes_loopback = localhost_node_ports(facts)
         self.ends = self._chances()
         self.fronts = fronts
         self.front = self._in_force()
@@ -130,6 +132,8 @@ class _Explainer:
         ), leaving
 
     def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
+        if outcome == "dropped" and self.decision.outcome == "forwarded" and self._from_loopback:
+            return Reason(reason="LoopbackSource", message=f"the kernel sends no packet from {self.packet.source} out")
         if set(words) == {self.decision.outcome} and not drift:
             return self._host_port() or self.decision.reason
         rest = ", ".join(f"{word} in {percent(share)}" for word, share in words.items() if word != outcome)
@@ -248,12 +252,31 @@ class _Explainer:
         chances: dict[End, float] = {}
         for outcome in self.outcomes:
             word, address, port, masqueraded = end_of(outcome)
+            if word == "forwarded" and self._from_loopback and not self._leaves_loopback(outcome):
+                word, address, port, masqueraded = "dropped", "", 0, False
             if word == "forwarded" and self.packet.input and not masqueraded and not self._here(address):
                 masqueraded = self._hides(outcome.packet)
                 self.hidden |= {address} if masqueraded else set()
             end = word, address, port, masqueraded
             chances[end] = chances.get(end, 0.0) + outcome.probability
         return chances
+
+    @property
+    def _from_loopback(self) -> bool:
+        """Whether the node itself sends with an IPv4 loopback address as the source."""
+        return not self.packet.input and self.packet.source.startswith("127.")
+
+    def _leaves_loopback(self, outcome: Outcome) -> bool:
+        """Whether the kernel delivers a translated packet from loopback.
+
+        The kernel looks up a route before and after the translation, and refuses a route out of the node for a loopback
+        source, unless ``route_localnet`` is on, which mode ``iptables`` needs for node ports on loopback.
+        """
+        if self._routes_loopback:
+            return outcome.masqueraded
+        relayed = any(step.hook == RELAY for step in outcome.steps)
+        machine = self.view.machine
+        return machine.owns(self.packet.destination) and (relayed or machine.owns(outcome.packet.destination))
 
     def _affinity(self) -> AffinityState | None:
         if self.front is None or not self.front.port.affinity_s:

@@ -213,3 +213,25 @@ def test_a_step_names_its_service() -> None:
     hop, _ = explain_hop(traced(case.packets[0]), backed(case), view(case, "nftables"))
     assert "Service default/web" in {step.object for step in hop.steps}
     assert {step.layer for step in hop.steps} == {"service"}
+
+
+@pytest.mark.parametrize("mode", TRACERS)
+@pytest.mark.parametrize("destination", ["10.96.0.10:80", "192.168.99.1:30080"])
+def test_node_cannot_send_from_loopback_to_an_endpoint(mode: str, destination: str) -> None:
+    case = case_named("NodePort with policy Cluster")
+    address, _, number = destination.partition(":")
+    packet = Traced(source="127.0.0.1", destination=address, destination_port=int(number))
+    hop, _ = explain_hop(packet, backed(case), view(case, mode))
+    if mode == "userspace" and address == "192.168.99.1":
+        assert hop.outcome == "forwarded", "the relay listens on the node"
+        return
+    assert (hop.outcome, hop.reason, hop.drift) == ("dropped", "LoopbackSource", ())
+
+
+def test_loopback_source_is_routed_where_node_ports_answer_on_loopback() -> None:
+    case = case_named("NodePort with policy Cluster")
+    node = msgspec.structs.replace(case.node, node_port_ranges=("127.0.0.0/8", "192.168.99.0/24"))
+    here = view(msgspec.structs.replace(case, node=node), "iptables")
+    packet = Traced(source="127.0.0.1", destination="127.0.0.1", destination_port=30080)
+    hop, _ = explain_hop(packet, backed(case), here)
+    assert (hop.outcome, hop.drift) == ("forwarded", ())
