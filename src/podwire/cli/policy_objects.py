@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import click
 import msgspec
 
 from podwire.cli.api import client_of
@@ -45,11 +46,15 @@ class PolicyObjects(NamedTuple):
 def objects_of_files(paths: tuple[str, ...], *, recursive: bool = False) -> PolicyObjects:
     """The cluster that files and folders describe, folders below them too where it is ``recursive``.
 
+    Names documents in folders that are no manifests on standard error.
+
     Raises: ConfigError naming file, line and field of what is wrong.
     """
     from podwire.local.offline.cluster import describe
 
     found = describe(paths, recursive=recursive)
+    for note in found.passed_over:
+        click.echo(note, err=True)
     given = {key for kind, key in found.manifests if kind == "Pod"}
     real = all(
         key_of(pod.metadata) in given
@@ -65,6 +70,7 @@ def objects_of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Poli
         written={f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()},
         duplicates=found.duplicates,
         unenforced=found.unenforced,
+        operated=found.operated,
     )
     return PolicyObjects(found.world, details, found.line, found.notes)
 

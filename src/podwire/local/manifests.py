@@ -10,7 +10,7 @@ Files that kubectl would read differently are refused: duplicate keys, kustomiza
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -128,10 +128,13 @@ def _same(body: dict[str, Any], policy: NetworkPolicy | ClusterNetworkPolicy) ->
     return written == policy.spec
 
 
-def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[Manifest, ...]:
+def read_manifests(
+    paths: tuple[str, ...], *, recursive: bool = False, foreign: Callable[[str], None] | None = None
+) -> tuple[Manifest, ...]:
     """Every object of the files and folders, in the order in which they must be created.
 
-    ``-`` is standard input. With ``recursive``, folders in folders are read too.
+    ``-`` is standard input. With ``recursive``, folders in folders are read too. ``foreign`` gets a sentence for each
+    document in a folder that is no manifest; without it such a document is an error, as in a file that is named.
 
     Raises: ConfigError with file and line of a text that is not a Kubernetes object.
     """
@@ -141,7 +144,9 @@ def read_manifests(paths: tuple[str, ...], *, recursive: bool = False) -> tuple[
             found.extend(parse_manifests(_read_stdin(sys.stdin), "stdin"))
         else:
             found.extend(
-                manifest for file in _files(path, recursive) for manifest in parse_manifests(_text(file), file)
+                manifest
+                for file in _files(path, recursive)
+                for manifest in parse_manifests(_text(file), file, None if file == path else foreign)
             )
     return in_order(tuple(found))
 
@@ -192,8 +197,8 @@ def _files(path: str, recursive: bool) -> list[str]:
     return [str(file) for file in files]
 
 
-def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
-    """The objects of one text, in the order written.
+def parse_manifests(text: str, source: str, foreign: Callable[[str], None] | None = None) -> tuple[Manifest, ...]:
+    """The objects of one text, in the order written; ``foreign`` as in :func:`read_manifests`.
 
     Raises: ConfigError.
     """
@@ -203,7 +208,13 @@ def parse_manifests(text: str, source: str) -> tuple[Manifest, ...]:
         while loader.check_node():
             if node := loader.get_node():
                 keys.check(node)
-                found.extend(_open(loader.construct_document(node), node, source))
+                document = loader.construct_document(node)
+                if foreign is not None and _is_foreign(document):
+                    foreign(
+                        f"{_where(source, node)}: no Kubernetes manifest, which has apiVersion and kind: passed over"
+                    )
+                    continue
+                found.extend(_open(document, node, source))
     except yaml.YAMLError as failure:
         mark = getattr(failure, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -258,6 +269,13 @@ class _DuplicateKeys:
                 raise ConfigError(_where(self._file, key), below, f"is set twice; the first time in line {first}")
             seen[key.value] = key
             self.check(value, below)
+
+
+def _is_foreign(document: object) -> bool:
+    """Whether a document is meant for another program, such as the values of a chart."""
+    if isinstance(document, dict):
+        return not document.keys() & {"apiVersion", "kind"}
+    return document is not None
 
 
 def _open(document: object, node: yaml.Node, file: str) -> list[Manifest]:

@@ -112,3 +112,37 @@ def test_standard_input_and_folders_below(folder: Path, tmp_path: Path) -> None:
     assert typed.output.splitlines()[-1].startswith("1 policy, 0 pods: ")
     assert check(folder).output.splitlines()[-1].startswith("0 policies, 2 pods: ")
     assert check(folder, "-R").output.splitlines()[-1].startswith("1 policy, 2 pods: ")
+
+
+OPERATED = """
+apiVersion: monitoring.coreos.com/v1
+kind: Prometheus
+metadata: {name: k8s, namespace: shop}
+spec: {replicas: 2, image: prom}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: prom, namespace: shop}
+spec:
+  podSelector: {matchLabels: {prometheus: k8s}}
+  ingress: [{from: [{podSelector: {matchLabels: {alertmanager: main}}}], ports: [{port: 9090}]}]
+"""
+
+
+def test_pods_of_operators_give_hints_and_no_warnings(folder: Path) -> None:
+    (folder / "policy.yaml").write_text(OPERATED)
+    found = check(folder)
+    lines = [line for line in found.output.splitlines() if "selects-nothing" in line or "peer-matches-nothing" in line]
+    assert len(lines) == 2
+    assert all(": note: " in line and "an operator may make such pods for Prometheus k8s" in line for line in lines)
+    (folder / "policy.yaml").write_text(OPERATED.replace("prometheus: k8s", "app: webb"))
+    assert "warning: NetworkPolicy shop/prom" in check(folder).output
+
+
+def test_folder_document_without_kind_is_named_and_passed_over(folder: Path) -> None:
+    (folder / "values.yaml").write_text("replicas: 2\nimage: {tag: v1}\n")
+    found = check(folder)
+    assert f"{folder}/values.yaml:1: no Kubernetes manifest, which has apiVersion and kind: passed over" in found.output
+    assert found.return_value == 1
+    with pytest.raises(ConfigError, match="expected a text, found nothing"):
+        check(folder / "values.yaml")

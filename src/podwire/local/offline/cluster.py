@@ -40,6 +40,8 @@ T = TypeVar("T", Node, Pod, Service, EndpointSlice, Object, NetworkPolicy, Clust
 _NODE_RANGES = ("10.89.0.0/24", "fd89::/64")
 _POD_RANGES = ("10.244.0.0/16", "fd10:244::/32")
 _SERVICE_RANGES = ("10.96.0.0/16", "fd10:96::/112")
+_POD_FIELDS = frozenset(("replicas", "instances", "image", "podMetadata", "podTemplate", "template", "containers"))
+"""Fields in the spec of a custom resource that describe pods."""
 _READY = {"type": "Ready", "status": "True"}
 
 
@@ -60,6 +62,10 @@ class DescribedCluster(msgspec.Struct, frozen=True):
     """Objects that files define more than once (``kind namespace/name``), ``file:line`` of an unused definition."""
     unenforced: tuple[UnenforcedPolicy, ...]
     """Policies of kinds that podwire does not enforce."""
+    passed_over: tuple[str, ...] = ()
+    """The notes about documents that are no manifests."""
+    operated: Mapping[str, tuple[str, ...]] = {}
+    """Custom resources for which an operator probably makes pods, by namespace."""
 
     def line(self, kind: str, key: str, field: str = "") -> str:
         """``file:line`` of a field such as ``spec.ingress[0]``; empty when no file has the object."""
@@ -80,9 +86,13 @@ class DescribedCluster(msgspec.Struct, frozen=True):
 def describe(paths: tuple[str, ...], *, recursive: bool = False) -> DescribedCluster:
     """The cluster that files and folders describe; with ``recursive``, folders in folders are read too.
 
+    A document in a folder that is no manifest is passed over, and a note names it.
+
     Raises: ConfigError with file, line and field of a mistake.
     """
-    return describe_manifests(read_manifests(paths, recursive=recursive))
+    passed_over: list[str] = []
+    found = describe_manifests(read_manifests(paths, recursive=recursive, foreign=passed_over.append))
+    return msgspec.structs.replace(found, notes=(*passed_over, *found.notes), passed_over=tuple(passed_over))
 
 
 def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
@@ -116,7 +126,21 @@ def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
     cluster = _ClusterMaker(
         bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, notes
     ).described()
-    return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced)
+    return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced, operated=_operated(manifests))
+
+
+def _operated(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:
+    """Custom resources with fields that describe pods, by namespace: operators make pods for them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for manifest in manifests:
+        group = manifest.body["apiVersion"].rpartition("/")[0]
+        spec = manifest.body.get("spec")
+        own = "." not in group or group.endswith(".k8s.io") or "NetworkPolicy" in manifest.kind
+        if not own and isinstance(spec, dict) and not _POD_FIELDS.isdisjoint(spec):
+            meta = manifest.body["metadata"]
+            namespace = str(meta.get("namespace") or "default")
+            found[namespace] = (*found.get(namespace, ()), f"{manifest.kind} {meta.get('name', '')}")
+    return found
 
 
 def _unenforced_policy(manifest: Manifest) -> UnenforcedPolicy:

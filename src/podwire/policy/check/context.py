@@ -34,6 +34,8 @@ class ClusterDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that files define more than once (``kind namespace/name``), ``file:line`` of an unused definition."""
     unenforced: tuple["UnenforcedPolicy", ...] = ()
     """Policies of kinds that podwire does not enforce."""
+    operated: Mapping[str, tuple[str, ...]] = {}
+    """Custom resources (``Prometheus k8s``) for which an operator probably makes pods, by namespace; files only."""
 
 
 class UnenforcedPolicy(msgspec.Struct, frozen=True, kw_only=True):

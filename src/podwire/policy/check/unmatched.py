@@ -66,9 +66,10 @@ def _subject(index: ClusterIndex, policy: PolicyOutline) -> Iterator[Finding]:
         return
     selector = policy.subject
     reason = _reason(index, selector)
-    everybody = selector.pods == LabelSelector()
-    text = f"it selects no pod, so it has no effect: {reason}"
-    yield policy.finding("selects-nothing", policy.subject_path, text, NOTE if everybody else WARNING)
+    operated = _operated(index, selector)
+    text = f"it selects no pod, so it has no effect: {reason}{operated}"
+    hint = bool(operated) or selector.pods == LabelSelector()
+    yield policy.finding("selects-nothing", policy.subject_path, text, NOTE if hint else WARNING)
 
 
 def _of(groups: Sequence[PodGroup]) -> list[Pod]:
@@ -85,6 +86,19 @@ def _reason(index: ClusterIndex, selector: PodSelector) -> str:
     if not things:
         return f"namespace {first_names(names)} has no pods"
     return explain_mismatch(selector.pods, things, "pod", where)
+
+
+def _operated(index: ClusterIndex, selector: PodSelector) -> str:
+    """The end of a sentence about custom resources whose pods the files do not have; empty when there are none.
+
+    A selector that looks like a misspelling of labels in the files is not meant for such pods.
+    """
+    names = index.namespaces_of(selector)
+    made = [resource for name in names for resource in index.details.operated.get(name, ())]
+    known = [(group.labels, len(group.pods)) for name in names for group in index.groups.get(name, ())]
+    if not made or is_similar(selector.pods, known):
+        return ""
+    return f"; an operator may make such pods for {first_names(made)}"
 
 
 def _labels(index: ClusterIndex) -> list[LabelSet]:
@@ -125,8 +139,9 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
             f"namespaceSelector to the same item, such as matchLabels: {{{NAME_LABEL}: {names[0]}}}"
         )
         return policy.finding("own-namespace-only", peer.pods_path, text)
-    severity = NOTE if selector.pods == LabelSelector() else WARNING
-    text = f"it matches no pod: {_reason(index, selector)}"
+    operated = _operated(index, selector)
+    severity = NOTE if operated or selector.pods == LabelSelector() else WARNING
+    text = f"it matches no pod: {_reason(index, selector)}{operated}"
     return policy.finding("peer-matches-nothing", peer.pods_path, text, severity)
 
 
