@@ -36,6 +36,19 @@ SIMPLE = {
     "ClusterRoleBinding rbac.authorization.k8s.io/v1": (
         "roleRef: CLUSTERROLE\nsubjects: [{kind: User, name: u, apiGroup: GROUP}]"
     ),
+    "FlowSchema flowcontrol.apiserver.k8s.io/v1": "spec: {priorityLevelConfiguration: {name: p}}",
+    "PriorityLevelConfiguration flowcontrol.apiserver.k8s.io/v1": (
+        "spec: {type: Limited, limited: {limitResponse: {type: Reject}}}"
+    ),
+    "DeviceClass resource.k8s.io/v1": "spec: {selectors: [{cel: {expression: 'true'}}]}",
+    "ResourceClaim resource.k8s.io/v1": "spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}",
+    "ResourceClaimTemplate resource.k8s.io/v1": (
+        "spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}}"
+    ),
+    "ResourceSlice resource.k8s.io/v1": (
+        "spec: {driver: d.example.com, nodeName: n, pool: {name: n, generation: 1, resourceSliceCount: 1}}"
+    ),
+    "VolumeAttributesClass storage.k8s.io/v1": "driverName: d.example.com\nparameters: {a: b}",
     "Namespace v1": "spec: {}",
     "Node v1": "spec: {unschedulable: true}",
     "CustomResourceDefinition apiextensions.k8s.io/v1": """spec:

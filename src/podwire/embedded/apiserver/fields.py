@@ -31,6 +31,7 @@ SELECTABLE: dict[str, tuple[str, ...]] = {
     "batch/jobs": ("status.successful",),
     "certificates.k8s.io/certificatesigningrequests": ("spec.signerName",),
     "networking.k8s.io/ipaddresses": ("spec.parentRef.name",),
+    "resource.k8s.io/resourceslices": ("spec.driver", "spec.nodeName"),
 }  # fmt: skip
 """Fields of each table besides ``metadata.name`` and ``metadata.namespace``."""
 

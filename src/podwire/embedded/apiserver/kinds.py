@@ -108,6 +108,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "coordination.k8s.io": ("v1",),
     "node.k8s.io": ("v1",),
     "discovery.k8s.io": ("v1",),
+    "flowcontrol.apiserver.k8s.io": ("v1",),
+    "resource.k8s.io": ("v1",),
 }
 """Groups in the order of discovery, each with its versions, the preferred one first."""
 
@@ -310,6 +312,7 @@ _LIST: tuple[ResourceKind, ...] = (
     _named("storage.k8s.io", "CSIStorageCapacity", "csistoragecapacities"),
     _named("storage.k8s.io", "StorageClass", "storageclasses", ("sc",), namespaced=False),
     _named("storage.k8s.io", "VolumeAttachment", "volumeattachments", namespaced=False, status=True),
+    _named("storage.k8s.io", "VolumeAttributesClass", "volumeattributesclasses", ("vac",), namespaced=False),
     _named(
         "admissionregistration.k8s.io",
         "MutatingWebhookConfiguration",
@@ -337,6 +340,18 @@ _LIST: tuple[ResourceKind, ...] = (
     _named("coordination.k8s.io", "Lease", "leases"),
     _named("node.k8s.io", "RuntimeClass", "runtimeclasses", namespaced=False),
     _named("discovery.k8s.io", "EndpointSlice", "endpointslices"),
+    _named("flowcontrol.apiserver.k8s.io", "FlowSchema", "flowschemas", namespaced=False, status=True),
+    _named(
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        "prioritylevelconfigurations",
+        namespaced=False,
+        status=True,
+    ),
+    _named("resource.k8s.io", "DeviceClass", "deviceclasses", namespaced=False),
+    _named("resource.k8s.io", "ResourceClaim", "resourceclaims", status=True),
+    _named("resource.k8s.io", "ResourceClaimTemplate", "resourceclaimtemplates"),
+    _named("resource.k8s.io", "ResourceSlice", "resourceslices", namespaced=False),
 )
 
 Key = tuple[str, str, str]

@@ -20,6 +20,8 @@ GENERATIONS = frozenset({
     "scheduling.k8s.io/priorityclasses", "apiextensions.k8s.io/customresourcedefinitions",
     "admissionregistration.k8s.io/mutatingwebhookconfigurations",
     "admissionregistration.k8s.io/validatingwebhookconfigurations",
+    "flowcontrol.apiserver.k8s.io/flowschemas", "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
+    "resource.k8s.io/deviceclasses", "resource.k8s.io/resourceslices",
 })  # fmt: skip
 """Tables whose objects carry ``metadata.generation``; kinds of CustomResourceDefinitions do, too."""
 
@@ -45,6 +47,9 @@ RETURNED_WHEN_DELETED = frozenset({
 
 STORED_ONLY = {
     "autoscaling/horizontalpodautoscalers": "nothing scales by it: a local cluster has no metrics and no autoscaler",
+    "flowcontrol.apiserver.k8s.io/flowschemas": "it is stored: this API server does not queue requests",
+    "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations": "it is stored: this API server does not queue requests",
+    "resource.k8s.io/resourceclaims": "it is stored: the scheduler allocates no devices",
 }
 """Tables whose new objects get a warning: users expect an effect that these objects do not have here."""
 

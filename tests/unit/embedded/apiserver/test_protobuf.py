@@ -174,3 +174,15 @@ def test_any_bytes_decode_or_are_refused(body: bytes) -> None:
         assert isinstance(protobuf.decode(raw), dict)
     except ApiError as failure:
         assert failure.code == 400
+
+
+def enclosed(api_version: str, kind: str, message: bytes) -> bytes:
+    return protobuf.MAGIC + field(1, field(1, api_version.encode()) + field(2, kind.encode())) + field(2, message)
+
+
+def test_device_claims_are_read() -> None:
+    request = field(1, b"gpu") + field(2, field(1, b"gpu.example.com") + field(4, 2))
+    claim = field(1, field(1, b"x")) + field(2, field(1, field(1, request)))
+    found = protobuf.decode(enclosed("resource.k8s.io/v1", "ResourceClaim", claim))
+    exactly = {"deviceClassName": "gpu.example.com", "count": 2}
+    assert found["spec"]["devices"]["requests"] == [{"name": "gpu", "exactly": exactly}]

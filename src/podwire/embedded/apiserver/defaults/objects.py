@@ -6,7 +6,7 @@ A second run changes nothing, so every write runs it, patches of stored objects 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 
-from podwire.embedded.apiserver.defaults import network, pods, workloads
+from podwire.embedded.apiserver.defaults import devices, flowcontrol, network, pods, workloads
 from podwire.embedded.apiserver.defaults.pods import Json, fill, items_of, section
 from podwire.embedded.apiserver.kinds import ResourceKind
 
@@ -100,6 +100,10 @@ DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
     ("networking.k8s.io", "NetworkPolicy"): network.fill_network_policy,
     ("networking.k8s.io", "Ingress"): network.fill_ingress,
     ("networking.k8s.io", "IngressClass"): network.fill_ingress_class,
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema"): flowcontrol.fill_flow_schema,
+    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"): flowcontrol.fill_priority_level,
+    ("resource.k8s.io", "ResourceClaim"): devices.fill_claim,
+    ("resource.k8s.io", "ResourceClaimTemplate"): devices.fill_claim_template,
     ("storage.k8s.io", "StorageClass"): _storage_class,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,

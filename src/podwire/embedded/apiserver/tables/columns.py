@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from podwire.embedded.apiserver.kinds import ResourceKind
-from podwire.embedded.apiserver.tables import cluster, network, workloads
+from podwire.embedded.apiserver.tables import cluster, devices, network, workloads
 from podwire.embedded.apiserver.tables.cells import AGE, NAME, Column, Json, Printer, age, at, name, plain, since
 from podwire.embedded.apiserver.tables.jsonpath import find
 
@@ -19,6 +19,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     **workloads.PRINTERS,
     **network.PRINTERS,
     **cluster.PRINTERS,
+    **devices.PRINTERS,
 }
 """Every built-in printer by group and kind."""
 

@@ -10,7 +10,17 @@ from typing import Any
 
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import ResourceKind
-from podwire.embedded.apiserver.validate import causes, metadata, names, network, pods, storage, workloads
+from podwire.embedded.apiserver.validate import (
+    causes,
+    devices,
+    flowcontrol,
+    metadata,
+    names,
+    network,
+    pods,
+    storage,
+    workloads,
+)
 
 Json = dict[str, Any]
 Check = Callable[[Json, Json | None], Iterator[Cause]]
@@ -197,6 +207,12 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("networking.k8s.io", "IngressClass"): network.check_ingress_class,
     ("networking.k8s.io", "IPAddress"): network.check_ip_address,
     ("coordination.k8s.io", "Lease"): network.check_lease,
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema"): flowcontrol.check_flow_schema,
+    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"): flowcontrol.check_priority_level,
+    ("resource.k8s.io", "DeviceClass"): devices.check_device_class,
+    ("resource.k8s.io", "ResourceClaim"): devices.check_claim,
+    ("resource.k8s.io", "ResourceClaimTemplate"): devices.check_claim_template,
+    ("resource.k8s.io", "ResourceSlice"): devices.check_slice,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,
