@@ -41,14 +41,6 @@ SIMPLE = {
         "spec: {type: Limited, limited: {limitResponse: {type: Reject}}}"
     ),
     "DeviceClass resource.k8s.io/v1": "spec: {selectors: [{cel: {expression: 'true'}}]}",
-    "ResourceClaim resource.k8s.io/v1": "spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}",
-    "ResourceClaimTemplate resource.k8s.io/v1": (
-        "spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}}"
-    ),
-    "ResourceSlice resource.k8s.io/v1": (
-        "spec: {driver: d.example.com, nodeName: n, pool: {name: n, generation: 1, resourceSliceCount: 1}}"
-    ),
-    "VolumeAttributesClass storage.k8s.io/v1": "driverName: d.example.com\nparameters: {a: b}",
     "Namespace v1": "spec: {}",
     "Node v1": "spec: {unschedulable: true}",
     "CustomResourceDefinition apiextensions.k8s.io/v1": """spec:
