@@ -8,9 +8,10 @@ Versions of a kind share their objects; with conversion ``None`` only ``apiVersi
 prunes and defaults by its own schema. Sources: ``apiextensions-apiserver/pkg/apiserver/schema``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from podwire.embedded.apiserver.cel import rules
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.tables.jsonpath import find
@@ -23,6 +24,11 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _EMBEDDED = "x-kubernetes-embedded-resource"
 _COMMON = ("apiVersion", "kind", "metadata")
 _IMMUTABLE = "field is immutable"
+_BLOCKING = ("FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid")
+_NOT_CHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
+    "validation"
+)
 
 
 class Pruned(NamedTuple):
@@ -109,6 +115,13 @@ def check(obj: Json, schema: Json) -> list[Cause]:
     constrained = {key: value for key, value in schema.items() if key != "required"}
     required = [name for name in schema.get("required") or () if name not in _COMMON]
     return structural.check(body, {**constrained, "required": required, "type": "object"})
+
+
+def check_rules(new: Json, old: Json | None, tree: rules.RuleTree, wrong: Iterable[Cause]) -> list[Cause]:
+    """Every rule that a custom object breaks; rules are not evaluated after mistakes like a wrong type (``wrong``)."""
+    if any(cause.reason in _BLOCKING for cause in wrong):
+        return [Cause("<nil>", "FieldValueInvalid", f"Invalid value: null: {_NOT_CHECKED}")]
+    return rules.check(tree, new, old)
 
 
 # -- scale
@@ -247,7 +260,8 @@ def _check_version(version: Json, path: str) -> Iterator[Cause]:
         yield causes.invalid(f"{path}.name", name, problem)
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if isinstance(schema, dict):
-        yield from check_schema(schema, f"{path}.schema.openAPIV3Schema")
+        wrong = check_schema(schema, f"{path}.schema.openAPIV3Schema")
+        yield from wrong or rules.problems(schema, f"{path}.schema.openAPIV3Schema")
     yield from _check_columns(version.get("additionalPrinterColumns"), f"{path}.additionalPrinterColumns")
     scale = (version.get("subresources") or {}).get("scale")
     for field, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):

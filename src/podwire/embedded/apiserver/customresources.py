@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from podwire.embedded.apiserver.cel.rules import RuleTree, compile_rules
 from podwire.embedded.apiserver.deletion import Deletion, set_condition
 from podwire.embedded.apiserver.failures import Cause, invalid
 from podwire.embedded.apiserver.kinds import KINDS, WRITE, Key, ResourceKind, Subresource
@@ -99,10 +100,11 @@ def problems(definition: Object) -> list[Cause]:
 class CustomVersion:
     """The properties of one version of a custom kind that :class:`ResourceKind` does not have."""
 
-    __slots__ = ("columns", "node", "raw", "scale")
+    __slots__ = ("columns", "node", "raw", "rules", "scale")
 
     def __init__(self, version: Object) -> None:
         self.raw: Object = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
+        self.rules: RuleTree | None = compile_rules(self.raw)
         self.columns: list[Object] | None = version.get("additionalPrinterColumns")
         self.scale: Object = (version.get("subresources") or {}).get("scale") or {}
         with_common = {**self.raw, "properties": {**(self.raw.get("properties") or {}), **_COMMON}}

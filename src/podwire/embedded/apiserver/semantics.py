@@ -126,6 +126,8 @@ class Semantics:
         served = self.custom.served(call.kind) if call.kind.custom else None
         if served is not None:
             wrong += crd.check(new, served.raw)
+            if served.rules is not None:
+                wrong += crd.check_rules(new, old, served.rules, wrong)
         elif call.kind.table == TABLE:
             wrong += crd.check_definition(new, old)
         if wrong:

@@ -1,12 +1,11 @@
 """Checks a custom object against the structural schema of its definition.
 
-The vocabulary is that of ``apiextensions.k8s.io/v1``. Of CEL rules (``x-kubernetes-validations``) those that compare
-two fields of an object (``self.start < self.end``) are evaluated; the others are stored alone. Messages are those of
-kube-openapi's validator as the API server passes them on. One pass over the object.
+The vocabulary is that of ``apiextensions.k8s.io/v1``; rules (``x-kubernetes-validations``) are evaluated by
+:mod:`podwire.embedded.apiserver.cel.rules`. Messages are those of kube-openapi's validator as the API server passes
+them on. One pass over the object.
 """
 
 import contextlib
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
@@ -25,17 +24,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "array": (list,),
     "object": (dict,),
-}
-
-
-_COMPARISON = re.compile(r"self\.(\w+) *(<=|>=|==|!=|<|>) *self\.(\w+)")
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
 }
 
 
@@ -162,18 +150,6 @@ def _object(value: Json, schema: Json, path: str) -> Iterator[Cause]:
             yield from _check(item, sub, _join(path, name))
 
 
-def _compared(value: Json, schema: Json, path: str) -> Iterator[Cause]:
-    """The rules that compare two fields; a rule about a missing field is skipped, ``required`` covers it."""
-    for given in schema.get("x-kubernetes-validations") or ():
-        found = _COMPARISON.fullmatch(str(given.get("rule", "")).strip())
-        if found is None or not {found[1], found[3]} <= value.keys():
-            continue
-        left, right = value[found[1]], value[found[3]]
-        comparable = type_name(left) == type_name(right) and isinstance(left, int | float | str)
-        if comparable and not _COMPARE[found[2]](left, right):
-            yield causes.invalid(path, value, str(given.get("message") or f"failed rule: {found[0]}"))
-
-
 def _combined(value: Any, schema: Json, path: str) -> Iterator[Cause]:
     """``allOf``, ``anyOf``, ``oneOf`` and ``not``."""
     for sub in schema.get("allOf") or ():
@@ -219,7 +195,6 @@ def _check(value: Any, schema: Json, path: str) -> Iterator[Cause]:
         yield from _string(value, schema, path)
     elif isinstance(value, dict):
         yield from _object(value, schema, path)
-        yield from _compared(value, schema, path)
     elif isinstance(value, list):
         yield from _array(value, schema, path)
     elif isinstance(value, int | float) and not isinstance(value, bool):

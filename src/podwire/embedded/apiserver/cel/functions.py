@@ -1,0 +1,288 @@
+"""The functions that Kubernetes adds to CEL, as a table: name, parameters, result, implementation.
+
+A quantity, an address, a network, a URL and a version are maps at run time, with their kind under ``kind``; the
+compiler knows them as types of their own, so that a version cannot be compared with a quantity. Sources:
+``k8s.io/apiserver/pkg/cel/library``. Left out are ``authorizer``, ``format``, ``string`` of an address, ``indexOf`` of
+lists and comprehensions of two variables: an expression that uses them does not compile.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from podwire.embedded.apiserver.schema import quantity
+
+Value = dict[str, Any]
+
+OPAQUE = {
+    "Quantity": "kubernetes.Quantity", "IP": "net.IP", "CIDR": "net.CIDR", "URL": "kubernetes.URL",
+    "Semver": "kubernetes.Semver",
+}  # fmt: skip
+"""The types that only these functions have, with the names that messages show."""
+
+_SEMVER = re.compile(
+    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+[0-9A-Za-z.-]+)?"
+)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """One form of a function."""
+
+    name: str
+    parameters: tuple[str, ...]
+    """Types; the first is that of the receiver of a method."""
+    result: str
+    call: Callable[..., Any]
+    method: bool = False
+
+
+def _holds(parse: Callable[[str], Any]) -> Callable[[str], bool]:
+    def holds(text: str) -> bool:
+        try:
+            parse(text)
+        except ValueError:
+            return False
+        return True
+
+    return holds
+
+
+# -- quantities
+
+
+def _of_number(number: Decimal) -> Value:
+    return {"kind": "Quantity", "value": str(number.normalize())}
+
+
+def _quantity(text: str) -> Value:
+    return _of_number(quantity.parse(text)[0])
+
+
+def _as_integer(value: Value) -> int:
+    number = Decimal(value["value"])
+    if number != number.to_integral_value() or not -(2**63) <= number < 2**63:
+        raise ValueError("cannot convert value to integer")
+    return int(number)
+
+
+def _is_integer(value: Value) -> bool:
+    return _holds(lambda _: _as_integer(value))("")
+
+
+def _added(left: Value, right: Value | int, sign: int = 1) -> Value:
+    amount = Decimal(right["value"]) if isinstance(right, dict) else Decimal(right)
+    return _of_number(Decimal(left["value"]) + sign * amount)
+
+
+# -- versions
+
+
+def _semver(text: str) -> Value:
+    found = _SEMVER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"invalid semantic version {text!r}")
+    numbers = [int(found[index]) for index in (1, 2, 3)]
+    return {"kind": "Semver", "value": numbers, "pre": found[4] or ""}
+
+
+def _order_of(value: Value) -> Any:
+    """What two values of the same kind are compared by."""
+    if value["kind"] == "Quantity":
+        return Decimal(value["value"])
+    stages = value["pre"].split(".") if value["pre"] else []
+    ranks = tuple((0, int(stage), "") if stage.isdigit() else (1, 0, stage) for stage in stages)
+    return tuple(value["value"]), not stages, ranks
+
+
+def _compare(left: Value, right: Value) -> int:
+    one, other = _order_of(left), _order_of(right)
+    return int(one > other) - int(one < other)
+
+
+# -- addresses
+
+
+def _ip(text: str) -> Value:
+    if "%" in text:
+        raise ValueError(f"IP Address {text!r} with zone value is not allowed")
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        raise ValueError(f"IPv4-mapped IPv6 address {text!r} is not allowed")
+    return {"kind": "IP", "value": str(address)}
+
+
+def _cidr(text: str) -> Value:
+    _, slash, bits = text.partition("/")
+    if not slash or not bits.isdigit():
+        raise ValueError(f"network address parse error: {text!r}")
+    return {"kind": "CIDR", "value": str(ipaddress.ip_interface(text))}
+
+
+def _address(value: Value) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(value["value"])
+
+
+def _interface(value: Value) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
+    return ipaddress.ip_interface(value["value"])
+
+
+def _contains_ip(network: Value, address: Value | str) -> bool:
+    wanted = _ip(address) if isinstance(address, str) else address
+    return _address(wanted) in _interface(network).network
+
+
+def _contains_cidr(network: Value, part: Value | str) -> bool:
+    inner = _interface(_cidr(part) if isinstance(part, str) else part).network
+    outer = _interface(network).network
+    same = inner.version == outer.version
+    return same and inner.prefixlen >= outer.prefixlen and inner.network_address in outer
+
+
+def _is_global(value: Value) -> bool:
+    address = _address(value)
+    other = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
+    return not other and str(address) != "255.255.255.255"
+
+
+# -- URLs
+
+
+def _url(text: str) -> Value:
+    parts = urlsplit(text)
+    if not (parts.scheme and parts.netloc) and not text.startswith("/"):
+        raise ValueError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
+    if parts.port is None and parts.netloc.rpartition("@")[2].endswith(":"):
+        raise ValueError(f"URL parse error during conversion from string: parse {text!r}: invalid port")
+    return {"kind": "URL", "value": text}
+
+
+def _host(value: Value) -> str:
+    return urlsplit(value["value"]).netloc.rpartition("@")[2]
+
+
+def _host_name(value: Value) -> str:
+    return urlsplit(value["value"]).hostname or ""
+
+
+def _port(value: Value) -> str:
+    port = urlsplit(value["value"]).port
+    return "" if port is None else str(port)
+
+
+def _text_of(value: Value) -> str:
+    return str(value["value"])
+
+
+# -- lists, sets and regular expressions
+
+
+def _smallest(items: Sequence[Any], choose: Callable[[Sequence[Any]], Any], name: str) -> Any:
+    if not items:
+        raise ValueError(f"{name} called on empty list")
+    return choose(items)
+
+
+def _sum(items: Sequence[Any]) -> Any:
+    total = items[0] if items else 0
+    for item in items[1:]:
+        total += item
+    return total
+
+
+def _is_sorted(items: Sequence[Any]) -> bool:
+    return all(items[index] <= items[index + 1] for index in range(len(items) - 1))
+
+
+def _covers(items: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    return all(item in items for item in wanted)
+
+
+def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    found = [match[0] for match in re.finditer(pattern, text)]
+    return found if limit < 0 else found[:limit]
+
+
+def _find(text: str, pattern: str) -> str:
+    found = re.search(pattern, text)
+    return found[0] if found else ""
+
+
+def _ordered(kind: str) -> list[Signature]:
+    """Comparisons of two values of a kind."""
+    return [
+        Signature("isGreaterThan", (kind, kind), "bool", lambda a, b: _compare(a, b) > 0, method=True),
+        Signature("isLessThan", (kind, kind), "bool", lambda a, b: _compare(a, b) < 0, method=True),
+        Signature("compareTo", (kind, kind), "int", _compare, method=True),
+    ]
+
+
+def _listed(item: str) -> list[Signature]:
+    """The methods of a list whose items have an order."""
+    of = f"list({item})"
+    return [
+        Signature("isSorted", (of,), "bool", _is_sorted, method=True),
+        Signature("min", (of,), item, lambda items: _smallest(items, min, "min"), method=True),
+        Signature("max", (of,), item, lambda items: _smallest(items, max, "max"), method=True),
+    ]
+
+
+FUNCTIONS: tuple[Signature, ...] = (
+    Signature("quantity", ("string",), "Quantity", _quantity),
+    Signature("isQuantity", ("string",), "bool", _holds(_quantity)),
+    Signature("sign", ("Quantity",), "int", lambda a: _compare(a, _quantity("0")), method=True),
+    Signature("isInteger", ("Quantity",), "bool", _is_integer, method=True),
+    Signature("asInteger", ("Quantity",), "int", _as_integer, method=True),
+    Signature("asApproximateFloat", ("Quantity",), "double", lambda a: float(a["value"]), method=True),
+    Signature("add", ("Quantity", "Quantity"), "Quantity", _added, method=True),
+    Signature("add", ("Quantity", "int"), "Quantity", _added, method=True),
+    Signature("sub", ("Quantity", "Quantity"), "Quantity", lambda a, b: _added(a, b, -1), method=True),
+    Signature("sub", ("Quantity", "int"), "Quantity", lambda a, b: _added(a, b, -1), method=True),
+    *_ordered("Quantity"),
+    Signature("semver", ("string",), "Semver", _semver),
+    Signature("isSemver", ("string",), "bool", _holds(_semver)),
+    Signature("major", ("Semver",), "int", lambda a: a["value"][0], method=True),
+    Signature("minor", ("Semver",), "int", lambda a: a["value"][1], method=True),
+    Signature("patch", ("Semver",), "int", lambda a: a["value"][2], method=True),
+    *_ordered("Semver"),
+    Signature("ip", ("string",), "IP", _ip),
+    Signature("isIP", ("string",), "bool", _holds(_ip)),
+    Signature("ip.isCanonical", ("string",), "bool", lambda text: _ip(text)["value"] == text),
+    Signature("family", ("IP",), "int", lambda a: _address(a).version, method=True),
+    Signature("isUnspecified", ("IP",), "bool", lambda a: _address(a).is_unspecified, method=True),
+    Signature("isLoopback", ("IP",), "bool", lambda a: _address(a).is_loopback, method=True),
+    Signature("isLinkLocalMulticast", ("IP",), "bool", lambda a: _text_of(a).startswith(("224.0.0.", "ff02:")),
+              method=True),
+    Signature("isLinkLocalUnicast", ("IP",), "bool", lambda a: _address(a).is_link_local, method=True),
+    Signature("isGlobalUnicast", ("IP",), "bool", _is_global, method=True),
+    Signature("cidr", ("string",), "CIDR", _cidr),
+    Signature("isCIDR", ("string",), "bool", _holds(_cidr)),
+    Signature("containsIP", ("CIDR", "string"), "bool", _contains_ip, method=True),
+    Signature("containsIP", ("CIDR", "IP"), "bool", _contains_ip, method=True),
+    Signature("containsCIDR", ("CIDR", "string"), "bool", _contains_cidr, method=True),
+    Signature("containsCIDR", ("CIDR", "CIDR"), "bool", _contains_cidr, method=True),
+    Signature("ip", ("CIDR",), "IP", lambda a: _ip(str(_interface(a).ip)), method=True),
+    Signature("masked", ("CIDR",), "CIDR", lambda a: _cidr(str(_interface(a).network)), method=True),
+    Signature("prefixLength", ("CIDR",), "int", lambda a: _interface(a).network.prefixlen, method=True),
+    Signature("url", ("string",), "URL", _url),
+    Signature("isURL", ("string",), "bool", _holds(_url)),
+    Signature("getScheme", ("URL",), "string", lambda a: urlsplit(a["value"]).scheme, method=True),
+    Signature("getHost", ("URL",), "string", _host, method=True),
+    Signature("getHostname", ("URL",), "string", _host_name, method=True),
+    Signature("getPort", ("URL",), "string", _port, method=True),
+    Signature("getEscapedPath", ("URL",), "string", lambda a: urlsplit(a["value"]).path, method=True),
+    Signature("getQuery", ("URL",), "map(string,list(string))", lambda a: parse_qs(urlsplit(a["value"]).query),
+              method=True),
+    *(form for item in ("int", "double", "string", "bool", "timestamp", "duration") for form in _listed(item)),
+    *(Signature("sum", (f"list({item})",), item, _sum, method=True) for item in ("int", "double", "duration")),
+    Signature("find", ("string", "string"), "string", _find, method=True),
+    Signature("findAll", ("string", "string"), "list(string)", _find_all, method=True),
+    Signature("findAll", ("string", "string", "int"), "list(string)", _find_all, method=True),
+    Signature("sets.contains", ("list(dyn)", "list(dyn)"), "bool", _covers),
+    Signature("sets.intersects", ("list(dyn)", "list(dyn)"), "bool", lambda a, b: any(item in a for item in b)),
+    Signature("sets.equivalent", ("list(dyn)", "list(dyn)"), "bool", lambda a, b: _covers(a, b) and _covers(b, a)),
+)  # fmt: skip
