@@ -19,14 +19,14 @@ from podwire.kernel.netlink import Netlink
 SERVICE = """
 import asyncio, sys
 from pathlib import Path
-from podwire.cni.service import CniService, Settings
-from podwire.cni.wiring import Node
+from podwire.cni.service import CniService, CniSettings
+from podwire.cni.wiring import WiringFacts
 from podwire.runtime.clock import SystemClock
 async def main():
     root = Path(sys.argv[1])
-    service = CniService(Settings(socket=root / "cni.sock", database=root / "ipam.db"), SystemClock())
+    service = CniService(CniSettings(socket=root / "cni.sock", database=root / "ipam.db"), SystemClock())
     service.recover()
-    service.set_node(Node(cidrs=("10.244.1.0/24",)))
+    service.set_node(WiringFacts(cidrs=("10.244.1.0/24",)))
     async with asyncio.TaskGroup() as group:
         group.create_task(service.run())
         group.create_task(service.delete_detached())
@@ -38,7 +38,7 @@ class Churn(threading.Thread):
     """Adds and deletes pods as a container runtime does: a failed ADD is followed by DEL and a new container."""
 
     def __init__(self, root: Path, name: str, rounds: int) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.root, self.pod, self.rounds = root, name, rounds
         self.problems: list[str] = []
         self.retries = self.done = 0
@@ -109,6 +109,7 @@ def test_killed_while_pods_come_and_go(tmp_path: Path) -> None:
             # Wherever it is: a moment after the fourth pod that this run of it has added.
             done = sum(thread.done for thread in threads)
             while sum(thread.done for thread in threads) < done + 4 and any(thread.is_alive() for thread in threads):
+                assert service.poll() is None, "the CNI service ended by itself"
                 time.sleep(0.002)
             time.sleep(random.uniform(0.0, 0.08))
             service.kill()
