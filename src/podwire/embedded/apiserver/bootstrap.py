@@ -13,6 +13,7 @@ from podwire.embedded.apiserver.calls import Call, ResourcePath, UserInfo
 from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import ObjectChange, Store
+from podwire.embedded.apiserver.waits import complete
 from podwire.embedded.apiserver.writes import Writer
 from podwire.http.message import Request
 from podwire.model.service import EndpointSlice
@@ -31,7 +32,9 @@ _SLICES = KINDS["discovery.k8s.io", "v1", "endpointslices"]
 def internal_call(kind: ResourceKind, namespace: str, name: str = "", subresource: str = "") -> Call:
     """A call of the server on itself."""
     request = Request("POST", "/", {"user-agent": "podwire-apiserver/1"}, b"")
-    return Call(request, SYSTEM, ResourcePath(kind, namespace, name, subresource))
+    call = Call(request, SYSTEM, ResourcePath(kind, namespace, name, subresource))
+    call.internal = True
+    return call
 
 
 def fill(store: Store, writer: Writer, settings: ApiServerSettings) -> None:
@@ -39,7 +42,7 @@ def fill(store: Store, writer: Writer, settings: ApiServerSettings) -> None:
 
     def ensure(kind: ResourceKind, namespace: str, name: str, obj: Object) -> None:
         if store.get(kind.table, namespace, name) is None:
-            writer.create(internal_call(kind, namespace, name), obj)
+            complete(writer.create(internal_call(kind, namespace, name), obj))
 
     for name in _NAMESPACES:
         ensure(KINDS["", "v1", "namespaces"], "", name, {"metadata": {"name": name}})
@@ -114,10 +117,10 @@ def _put_endpoints(store: Store, writer: Writer, settings: ApiServerSettings) ->
         old = store.get(kind.table, "default", "kubernetes")
         call = internal_call(kind, "default", "kubernetes")
         if old is None:
-            writer.create(call, obj)
+            complete(writer.create(call, obj))
         else:
             obj["metadata"]["resourceVersion"] = str(old.version)
-            writer.update(call, obj)
+            complete(writer.update(call, obj))
 
 
 class DefaultAccounts:
@@ -141,4 +144,4 @@ class DefaultAccounts:
 
     def _ensure(self, namespace: str) -> None:
         if self._store.get(_ACCOUNTS.table, namespace, "default") is None:
-            self._writer.create(internal_call(_ACCOUNTS, namespace), {"metadata": {"name": "default"}})
+            complete(self._writer.create(internal_call(_ACCOUNTS, namespace), {"metadata": {"name": "default"}}))

@@ -47,6 +47,7 @@ class Call:
 
     __slots__ = (
         "accept",
+        "internal",
         "kind",
         "name",
         "namespace",
@@ -68,6 +69,8 @@ class Call:
         self.subresource = target.subresource
         self.query = request.query()
         self.accept = request.headers.get("accept", "")
+        self.internal = False
+        """Whether the server calls itself; no webhook is asked then."""
         self.warnings: list[str] = []
 
     @property

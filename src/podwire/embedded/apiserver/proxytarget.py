@@ -70,7 +70,7 @@ def proxy_target(store: Store, call: Call) -> ProxyTarget:
         raise failures.bad_request(f'invalid {call.kind.singular_name} request "{call.name}"')
     scheme, name, port = found
     if call.kind.table == "/services":
-        return _of_service(store, call, scheme, name, port)
+        return service_target(store, (call.namespace, name), port, scheme)
     pod = _pod(store, call.namespace, name)
     if not port:
         containers = (pod.get("spec") or {}).get("containers") or ()
@@ -104,8 +104,13 @@ def _is_allowed(text: str) -> bool:
     return not (address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified)
 
 
-def _of_service(store: Store, call: Call, scheme: str, name: str, port: str) -> ProxyTarget:
-    entry = store.get("/services", call.namespace, name)
+def service_target(store: Store, key: tuple[str, str], port: str, scheme: str = "http") -> ProxyTarget:
+    """A ready endpoint of a port, by number or name, of the Service with that namespace and name.
+
+    Raises: NotFound, ApiError 503 when the Service has no such port or no endpoint.
+    """
+    namespace, name = key
+    entry = store.get("/services", namespace, name)
     if entry is None:
         raise failures.not_found(_SERVICES, name)
     if port.isdecimal():
@@ -114,11 +119,11 @@ def _of_service(store: Store, call: Call, scheme: str, name: str, port: str) -> 
         if not names:
             raise _unavailable(f'no service port {port} found for service "{name}"')
         port = names[0]
-    found = list(_endpoints(store, call.namespace, name, port))
+    found = list(_endpoints(store, namespace, name, port))
     if not found:
-        raise _unavailable(f'no endpoints available for service "{call.name}"')
+        raise _unavailable(f'no endpoints available for service "{name}"')
     pod, address, number = random.choice(found)
-    return _target(_pod(store, call.namespace, pod), address, str(number), scheme)
+    return _target(_pod(store, namespace, pod), address, str(number), scheme)
 
 
 def _endpoints(store: Store, namespace: str, service: str, port: str) -> Iterator[tuple[str, str, int]]:

@@ -6,7 +6,7 @@ loop. A write, or a read of an object that is not on the disk yet, is answered w
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -24,12 +24,13 @@ from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.reads import ObjectReader
 from podwire.embedded.apiserver.schema import data
-from podwire.embedded.apiserver.store import Store
+from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.embedded.apiserver.strategies import CREATED_BY_UPDATE, RETURNED_WHEN_DELETED
 from podwire.embedded.apiserver.subresources import Subresources
 from podwire.embedded.apiserver.validate import fields
+from podwire.embedded.apiserver.waits import Waits, begin
 from podwire.embedded.apiserver.watches import Watcher
-from podwire.embedded.apiserver.writes import Writer, WriteResult
+from podwire.embedded.apiserver.writes import Outdated, Writer, WriteResult, outdated
 from podwire.errors import ApiError
 from podwire.http.answer import Handler, Result
 from podwire.http.message import Request, Response
@@ -39,6 +40,11 @@ _encode = msgspec.json.Encoder().encode
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
 _STREAMS = ("exec", "attach", "portforward")
+
+Outcome = Result | Awaitable[Result]
+
+_ATTEMPTS = 5
+"""How often a write begins again when its object has been changed meanwhile; as in Kubernetes for patches."""
 
 Tunnel = Callable[[Call], Awaitable[Result]]
 
@@ -123,19 +129,34 @@ class Api:
         if kind.kind == "ComponentStatus":
             return self._components.answer(call)
         if not kind.stored:
-            return self._review(call)
+            return _begin(self._attempt(call, self._review))
         if method in ("GET", "HEAD"):
             return self._read(call)
         if method == "DELETE":
-            return self._delete(call) if call.name else self._delete_all(call)
-        return self._settle(call, self._write(call))
+            return _begin(self._attempt(call, self._delete if call.name else self._delete_all))
+        return _begin(self._attempt(call, self._writing))
 
-    def _review(self, call: Call) -> Result | Awaitable[Result]:
+    def _attempt(self, call: Call, work: Callable[[Call], Waits[Outcome]]) -> Waits[Outcome]:
+        """Does the work again as long as its object is changed by others while a webhook is asked."""
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                return (yield from work(call))
+            except Outdated:
+                call.warnings.clear()
+                if not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _writing(self, call: Call) -> Waits[Outcome]:
+        return self._settle(call, (yield from self._write(call)))
+
+    def _review(self, call: Call) -> Waits[Outcome]:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
         obj = self._writer.parse(call, media_type, call.request.body)
         if call.kind.kind == "Binding":
             name = str((obj.get("metadata") or {}).get("name", ""))
-            return self._later(self._subresources.bind(call, name, obj), lambda: _success(201))
+            version = yield from self._subresources.bind(call, name, obj)
+            return self._later(version, lambda: _success(201))
         obj = self._reviews.answer(call, obj)
         return Response(201, _encode({"kind": call.kind.kind, "apiVersion": call.kind.api_version, **obj}))
 
@@ -165,18 +186,18 @@ class Api:
         durable.add_done_callback(finish)
         return settled
 
-    def _write(self, call: Call) -> WriteResult:
+    def _write(self, call: Call) -> Waits[WriteResult]:
         request = call.request
         media_type = bodies.media_type(request.headers.get("content-type", ""))
         self._authorize_creation(call, media_type)
         if request.method == "PATCH":
-            return self._writer.patch(call, media_type, request.body)
+            return (yield from self._writer.patch(call, media_type, request.body))
         obj = self._writer.parse(call, media_type, request.body)
         if request.method == "POST":
             if call.name or (call.kind.namespaced and not call.namespace):
                 raise failures.method_not_allowed()
-            return self._writer.create(call, obj)
-        return self._writer.update(call, obj)
+            return (yield from self._writer.create(call, obj))
+        return (yield from self._writer.update(call, obj))
 
     def _authorize_creation(self, call: Call, media_type: str) -> None:
         """Raises: ApiError 403 for a PUT or an apply that creates, unless the user may create."""
@@ -189,7 +210,7 @@ class Api:
             self._authorizer.check(call.user, msgspec.structs.replace(asked, verb="create"))
 
     def _settle(self, call: Call, written: WriteResult) -> Result | Awaitable[Result]:
-        headers = tuple(("Warning", f'299 - "{_escaped(text)}"') for text in call.warnings)
+        headers = _warnings(call)
         status = 201 if written.created else 200
         entry = written.entry
         if entry is None:
@@ -200,7 +221,7 @@ class Api:
             answer = msgspec.structs.replace(answer, headers=headers)
         return self._later(entry.version if entry is not None else 0, lambda: answer)
 
-    def _delete(self, call: Call) -> Result | Awaitable[Result]:
+    def _delete(self, call: Call) -> Waits[Outcome]:
         kind = call.kind
         entry = self._store.get(kind.table, call.namespace, call.name)
         if entry is None:
@@ -208,7 +229,7 @@ class Api:
             missing = failures.render(failures.not_found(kind, call.name))
             return self._later(version, lambda: missing)
         options = delete_options(call, _options(call))
-        self._writer.admit(AdmissionRequest(call, "DELETE", None, entry.object(), options))
+        yield from self._admit_deletion(call, entry, options)
         last, gone = self._writer.deletion.delete(kind, entry, options)
         if gone and kind.table not in RETURNED_WHEN_DELETED:
             done = Response(200, _encode(failures.success(kind, entry.name, entry.uid)))
@@ -216,17 +237,26 @@ class Api:
             done = self._reader.render_entry(call, last)
         return self._later(last.version, lambda: done)
 
-    def _delete_all(self, call: Call) -> Result | Awaitable[Result]:
+    def _delete_all(self, call: Call) -> Waits[Outcome]:
         kind = call.kind
         options = delete_options(call, _options(call))
         found = parse_filter(kind.table, call.query, call.namespace)
-        deleted = [self._writer.deletion.delete(kind, e, options)[0] for e in self._reader.select(kind.table, found)]
+        deleted = []
+        for entry in self._reader.select(kind.table, found):
+            yield from self._admit_deletion(call, entry, options)
+            deleted.append(self._writer.deletion.delete(kind, entry, options)[0])
         noun = kind.list_kind or f"{kind.kind}List"
         body = _encode({
             "kind": noun, "apiVersion": kind.api_version, "metadata": {"resourceVersion": str(self._store.version)},
             "items": [msgspec.Raw(entry.raw) for entry in deleted],
         })  # fmt: skip
         return self._later(self._store.table(kind.table).version, lambda: Response(200, body))
+
+    def _admit_deletion(self, call: Call, entry: StoredObject, options: dict[str, Any]) -> Waits[None]:
+        """Raises: ApiError when an admission plugin refuses the deletion; Outdated when the object has changed."""
+        yield from self._writer.admit(AdmissionRequest(call, "DELETE", None, entry.object(), options))
+        if self._store.get(entry.table, entry.namespace, entry.name) is not entry:
+            raise outdated(call.kind, entry.name)
 
     def _subresource(self, call: Call) -> Result | Awaitable[Result]:
         sub = call.kind.subresource(call.subresource)
@@ -235,8 +265,12 @@ class Api:
             raise failures.method_not_allowed()
         if call.subresource in ("log", "exec", "attach", "portforward", "proxy"):
             return self._tunnel(call)
-        status, body, version = self._subresources.answer(call)
-        return self._later(version, lambda: Response(status, body))
+        return _begin(self._attempt(call, self._answer_subresource))
+
+    def _answer_subresource(self, call: Call) -> Waits[Outcome]:
+        status, body, version = yield from self._subresources.answer(call)
+        answer = Response(status, body, headers=_warnings(call))
+        return self._later(version, lambda: answer)
 
     # -- waiting for the disk
 
@@ -276,6 +310,24 @@ def _options(call: Call) -> dict[str, Any]:
         return {}
     found = bodies.parse_object(request.headers.get("content-type", ""), request.body)
     return fields.decode(found, data.named(_DELETE_OPTIONS), call.kind).obj
+
+
+def _begin(work: Waits[Outcome]) -> Outcome:
+    """The answer, or a coroutine where the work has to wait."""
+    outcome = begin(work)
+    return _finished(outcome) if isinstance(outcome, Coroutine) else outcome
+
+
+async def _finished(work: Coroutine[Any, Any, Outcome]) -> Result:
+    try:
+        outcome = await work
+    except ApiError as failure:
+        return failures.render(failure)
+    return await outcome if isinstance(outcome, Awaitable) else outcome
+
+
+def _warnings(call: Call) -> tuple[tuple[str, str], ...]:
+    return tuple(("Warning", f'299 - "{_escaped(text)}"') for text in call.warnings)
 
 
 def _success(status: int) -> Response:

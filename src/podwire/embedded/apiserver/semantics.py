@@ -19,6 +19,7 @@ from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import ObjectChange, Store
 from podwire.embedded.apiserver.tables import columns
 from podwire.embedded.apiserver.validate import fields, objects
+from podwire.errors import Invalid
 
 Object = dict[str, Any]
 
@@ -116,6 +117,28 @@ class Semantics:
         elif call.kind.table == TABLE:
             self.custom.establish(new, old)
         return new
+
+    def is_free(self, call: Call, new: Object, old: Object | None) -> bool:
+        """Whether what was allocated to an object can still be had."""
+        if call.kind.table != "/services" or call.subresource == "status":
+            return True
+        try:
+            self._allocator.assign(new, old)
+        except Invalid:
+            return False
+        return True
+
+    def changed(self, call: Call, obj: Object) -> Object:
+        """An object that a webhook has changed: decoded by its schema, with its defaults.
+
+        Raises: ApiError 400 when a field has the wrong type.
+        """
+        served = self.custom.served(call.kind) if call.kind.custom else None
+        if served is not None:
+            return self.fill(call, crd.decode(obj, served.raw, call.kind).obj)
+        found = fields.decode(obj, self._schema_of(call), call.kind).obj
+        own = call.kind.subresource(call.subresource) if call.subresource else None
+        return found if own is not None and own.kind != call.kind.kind else self.fill(call, found)
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Checks an object that is about to be stored.

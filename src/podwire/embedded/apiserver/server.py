@@ -22,6 +22,7 @@ from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
 from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
 from podwire.embedded.apiserver.customresources import CustomResources
+from podwire.embedded.apiserver.dial import ServiceDialer
 from podwire.embedded.apiserver.discovery import DiscoveryDocuments
 from podwire.embedded.apiserver.documents import OpenApi
 from podwire.embedded.apiserver.garbage import Garbage
@@ -79,7 +80,7 @@ class ApiServer:
         tokens = ServiceAccountTokens(signing_key, settings.issuer, clock, self.store)
         reader = ObjectReader(self.store, self._semantics, clock, snapshot_s=settings.list_snapshot_s)
         self.authorizer = Authorizer(self.store)
-        admission = AdmissionChain(AdmissionContext(self.store, self.authorizer, clock))
+        admission = self._admission()
         self.writer = Writer(self.store, self._semantics, admission, clock)
         self._watcher = Watcher(self.store, reader, bookmark_s=settings.bookmark_s)
         discovery, openapi = DiscoveryDocuments(self.kinds), OpenApi(self.kinds, custom.schemas)
@@ -108,6 +109,11 @@ class ApiServer:
         self._http = HttpServer(self.api.handle, self._tasks, clock)
         self._http.render_error = failures.render_refusal
         self._started = False
+
+    def _admission(self) -> AdmissionChain:
+        dialer = ServiceDialer(self.store, self._tunnel)
+        changed = self._semantics.changed
+        return AdmissionChain(AdmissionContext(self.store, self.kinds, self.authorizer, self._clock, changed, dialer))
 
     async def start(self) -> tuple[tuple[str, int], ...]:
         """Fills an empty state and listens; returns the addresses in use.

@@ -16,7 +16,8 @@ from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.customresources import CustomResources
 from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
 from podwire.embedded.apiserver.store import Store, StoredObject
-from podwire.embedded.apiserver.writes import Writer
+from podwire.embedded.apiserver.waits import Waits
+from podwire.embedded.apiserver.writes import Writer, outdated
 from podwire.errors import ApiError
 from podwire.model.selector import LabelSelector
 from podwire.runtime.clock import Clock, rfc3339
@@ -44,7 +45,7 @@ class Subresources:
         self._tokens = tokens
         self._clock = clock
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: Call) -> Waits[Answer]:
         """The answer to a call whose subresource exists.
 
         Raises: ApiError of the subresource; MethodNotAllowed for a subresource that is not handled here.
@@ -53,26 +54,26 @@ class Subresources:
         if entry is None:
             raise failures.not_found(call.kind, call.name)
         if call.subresource == "scale":
-            return self._scale(call, entry)
+            return (yield from self._scale(call, entry))
         if call.subresource == "binding":
-            version = self.bind(call, call.name, self._body(call))
+            version = yield from self.bind(call, call.name, self._body(call))
             return 201, _encode(_status_success(201)), version
         if call.subresource == "eviction":
-            return self._evict(call, entry)
+            return (yield from self._evict(call, entry))
         if call.subresource == "token":
-            return self._token(call, entry)
+            return (yield from self._token(call, entry))
         if call.verb == "get":
             return 200, entry.raw, entry.version
-        return self._replace(call, entry)
+        return (yield from self._replace(call, entry))
 
     def _body(self, call: Call) -> Object:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
         return self._writer.parse(call, media_type, call.request.body)
 
-    def _replace(self, call: Call, entry: StoredObject) -> Answer:
+    def _replace(self, call: Call, entry: StoredObject) -> Waits[Answer]:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
         if call.request.method == "PATCH":
-            written = self._writer.patch(call, media_type, call.request.body)
+            written = yield from self._writer.patch(call, media_type, call.request.body)
         else:
             obj = self._body(call)
             obj.setdefault("metadata", {}).setdefault("name", entry.name)
@@ -80,14 +81,14 @@ class Subresources:
                 finalizers = (obj.get("spec") or {}).get("finalizers") or []
                 obj = entry.object()
                 obj["spec"] = {**(obj.get("spec") or {}), "finalizers": finalizers}
-            written = self._writer.update(call, obj)
+            written = yield from self._writer.update(call, obj)
         if written.entry is None:
             return 200, _encode(written.obj), 0
         return 200, written.entry.raw, written.entry.version
 
     # -- scale
 
-    def _scale(self, call: Call, entry: StoredObject) -> Answer:
+    def _scale(self, call: Call, entry: StoredObject) -> Waits[Answer]:
         obj = entry.object()
         paths = self._custom.scale_paths(call.kind)
         if call.verb == "get":
@@ -97,6 +98,8 @@ class Subresources:
             wanted = self._writer.patched_scale(call, media_type, scale.read(obj, paths))
         else:
             wanted = self._body(call)
+        current = scale.read(obj, paths)
+        wanted = yield from self._writer.admit(AdmissionRequest(call, "UPDATE", wanted, current))
         version = str((wanted.get("metadata") or {}).get("resourceVersion") or "")
         if version not in ("", str(entry.version)):
             raise failures.conflict(call.kind, call.name)
@@ -105,14 +108,14 @@ class Subresources:
             message = f"Invalid value: {replicas}: must be greater than or equal to 0"
             cause = failures.Cause("spec.replicas", "FieldValueInvalid", message)
             raise failures.invalid(call.kind, call.name, [cause])
-        written = self._writer.replace(call, scale.write(obj, paths, replicas), entry)
+        written = yield from self._writer.replace(call, scale.write(obj, paths, replicas), entry)
         if written.entry is None:
             return 200, _encode(scale.read(written.obj or obj, paths)), 0
         return 200, _encode(scale.read(written.entry.object(), paths)), written.entry.version
 
     # -- pods
 
-    def bind(self, call: Call, name: str, binding: Object) -> int:
+    def bind(self, call: Call, name: str, binding: Object) -> Waits[int]:
         """Sets the node of a pod; returns the version of the change.
 
         Raises: NotFound without such a pod, Conflict when it has a node or is being deleted.
@@ -120,6 +123,9 @@ class Subresources:
         entry = self._store.get("/pods", call.namespace, name)
         if entry is None:
             raise failures.not_found(_PODS, name)
+        binding = yield from self._writer.admit(AdmissionRequest(call, "CREATE", binding))
+        if self._store.get("/pods", call.namespace, name) is not entry:
+            raise outdated(_PODS, name)
         obj = entry.object()
         node = str((binding.get("target") or {}).get("name", ""))
         wanted_uid = (binding.get("metadata") or {}).get("uid")
@@ -142,9 +148,11 @@ class Subresources:
             return entry.version
         return self._store.put("/pods", obj).version
 
-    def _evict(self, call: Call, entry: StoredObject) -> Answer:
+    def _evict(self, call: Call, entry: StoredObject) -> Waits[Answer]:
         obj = entry.object()
-        eviction = self._writer.admit(AdmissionRequest(call, "CREATE", self._body(call), obj))
+        eviction = yield from self._writer.admit(AdmissionRequest(call, "CREATE", self._body(call), obj))
+        if self._store.get(entry.table, entry.namespace, entry.name) is not entry:
+            raise outdated(call.kind, entry.name)
         options = dict(eviction.get("deleteOptions") or {})
         if call.dry_run:
             options["dryRun"] = ["All"]
@@ -180,8 +188,8 @@ class Subresources:
 
     # -- service accounts
 
-    def _token(self, call: Call, entry: StoredObject) -> Answer:
-        request = self._writer.admit(AdmissionRequest(call, "CREATE", self._body(call)))
+    def _token(self, call: Call, entry: StoredObject) -> Waits[Answer]:
+        request = yield from self._writer.admit(AdmissionRequest(call, "CREATE", self._body(call)))
         spec = request.setdefault("spec", {})
         audiences = spec.get("audiences") or [self._tokens.issuer]
         seconds = int(spec.get("expirationSeconds") or _TOKEN_S)

@@ -189,13 +189,20 @@ class Tunnel:
 
         Raises: OSError, Disconnected; ApiError 503 when the kubelet cannot reach the pod.
         """
+        if to.target is not None:
+            return await self.connect_pod(to.target)
         context = (self._context if to.kubelet else _unverified()) if to.tls else None
-        connection = await connect(to.host, to.port, context)
-        if to.target is None:
-            return connection
-        target = to.target
+        return await connect(to.host, to.port, context)
+
+    async def connect_pod(self, target: ProxyTarget) -> ClientConnection:
+        """A connection to a port of a pod, through the kubelet of its node.
+
+        Raises: OSError, Disconnected; ApiError 503 when the kubelet cannot reach the pod.
+        """
+        host, port = self._kubelet(target.node)
+        connection = await connect(host, port, self._context)
         query = urlencode({"address": target.address, "port": target.port, "tls": int(target.tls)})
-        upgrade = (("host", to.host), ("connection", "Upgrade"), ("upgrade", "tcp"))
+        upgrade = (("host", host), ("connection", "Upgrade"), ("upgrade", "tcp"))
         path = f"/podConnect/{quote(target.namespace)}/{quote(target.pod)}?{query}"
         connection.send(encode_request("GET", path, upgrade))
         await connection.head()

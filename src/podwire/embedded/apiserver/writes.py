@@ -1,7 +1,8 @@
 """Create, update, patch and delete: from a request to a change in the store.
 
-Everything between reading the old object and putting the new one happens in one turn of the event loop, so
-that two writers cannot come between each other; only the wait for the disk is asynchronous. The order is that
+Everything between reading the old object and putting the new one happens in one turn of the event loop, so that two
+writers cannot come between each other. Only a webhook that must be asked, and the disk, make a write wait. When the
+object is another one after a webhook has answered, the write begins again. The order is that
 of Kubernetes: metadata rules, rules of the kind, defaults, admission plugins that change the object, allocation,
 validation, admission plugins that only look at it, managed fields, then the store. A dry run does all of it except the
 last step.
@@ -18,12 +19,28 @@ from podwire.embedded.apiserver.deletion import Deletion, deletes_now
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.semantics import Semantics
 from podwire.embedded.apiserver.store import Store, StoredObject
-from podwire.errors import ApiError
+from podwire.embedded.apiserver.waits import Waits
+from podwire.errors import ApiError, Conflict
 from podwire.runtime.clock import Clock, rfc3339
 
 Object = dict[str, Any]
 
 _FROM_OLD = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
+
+
+_OTHER_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
+_ADMITTED_BEFORE = ("scale",)
+"""Subresources whose own body was admitted before the object is changed by it."""
+
+
+class Outdated(Conflict):
+    """What a write is about has changed while a webhook was asked: the write must begin again."""
+
+
+def outdated(kind: ResourceKind, name: str) -> Outdated:
+    """The failure of a write that must begin again."""
+    found = failures.conflict(kind, name)
+    return Outdated(found.code, found.reason, found.message, found.details)
 
 
 class WriteResult:
@@ -47,27 +64,36 @@ class Writer:
         self._clock = clock
         self.deletion = Deletion(store, clock)
 
-    def admit(self, request: AdmissionRequest) -> Object:
+    def admit(self, request: AdmissionRequest) -> Waits[Object]:
         """Asks the admission plugins about a request that stores no object of the kind; returns its body.
 
         Raises: ApiError when a plugin refuses the request.
         """
-        self.admission.mutate(request)
-        self.admission.validate(request)
+        yield from self.admission.mutate(request)
+        yield from self.admission.validate(request)
         return request.obj
 
-    def _admitted(self, request: AdmissionRequest, old: Object | None) -> Object:
+    def _admitted(self, request: AdmissionRequest, old: Object | None) -> Waits[Object]:
         """The object as it will be stored: completed, changed and accepted by admission, allocated and valid.
 
         Raises: ApiError when a plugin refuses the object, Invalid when it is wrong.
         """
         call = request.call
-        self.admission.mutate(request)
+        asks = call.subresource not in _ADMITTED_BEFORE
+        if asks:
+            yield from self.admission.mutate(request)
         obj = request.obj
+        if request.waited and old is not None:
+            _restore(call, obj, old)
+        unallocated = obj
         if call.subresource != "status":
             obj = request.obj = self._semantics.allocate(call, obj, old)
         self._semantics.validate(call, obj, old)
-        self.admission.validate(request)
+        if asks:
+            yield from self.admission.validate(request)
+        if request.waited and not self._semantics.is_free(call, obj, old):
+            # Another Service has taken an address or port meanwhile.
+            obj = self._semantics.allocate(call, unallocated, old)
         return obj
 
     def now(self) -> str:
@@ -87,7 +113,7 @@ class Writer:
 
     # -- create
 
-    def create(self, call: Call, obj: Object, *, applied: bool = False) -> WriteResult:
+    def create(self, call: Call, obj: Object, *, applied: bool = False) -> Waits[WriteResult]:
         """Stores a new object.
 
         Raises: ApiError when the object exists or is invalid, or when its namespace accepts no new objects.
@@ -108,7 +134,11 @@ class Writer:
         meta["creationTimestamp"] = self.now()
         strategies.prepare_create(kind, obj)
         obj = self._semantics.fill(call, conversion.stored(kind, obj))
-        obj = self._admitted(AdmissionRequest(call, "CREATE", obj), None)
+        obj = yield from self._admitted(AdmissionRequest(call, "CREATE", obj), None)
+        self._check_namespace(call, kind)
+        name = _identified(obj, name, call.namespace)
+        if self._store.get(kind.table, call.namespace, name) is not None:
+            raise failures.already_exists(kind, name)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
         if kind.table in strategies.STORED_ONLY:
@@ -143,9 +173,7 @@ class Writer:
             meta = obj["metadata"] = {}
         if kind.namespaced:
             if meta.get("namespace") not in (None, "", call.namespace):
-                raise failures.bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the request"
-                )
+                raise failures.bad_request(_OTHER_NAMESPACE)
             meta["namespace"] = call.namespace
         else:
             meta.pop("namespace", None)
@@ -179,7 +207,7 @@ class Writer:
 
     # -- update
 
-    def update(self, call: Call, obj: Object) -> WriteResult:
+    def update(self, call: Call, obj: Object) -> Waits[WriteResult]:
         """PUT: replaces an object, or creates it where the kind allows that.
 
         Raises: ApiError when the object is missing, has changed since it was read, or is invalid.
@@ -189,38 +217,30 @@ class Writer:
         old = self._store.get(kind.table, call.namespace, call.name)
         if old is None:
             if kind.table in strategies.CREATED_BY_UPDATE and not call.subresource:
-                return self.create(call, obj)
+                return (yield from self.create(call, obj))
             raise failures.not_found(kind, call.name)
         if not obj["metadata"].get("resourceVersion") and (kind.custom or kind.table in strategies.VERSIONED_UPDATES):
             cause = failures.Cause(
                 "metadata.resourceVersion", "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update"
             )
             raise failures.invalid(kind, call.name, [cause])
-        return self.replace(call, conversion.stored(kind, obj), old)
+        return (yield from self.replace(call, conversion.stored(kind, obj), old))
 
-    def replace(self, call: Call, new: Object, old: StoredObject, *, applied: bool = False) -> WriteResult:
+    def replace(self, call: Call, new: Object, old: StoredObject, *, applied: bool = False) -> Waits[WriteResult]:
         """Puts ``new`` in the place of ``old`` under the rules of an update.
 
-        Raises: ApiError when the object has changed since it was read, or is invalid.
+        Raises: ApiError when the object has changed since it was read, or is invalid; Outdated when it has changed
+        while a webhook was asked.
         """
         kind, dry_run = call.kind, call.dry_run
         before = old.object()
-        meta, old_meta = new["metadata"], before["metadata"]
-        self._check_identity(kind, old, meta)
-        for field in _FROM_OLD:
-            if field in old_meta:
-                meta[field] = old_meta[field]
-            else:
-                meta.pop(field, None)
-        meta["resourceVersion"] = old_meta["resourceVersion"]
-        if "managedFields" not in meta and "managedFields" in old_meta:
-            meta["managedFields"] = old_meta["managedFields"]
-        if call.subresource == "status":
-            strategies.prepare_status(kind, new, before)
-        else:
-            strategies.prepare_change(kind, new, before, call.subresource)
+        self._check_identity(kind, old, new["metadata"])
+        _restore(call, new, before)
+        if call.subresource != "status":
             new = self._semantics.fill(call, new)
-        new = self._admitted(AdmissionRequest(call, "UPDATE", new, before), before)
+        new = yield from self._admitted(AdmissionRequest(call, "UPDATE", new, before), before)
+        if self._store.get(kind.table, old.namespace, old.name) is not old:
+            raise outdated(kind, old.name)
         if call.subresource != "status":
             strategies.count_generation(kind, new, before, call.subresource)
         if not applied:
@@ -243,7 +263,7 @@ class Writer:
 
     # -- patch
 
-    def patch(self, call: Call, media_type: str, body: bytes) -> WriteResult:
+    def patch(self, call: Call, media_type: str, body: bytes) -> Waits[WriteResult]:
         """Applies a patch; a server-side apply creates an object that does not exist.
 
         Raises: ApiError when the object is missing, the patch does not fit, or fields conflict.
@@ -251,7 +271,7 @@ class Writer:
         kind = call.kind
         old = self._store.get(kind.table, call.namespace, call.name)
         if self._semantics.is_apply(media_type):
-            return self._apply(call, body, old)
+            return (yield from self._apply(call, body, old))
         if old is None:
             raise failures.not_found(kind, call.name)
         before = conversion.view(kind, old.object())
@@ -262,20 +282,50 @@ class Writer:
         if meta.get("name") != old.name or meta.get("namespace", "") != old.namespace:
             raise failures.bad_request("the name or namespace of the object cannot be changed by a patch")
         self._metadata(call, new)
-        return self.replace(call, conversion.stored(kind, new), old)
+        return (yield from self.replace(call, conversion.stored(kind, new), old))
 
-    def _apply(self, call: Call, body: bytes, old: StoredObject | None) -> WriteResult:
+    def _apply(self, call: Call, body: bytes, old: StoredObject | None) -> Waits[WriteResult]:
         applied = self._semantics.parse_applied(call, body)
         self._metadata(call, applied)
         if old is None:
             if call.subresource:
                 raise failures.not_found(call.kind, call.name)
             obj = self._semantics.applied(call, None, applied, self.now())
-            return self.create(call, obj, applied=True)
+            return (yield from self.create(call, obj, applied=True))
         if (uid := applied["metadata"].get("uid")) and uid != old.uid:
             raise failures.precondition(call.kind, old.name, "UID", str(uid), old.uid)
         new = self._semantics.applied(call, conversion.view(call.kind, old.object()), applied, self.now())
-        return self.replace(call, conversion.stored(call.kind, new), old, applied=True)
+        return (yield from self.replace(call, conversion.stored(call.kind, new), old, applied=True))
+
+
+def _restore(call: Call, new: Object, old: Object) -> None:
+    """Restores the fields that an update may not change, metadata that only the server sets among them."""
+    meta, before = new["metadata"], old["metadata"]
+    for field in _FROM_OLD:
+        if field in before:
+            meta[field] = before[field]
+        else:
+            meta.pop(field, None)
+    meta["resourceVersion"] = before["resourceVersion"]
+    if "managedFields" not in meta and "managedFields" in before:
+        meta["managedFields"] = before["managedFields"]
+    if call.subresource == "status":
+        strategies.prepare_status(call.kind, new, old)
+    else:
+        strategies.prepare_change(call.kind, new, old, call.subresource)
+
+
+def _identified(obj: Object, name: str, namespace: str) -> str:
+    """The name of a new object after admission; a webhook may set a missing name and change no other.
+
+    Raises: ApiError 400 when a webhook has changed name or namespace.
+    """
+    meta = obj["metadata"]
+    if name and meta.get("name") != name:
+        raise failures.bad_request(f"the name of the object was changed from {name} to {meta.get('name')} by admission")
+    if (meta.get("namespace") or "") != namespace:
+        raise failures.bad_request(_OTHER_NAMESPACE)
+    return str(meta["name"])
 
 
 def same(new: Object, old: Object) -> bool:

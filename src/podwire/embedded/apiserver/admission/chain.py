@@ -8,7 +8,9 @@ A plugin is a class that takes an :class:`AdmissionContext`, with one or both of
 - ``mutate(request)`` changes ``request.obj`` in place, or sets it to another object. The object has its defaults.
 - ``validate(request)`` looks at the object as it will be stored.
 
-Both raise ApiError to refuse the write. Both must be cheap for requests that are none of their business.
+Both raise ApiError to refuse the write. Both must be cheap for requests that are none of their business. A plugin that
+has to wait returns a generator (see :mod:`podwire.embedded.apiserver.waits`); all others return None. When a plugin
+sets ``request.again``, all plugins that change objects are asked a second time.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +20,10 @@ import msgspec
 
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
 from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.dial import ServiceDialer
+from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.store import Store
+from podwire.embedded.apiserver.waits import Waits
 from podwire.runtime.clock import Clock
 from podwire.runtime.registry import Registry
 
@@ -39,6 +44,8 @@ PLUGINS: Registry[Any] = Registry(
         "CertificateRequests": "podwire.embedded.apiserver.admission.certificates:CertificateRequestAdmission",
         "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
         "RuntimeClass": "podwire.embedded.apiserver.admission.runtimeclass:RuntimeClassAdmission",
+        "MutatingAdmissionWebhook": "podwire.embedded.apiserver.admission.webhooks:MutatingAdmissionWebhook",
+        "ValidatingAdmissionWebhook": "podwire.embedded.apiserver.admission.webhooks:ValidatingAdmissionWebhook",
         "RoleEscalation": "podwire.embedded.apiserver.authorization.escalation:EscalationCheck",
         "ResourceQuota": "podwire.embedded.apiserver.admission.quota.plugin:ResourceQuotaAdmission",
     },
@@ -50,14 +57,19 @@ class AdmissionContext(msgspec.Struct, frozen=True):
     """What plugins are made with."""
 
     store: Store
+    kinds: Mapping[Key, ResourceKind]
     authorizer: Authorizer
     clock: Clock
+    decode: Callable[[Call, Object], Object]
+    """An object that a webhook has changed, with its defaults and without unknown fields; raises ApiError 400."""
+    endpoints: ServiceDialer
+    """Opens connections to Services."""
 
 
 class AdmissionRequest:
     """One write on its way to the store."""
 
-    __slots__ = ("call", "obj", "old", "operation", "options")
+    __slots__ = ("again", "call", "invoked", "obj", "old", "operation", "options", "repeated", "waited")
 
     def __init__(
         self,
@@ -75,6 +87,14 @@ class AdmissionRequest:
         """The object in the store; empty for a creation."""
         self.options = options or {}
         """The DeleteOptions of a deletion."""
+        self.again = False
+        """Whether the plugins that change objects shall be asked a second time."""
+        self.repeated = False
+        """Whether this is the second time."""
+        self.waited = False
+        """Whether other writes may have been made since the request began."""
+        self.invoked: dict[str, Any] = {}
+        """What plugins remember between the first and the second time, by their names."""
 
     @property
     def table(self) -> str:
@@ -92,30 +112,38 @@ class AdmissionRequest:
         return self.call.name or str((self.obj.get("metadata") or {}).get("name") or "")
 
 
+Step = Callable[[AdmissionRequest], Waits[None] | None]
+
+
 class AdmissionChain:
     """Asks all plugins."""
 
     def __init__(self, context: AdmissionContext) -> None:
         plugins = [PLUGINS.load(name)(context) for name in PLUGINS]
-        self._mutating: tuple[Callable[[AdmissionRequest], None], ...] = tuple(
-            plugin.mutate for plugin in plugins if hasattr(plugin, "mutate")
-        )
-        self._validating: tuple[Callable[[AdmissionRequest], None], ...] = tuple(
-            plugin.validate for plugin in plugins if hasattr(plugin, "validate")
-        )
+        self._mutating: tuple[Step, ...] = tuple(plugin.mutate for plugin in plugins if hasattr(plugin, "mutate"))
+        self._validating: tuple[Step, ...] = tuple(plugin.validate for plugin in plugins if hasattr(plugin, "validate"))
 
-    def mutate(self, request: AdmissionRequest) -> None:
+    def mutate(self, request: AdmissionRequest) -> Waits[None]:
         """Lets the plugins complete and change the object.
 
         Raises: ApiError when a plugin refuses the request.
         """
-        for mutate in self._mutating:
-            mutate(request)
+        yield from _ask(self._mutating, request)
+        if request.again:
+            request.repeated = True
+            yield from _ask(self._mutating, request)
 
-    def validate(self, request: AdmissionRequest) -> None:
+    def validate(self, request: AdmissionRequest) -> Waits[None]:
         """Lets the plugins look at the object as it will be stored.
 
         Raises: ApiError when a plugin refuses the request.
         """
-        for validate in self._validating:
-            validate(request)
+        yield from _ask(self._validating, request)
+
+
+def _ask(steps: tuple[Step, ...], request: AdmissionRequest) -> Waits[None]:
+    for step in steps:
+        waits = step(request)
+        if waits is not None:
+            request.waited = True
+            yield from waits

@@ -13,6 +13,7 @@ from podwire.embedded.apiserver.authorization import defaultobjects, policy
 from podwire.embedded.apiserver.bootstrap import internal_call
 from podwire.embedded.apiserver.kinds import KINDS, ResourceKind
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
+from podwire.embedded.apiserver.waits import complete
 from podwire.embedded.apiserver.writes import Writer
 from podwire.model.selector import LabelSelector
 
@@ -31,7 +32,7 @@ def ensure_defaults(store: Store, writer: Writer) -> None:
             store.delete(entry)
             entry = None
         if entry is None:
-            writer.create(internal_call(kind, meta.get("namespace", ""), meta["name"]), wanted)
+            complete(writer.create(internal_call(kind, meta.get("namespace", ""), meta["name"]), wanted))
             continue
         new = defaultobjects.completed(entry.object(), wanted)
         if new is not None:
@@ -39,7 +40,7 @@ def ensure_defaults(store: Store, writer: Writer) -> None:
 
 
 def _replace(writer: Writer, kind: ResourceKind, entry: StoredObject, new: Object) -> None:
-    writer.replace(internal_call(kind, entry.namespace, entry.name), new, entry)
+    complete(writer.replace(internal_call(kind, entry.namespace, entry.name), new, entry))
 
 
 class Aggregation:

@@ -6,7 +6,7 @@ A second run changes nothing, so every write runs it, patches of stored objects 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 
-from podwire.embedded.apiserver.defaults import devices, flowcontrol, network, pods, workloads
+from podwire.embedded.apiserver.defaults import devices, flowcontrol, network, pods, webhooks, workloads
 from podwire.embedded.apiserver.defaults.pods import Json, fill, items_of, section
 from podwire.embedded.apiserver.kinds import ResourceKind
 
@@ -106,6 +106,8 @@ DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
     ("resource.k8s.io", "ResourceClaimTemplate"): devices.fill_claim_template,
     ("storage.k8s.io", "StorageClass"): _storage_class,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.mutating,
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.validating,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,

@@ -153,7 +153,7 @@ def _revision(obj: Json, now: datetime) -> list[Any]:
     owners = at(obj, "metadata.ownerReferences", [])
     owner = next((item for item in owners if item.get("controller")), None)
     group = f".{owner['apiVersion'].split('/')[0]}" if owner and "/" in owner.get("apiVersion", "") else ""
-    controller = f"{owner['kind'].lower()}{group}/{owner['name']}" if owner else NONE
+    controller = f"{owner.get('kind', '').lower()}{group}/{owner.get('name', '')}" if owner else NONE
     return [name(obj), controller, count(obj, "revision"), age(obj, now)]
 
 

@@ -19,6 +19,7 @@ from podwire.embedded.apiserver.validate import (
     network,
     pods,
     storage,
+    webhooks,
     workloads,
 )
 
@@ -214,6 +215,8 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("resource.k8s.io", "ResourceClaimTemplate"): devices.check_claim_template,
     ("resource.k8s.io", "ResourceSlice"): devices.check_slice,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_configuration,
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_configuration,
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,
     (_RBAC, "Role"): _role,

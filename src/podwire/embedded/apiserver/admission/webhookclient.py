@@ -1,0 +1,118 @@
+"""Calls webhooks: one POST over a new TLS connection, within the time of the webhook."""
+
+import asyncio
+import base64
+import functools
+import ssl
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from podwire.embedded.apiserver.admission.review import WebhookFailure
+from podwire.embedded.apiserver.admission.webhookconfig import ClientConfig
+from podwire.embedded.apiserver.dial import ServiceAddress, ServiceDialer
+from podwire.errors import ApiError, Disconnected
+from podwire.http.client import ClientConnection, connect, encode_request
+
+_LIMIT = 3 << 20
+"""Bytes of an answer; as many as an object may have."""
+
+
+class WebhookTarget(NamedTuple):
+    """The address of a webhook, and the URL that messages show."""
+
+    url: str
+    host: str
+    port: int
+    path: str
+    service: ServiceAddress | None
+
+
+class WebhookClient:
+    """Sends documents to webhooks."""
+
+    def __init__(self, dialer: ServiceDialer) -> None:
+        self._dialer = dialer
+
+    async def post(self, config: ClientConfig, body: bytes, timeout_s: int) -> bytes:
+        """The body of the webhook's answer.
+
+        Raises: WebhookFailure when the webhook cannot be reached, is too slow or answers with a failure.
+        """
+        target = target_of(config, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._exchange(target, config.ca_bundle, body)
+        except TimeoutError as failure:
+            raise WebhookFailure(f'Post "{target.url}": context deadline exceeded') from failure
+        except ssl.SSLCertVerificationError as failure:
+            problem = f"tls: failed to verify certificate: {failure.verify_message}"
+            raise WebhookFailure(f'Post "{target.url}": {problem}') from failure
+        except ValueError as failure:
+            raise WebhookFailure(f"unable to load root certificates: {failure}") from failure
+        except (OSError, ApiError, Disconnected) as failure:
+            raise WebhookFailure(f'Post "{target.url}": {_words_of(failure, target)}') from failure
+
+    async def _exchange(self, target: WebhookTarget, ca_bundle: str, body: bytes) -> bytes:
+        context = _context(ca_bundle)
+        connection: ClientConnection
+        if target.service is not None:
+            connection = await self._dialer.connect(target.service, context)
+        else:
+            connection = await connect(target.host, target.port, context)
+        try:
+            headers = (
+                ("host", f"{target.host}:{target.port}"), ("content-type", "application/json"),
+                ("accept", "application/json"), ("user-agent", "podwire-apiserver/1"),
+            )  # fmt: skip
+            connection.send(encode_request("POST", target.path, headers, body))
+            await connection.head()
+            answer = b""
+            async for chunk in connection.chunks():
+                answer += chunk
+                if len(answer) > _LIMIT:
+                    raise WebhookFailure(f"the answer is longer than {_LIMIT} bytes")
+        finally:
+            connection.abort()
+        if not 200 <= connection.status < 300:
+            raise WebhookFailure(_status_words(connection.status, answer))
+        return answer
+
+
+def target_of(config: ClientConfig, timeout_s: int) -> WebhookTarget:
+    """Where a webhook is called."""
+    if config.service is not None:
+        service = ServiceAddress(config.service.namespace, config.service.name, config.service.port)
+        path = f"/{config.service.path.lstrip('/')}?timeout={timeout_s}s"
+        return WebhookTarget(f"https://{service.host}:{service.port}{path}", service.host, service.port, path, service)
+    parts = urlsplit(config.url or "")
+    path = f"{parts.path or '/'}?timeout={timeout_s}s"
+    url = f"https://{parts.netloc}{path}"
+    return WebhookTarget(url, parts.hostname or "", parts.port or 443, path, None)
+
+
+def _words_of(failure: Exception, target: WebhookTarget) -> str:
+    if isinstance(failure, ConnectionRefusedError):
+        return f"dial tcp {target.host}:{target.port}: connect: connection refused"
+    return str(failure) or type(failure).__name__
+
+
+def _status_words(status: int, body: bytes) -> str:
+    """A failure as Kubernetes' client words it."""
+    if status == 404:
+        return "the server could not find the requested resource"
+    told = body.decode(errors="replace").strip()[:2048]
+    if status >= 500:
+        return f'an error on the server ("{told or "unknown"}") has prevented the request from succeeding'
+    return told or f"the server responded with the status code {status}"
+
+
+@functools.lru_cache(maxsize=64)
+def _context(ca_bundle: str) -> ssl.SSLContext:
+    """TLS settings that accept certificates of these authorities.
+
+    Raises: ssl.SSLError when the bundle has no certificate.
+    """
+    data = base64.b64decode(ca_bundle).decode("ascii", "replace") if ca_bundle else None
+    context = ssl.create_default_context(cadata=data)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
