@@ -142,7 +142,10 @@ class World:
                 self.attach(key_of(pod.metadata), pod.spec.node_name, pod.addresses)
 
     def detach(self, pod: str) -> None:
-        del self.pods[pod]
+        """Removes a pod with its device at once: a device that goes with its namespace goes some time later."""
+        node = self.pods.pop(pod)
+        delete = ["ip", "-n", f"{MARK}-{node}", "link", "delete", device(pod)]
+        subprocess.run(delete, capture_output=True, check=False)  # A plugin has removed its device itself.
         netns.delete(path(device(pod)))
 
     def __exit__(self, *failure: object) -> None:
