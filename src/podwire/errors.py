@@ -30,14 +30,14 @@ from typing import Any, Literal
 
 
 class PodwireError(Exception):
-    """The root of everything podwire raises on purpose."""
+    """The root of all exceptions that podwire raises deliberately."""
 
 
 class ConfigError(PodwireError):
-    """A document, argument or object of the user's is wrong.
+    """A document, argument or object of the user is wrong.
 
-    ``source`` names the document (file, ``namespace/name``, option), ``path`` the field in it
-    (``spec.ports[0].port``; empty for the whole document).
+    ``source`` names the document (file, ``namespace/name``, option), ``path`` the field in it (``spec.ports[0].port``;
+    empty for the whole document).
     """
 
     def __init__(self, source: str, path: str, problem: str) -> None:
@@ -49,7 +49,7 @@ class ConfigError(PodwireError):
 
 
 class ConfigErrors(ConfigError):
-    """All that is wrong in what was given, a line each; ``failures`` are the single ones, at least one."""
+    """Several configuration errors, one line each; ``failures`` has at least one."""
 
     def __init__(self, failures: Sequence[ConfigError]) -> None:
         self.failures = tuple(failures)
@@ -76,7 +76,7 @@ class KernelNotFound(KernelError):
 
 
 class KernelExists(KernelError):
-    """The object is in the kernel already."""
+    """The object exists in the kernel."""
 
 
 class Unsupported(KernelError):
@@ -120,7 +120,7 @@ class Invalid(ApiError):
 
 
 class Disconnected(PodwireError):
-    """An HTTP connection ended, or broke, before the whole answer was there."""
+    """An HTTP connection ended before the answer was complete."""
 
 
 class ApiUnreachable(PodwireError):
@@ -146,7 +146,7 @@ class CniError(PodwireError):
 
 
 class LoadBalancerError(PodwireError):
-    """What gives Services their addresses cannot do so now; tried again."""
+    """A load balancer cannot allocate or release an address now; the controller tries again."""
 
 
 class ClusterError(PodwireError):

@@ -1,10 +1,10 @@
-"""Which object something happened to (pure)."""
+"""The identity of an object that changed. Pure."""
 
 import msgspec
 
 
 class Changed(msgspec.Struct, frozen=True, gc=False, order=True):
-    """An object that came, changed or went."""
+    """An object that was added, changed or deleted."""
 
     kind: str
     """As Kubernetes spells it: ``Pod``, ``NetworkPolicy``."""

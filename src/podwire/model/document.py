@@ -1,7 +1,7 @@
-"""Documents that people write, as values: what does not fit is told with its field and with what would fit there.
+"""Converts documents of users to values; an error names the field and the allowed values.
 
-msgspec says where a value is wrong, but neither which words a field may have nor which fields an object has; the type
-of the document knows both, and :func:`refusal` looks them up.
+msgspec reports the position of a wrong value, but neither the allowed words of a field nor the fields of an object; the
+type of the document has both, and :func:`refusal` looks them up.
 """
 
 import re
@@ -22,9 +22,9 @@ _FIELD = re.compile(r"Object contains unknown field `(.*)`")
 
 
 def convert(document: object, kind: type[T], source: str, path: str = "") -> T:
-    """The document as a value of ``kind``; it stands at ``path`` in ``source``.
+    """The document as a value of ``kind``; it is at ``path`` in ``source``.
 
-    Raises: ConfigError with the path of the field that does not fit, and with what would.
+    Raises: ConfigError with the path of the wrong field, and the allowed values.
     """
     try:
         return msgspec.convert(document, kind)
@@ -33,14 +33,14 @@ def convert(document: object, kind: type[T], source: str, path: str = "") -> T:
 
 
 def wrong(failure: msgspec.ValidationError, kind: Any, source: str, path: str = "") -> ConfigError:
-    """The error for what msgspec did not take as a ``kind``."""
+    """The error for a document that msgspec could not convert to ``kind``."""
     field, problem = refusal(failure, kind)
     dot = "." if path and field and not field.startswith("[") else ""
     return ConfigError(source, f"{path}{dot}{field}", problem)
 
 
 def not_yaml(failure: Exception, source: str, path: str = "") -> ConfigError:
-    """The error for a text that is no YAML: with its line where it is a document of its own."""
+    """The error for a text that is not YAML: with its line if it is a document of its own."""
     reason: Any = failure.__cause__ or failure
     mark = getattr(reason, "problem_mark", None)
     problem = str(getattr(reason, "problem", None) or reason)
@@ -51,7 +51,7 @@ def not_yaml(failure: Exception, source: str, path: str = "") -> ConfigError:
 
 
 def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
-    """The path of the field that does not fit, and what is wrong with it."""
+    """The path of the wrong field, and the problem."""
     text = str(failure)
     head, key, path = text.partition(_KEY)
     if not key:
@@ -72,46 +72,47 @@ def _words(kind: Any, path: str, *, keys: bool) -> tuple[str, ...]:
     """The words that the field at a path may have, or its keys."""
     from msgspec.inspect import DictType, EnumType, LiteralType
 
-    found: list[str] = []
-    for each in _at(kind, path):
-        for one in _plain(each.key_type) if keys and isinstance(each, DictType) else (each,):
-            if isinstance(one, LiteralType):
-                found += (str(value) for value in one.values if value is not None)
-            elif isinstance(one, EnumType):
-                found += (str(member.value) for member in one.cls)
-    return tuple(found)
+    words: list[str] = []
+    for type_at in _at(kind, path):
+        for type_ in _plain(type_at.key_type) if keys and isinstance(type_at, DictType) else (type_at,):
+            if isinstance(type_, LiteralType):
+                words += (str(value) for value in type_.values if value is not None)
+            elif isinstance(type_, EnumType):
+                words += (str(member.value) for member in type_.cls)
+    return tuple(words)
 
 
 def _fields(kind: Any, path: str) -> tuple[str, ...]:
     """The fields of the object at a path."""
     from msgspec.inspect import StructType
 
-    return tuple(field.encode_name for each in _at(kind, path) if isinstance(each, StructType) for field in each.fields)
+    structs = [type_at for type_at in _at(kind, path) if isinstance(type_at, StructType)]
+    return tuple(field.encode_name for struct in structs for field in struct.fields)
 
 
 def _at(kind: Any, path: str) -> list[Any]:
-    """The types that a document may have at a path."""
+    """The types of a document at a path."""
     from msgspec.inspect import type_info
 
-    found = list(_plain(type_info(kind)))
+    types = list(_plain(type_info(kind)))
     for step in _STEP.finditer(path):
-        found = [one for each in found for inner in _inside(each, step[2] or "") for one in _plain(inner)]
-    return found
+        types = [type_ for type_at in types for inner in _inside(type_at, step[2] or "") for type_ in _plain(inner)]
+    return types
 
 
 def _plain(type_: Any) -> Iterator[Any]:
-    """A type, or those of which it is one."""
+    """A type, or the members of a union."""
     from msgspec.inspect import UnionType
 
     if isinstance(type_, UnionType):
-        for each in type_.types:
-            yield from _plain(each)
+        for member in type_.types:
+            yield from _plain(member)
     else:
         yield type_
 
 
 def _inside(type_: Any, name: str) -> Iterator[Any]:
-    """The types of a field by its name; without one, those of the items."""
+    """The types of a field by its name; without a name those of the items."""
     from msgspec.inspect import DictType, StructType, TupleType
 
     if isinstance(type_, StructType):

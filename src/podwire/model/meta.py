@@ -1,8 +1,8 @@
-"""What all Kubernetes objects share: metadata, references, conditions.
+"""Common parts of all Kubernetes objects: metadata, references, conditions.
 
-Every struct here and in the sibling modules is frozen, without garbage-collector tracking (objects are
-trees), with tuples for lists; unknown fields are ignored on reading. ``null`` lists and maps, which the API
-may send, are not accepted: writers leave such fields out.
+Every struct here and in the sibling modules is frozen and untracked by the garbage collector (objects are trees), with
+tuples for lists; unknown fields are ignored on reading. ``null`` lists and maps, which the API may send, are not
+accepted: writers leave such fields out.
 """
 
 from typing import TypeVar
@@ -11,14 +11,14 @@ import msgspec
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel", kw_only=True):
-    """The settings that every struct of the model shares."""
+    """The settings of every struct of the model."""
 
 
 T = TypeVar("T", bound=Fact)
 
 
 class OwnerReference(Fact, frozen=True):
-    """Who owns an object; ``controller`` marks the managing one."""
+    """The owner of an object; ``controller`` marks the managing one."""
 
     api_version: str = ""
     kind: str = ""
@@ -47,7 +47,7 @@ class ObjectMeta(Fact, frozen=True):
 
 
 class Object(Fact, frozen=True):
-    """Any object of which only the metadata matters."""
+    """An object of which only the metadata is needed."""
 
     api_version: str = ""
     kind: str = ""

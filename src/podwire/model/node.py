@@ -23,7 +23,7 @@ class Taint(Fact, frozen=True):
 
 
 class NodeSpec(Fact, frozen=True):
-    """What is decided for a node."""
+    """The desired state of a node."""
 
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
@@ -46,13 +46,13 @@ class DaemonEndpoint(Fact, frozen=True):
 
 
 class DaemonEndpoints(Fact, frozen=True):
-    """Where the kubelet listens."""
+    """The ports of the kubelet."""
 
     kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
 
 
 class NodeStatus(Fact, frozen=True):
-    """What is observed of a node."""
+    """The observed state of a node."""
 
     addresses: tuple[NodeAddress, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -81,7 +81,7 @@ class Node(Fact, frozen=True):
         return self.ips("InternalIP", "ExternalIP")
 
     def ips(self, *types: str) -> tuple[str, ...]:
-        """Its addresses of some types, in the order given; what is no address is left out."""
+        """Its addresses of these types, in the order of the object; texts that are not addresses are left out."""
         return tuple(filter(None, (_address(a.address) for a in self.status.addresses if a.type in types)))
 
     @property
@@ -91,7 +91,7 @@ class Node(Fact, frozen=True):
 
     @property
     def pod_networks(self) -> tuple[Network, ...]:
-        """The ranges of the node's pods, in the order of the object; a text that is no range is left out."""
+        """The ranges of the node's pods, in the order of the object; texts that are not ranges are left out."""
         return tuple(network for text in self._written_cidrs if (network := _network(text)) is not None)
 
     @property
@@ -111,7 +111,7 @@ class Node(Fact, frozen=True):
 
 
 class LeaseSpec(Fact, frozen=True):
-    """Who holds a lease and until when; times are RFC 3339 with microseconds."""
+    """The holder of a lease and its times; times are RFC 3339 with microseconds."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -131,7 +131,7 @@ class Lease(Fact, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _address(text: str) -> str:
-    """The address in its usual form; empty: it is none, and the API takes any text."""
+    """The address in its canonical form; empty when it is not an address, since the API takes any text."""
     try:
         return str(ip_address(text)) if "%" not in text else ""
     except ValueError:
@@ -140,7 +140,7 @@ def _address(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _network(text: str) -> Network | None:
-    """The range, host bits cleared; None when the text is no range: the API takes any text."""
+    """The range, host bits cleared; None when it is not a range, since the API takes any text."""
     try:
         return ip_network(text, strict=False) if "%" not in text else None
     except ValueError:

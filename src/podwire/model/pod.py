@@ -1,4 +1,4 @@
-"""Pod, as far as podwire acts on it (``v1``)."""
+"""Pod, with the fields that podwire uses (``v1``)."""
 
 from functools import lru_cache
 from ipaddress import ip_address
@@ -119,6 +119,13 @@ class Resources(Fact, frozen=True):
     limits: dict[str, str | int | float] = {}
 
 
+class ResizePolicy(Fact, frozen=True):
+    """Whether a container restarts when a resource changes: NotRequired or RestartContainer."""
+
+    resource_name: str = ""
+    restart_policy: str = ""
+
+
 class Container(Fact, frozen=True):
     """One container; ``restart_policy`` Always on an init container makes it a sidecar."""
 
@@ -131,6 +138,7 @@ class Container(Fact, frozen=True):
     env: tuple[EnvVar, ...] = ()
     env_from: tuple[dict[str, Any], ...] = ()
     resources: Resources = Resources()
+    resize_policy: tuple[ResizePolicy, ...] = ()
     volume_mounts: tuple[VolumeMount, ...] = ()
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
@@ -213,7 +221,7 @@ class PodAffinity(Fact, frozen=True):
 
 
 class Affinity(Fact, frozen=True):
-    """Where a pod wants to run."""
+    """Affinity to nodes and pods."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -252,12 +260,12 @@ class HostAlias(Fact, frozen=True):
 
 
 class PodSpec(Fact, frozen=True):
-    """What a pod asks for; ``volumes`` stay in their API form."""
+    """The desired state of a pod; ``volumes`` stay in their API form."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     ephemeral_containers: tuple[Container, ...] = ()
-    """Added to a running pod by ``pods/ephemeralcontainers``, for somebody who looks into it."""
+    """Added to a running pod by ``pods/ephemeralcontainers``, for debugging."""
     volumes: tuple[dict[str, Any], ...] = ()
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -283,7 +291,7 @@ class PodSpec(Fact, frozen=True):
     share_process_namespace: bool | None = None
     security_context: dict[str, Any] | None = None
     overhead: dict[str, str | int | float] = {}
-    """What a RuntimeClass adds to the requests of the containers."""
+    """The resources that a RuntimeClass adds to the requests of the containers."""
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")
 
 
@@ -305,10 +313,12 @@ class ContainerStatus(Fact, frozen=True):
     container_id: str = msgspec.field(default="", name="containerID")
     state: dict[str, Any] = {}
     last_state: dict[str, Any] = {}
+    resources: Resources | None = None
+    """The resources in force; those of the spec are the wanted ones."""
 
 
 class PodStatus(Fact, frozen=True):
-    """What is observed of a pod."""
+    """The observed state of a pod."""
 
     phase: str = ""
     reason: str = ""
@@ -340,18 +350,18 @@ class Pod(Fact, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether every container has ended for good."""
+        """Whether every container has ended and will not be restarted."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The pod's addresses, primary first, as its status spells them; a text that is no address is left out."""
+        """The pod's addresses, primary first, as its status spells them; texts that are not addresses are left out."""
         listed = tuple(p.ip for p in self.status.pod_ips if _is_address(p.ip))
         return listed or ((self.status.pod_ip,) if _is_address(self.status.pod_ip) else ())
 
     @property
     def declared_ports(self) -> tuple[ContainerPort, ...]:
-        """The declared ports of everything that runs as long as the pod: containers and sidecars."""
+        """The declared ports of all containers that run as long as the pod: containers and sidecars."""
         sidecars = (container for container in self.spec.init_containers if container.restart_policy == "Always")
         return tuple(port for container in (*self.spec.containers, *sidecars) for port in container.ports)
 

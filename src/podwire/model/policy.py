@@ -11,7 +11,7 @@ from podwire.model.selector import LabelSelector
 
 
 class IPBlock(Fact, frozen=True):
-    """A range of addresses without parts of it."""
+    """A range of addresses with exceptions."""
 
     cidr: str
     excepted: tuple[str, ...] = msgspec.field(default=(), name="except")
@@ -34,21 +34,21 @@ class PolicyPort(Fact, frozen=True):
 
 
 class IngressRule(Fact, frozen=True):
-    """Who may come in, on which ports."""
+    """Allowed sources and ports."""
 
     peers: tuple[PolicyPeer, ...] = msgspec.field(default=(), name="from")
     ports: tuple[PolicyPort, ...] = ()
 
 
 class EgressRule(Fact, frozen=True):
-    """Where pods may go, on which ports."""
+    """Allowed destinations and ports."""
 
     peers: tuple[PolicyPeer, ...] = msgspec.field(default=(), name="to")
     ports: tuple[PolicyPort, ...] = ()
 
 
 class NetworkPolicySpec(Fact, frozen=True):
-    """What a policy selects and allows."""
+    """The pods that a policy selects, and the traffic that it allows."""
 
     pod_selector: LabelSelector = LabelSelector()
     policy_types: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class NetworkPolicySpec(Fact, frozen=True):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Ingress, Egress or both; without ``policyTypes`` Ingress, and Egress where there are egress rules."""
+        """Ingress, Egress or both; without ``policyTypes`` Ingress, and Egress if there are egress rules."""
         return self.policy_types or (("Ingress", "Egress") if self.egress else ("Ingress",))
 
 
@@ -78,7 +78,7 @@ class NamespacedPods(Fact, frozen=True):
 
 
 class ClusterSubject(Fact, frozen=True):
-    """Whom a cluster policy is about: all pods of namespaces, or some of their pods."""
+    """The pods of a cluster policy: all pods of namespaces, or selected pods of them."""
 
     namespaces: LabelSelector | None = None
     pods: NamespacedPods | None = None
@@ -87,7 +87,7 @@ class ClusterSubject(Fact, frozen=True):
 class ClusterPeer(Fact, frozen=True):
     """One peer of a cluster policy: exactly one field is set.
 
-    None set means a kind of peer that is newer than this program: then Accept matches nothing, Deny and Pass become a
+    If none is set, the kind of peer is newer than this program: then Accept matches nothing, Deny and Pass become a
     Deny of everything.
     """
 
@@ -100,7 +100,7 @@ class ClusterPeer(Fact, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether it is of a kind that this program knows."""
+        """Whether this program knows the kind of the peer."""
         return self.namespaces is not None or self.pods is not None or bool(self.networks) or self.nodes is not None
 
 
@@ -134,12 +134,12 @@ class ClusterProtocol(Fact, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether it is of a kind that this program knows."""
+        """Whether this program knows the kind of the protocol."""
         return bool(self.destination_named_port) or any(p is not None for p in (self.tcp, self.udp, self.sctp))
 
 
 class ClusterIngressRule(Fact, frozen=True):
-    """What becomes of traffic from some pods; ``action`` is Accept, Deny or Pass."""
+    """The verdict for traffic from these pods; ``action`` is Accept, Deny or Pass."""
 
     action: str
     name: str = ""
@@ -148,7 +148,7 @@ class ClusterIngressRule(Fact, frozen=True):
 
 
 class ClusterEgressRule(Fact, frozen=True):
-    """What becomes of traffic to some peers; ``action`` is Accept, Deny or Pass."""
+    """The verdict for traffic to these peers; ``action`` is Accept, Deny or Pass."""
 
     action: str
     name: str = ""

@@ -28,16 +28,51 @@ _SUFFIXES = {
 }
 
 
+_DECIMAL = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
 @lru_cache(maxsize=4096)
 def parse_milli(quantity: str | int | float) -> int:
     """The quantity in thousandths.
 
+    Raises: ConfigError when the text is not a quantity.
+    """
+    return _scaled(quantity, 1000)
+
+
+def parse_nano(quantity: str | int | float) -> int:
+    """The quantity in billionths, for what is measured.
+
     Raises: ConfigError when it is none.
     """
+    return _scaled(quantity, 10**9)
+
+
+def render_decimal(number: int, unit: str = "") -> str:
+    """``250m``, ``2``, ``1500u``: a number of ``unit`` (n, u, m or none) in the largest unit in which it is whole."""
+    return _render(number, 1000, _DECIMAL[_DECIMAL.index(unit) :])
+
+
+def render_binary(number: int) -> str:
+    """``14508Ki``: a whole number in the largest binary unit in which it is whole."""
+    return _render(number, 1024, _BINARY)
+
+
+def _render(number: int, base: int, units: tuple[str, ...]) -> str:
+    if not number:
+        return "0"
+    unit = 0
+    while number % base == 0 and unit < len(units) - 1:
+        number, unit = number // base, unit + 1
+    return f"{number}{units[unit]}"
+
+
+def _scaled(quantity: str | int | float, parts: int) -> int:
     text = str(quantity).strip()
     number = text.rstrip("numkKMGTPEi")
     try:
-        value = Decimal(number) * _SUFFIXES[text[len(number) :]] * 1000
+        value = Decimal(number) * _SUFFIXES[text[len(number) :]] * parts
         return int(value.to_integral_value(rounding=ROUND_CEILING))
     except (InvalidOperation, KeyError, ValueError, OverflowError) as failure:
         raise ConfigError(

@@ -20,18 +20,18 @@ class Requirement(Fact, frozen=True):
 
     def matches(self, labels: dict[str, str]) -> bool:
         """Whether a label set satisfies the term; NotIn is satisfied by an absent key."""
-        have = labels.get(self.key)
+        label = labels.get(self.key)
         match self.operator:
             case "In":
-                return have is not None and have in self.values
+                return label is not None and label in self.values
             case "NotIn":
-                return have is None or have not in self.values
+                return label is None or label not in self.values
             case "Exists":
-                return have is not None
+                return label is not None
             case "DoesNotExist":
-                return have is None
+                return label is None
             case "Gt" | "Lt":
-                return _compare(have, self.operator, self.values)
+                return _compare(label, self.operator, self.values)
             case _:
                 return False
 
@@ -49,9 +49,9 @@ class Requirement(Fact, frozen=True):
                 return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
 
 
-def _compare(have: str | None, operator: str, values: tuple[str, ...]) -> bool:
+def _compare(label: str | None, operator: str, values: tuple[str, ...]) -> bool:
     try:
-        left, right = int(have or ""), int(values[0])
+        left, right = int(label or ""), int(values[0])
     except (ValueError, IndexError):
         return False
     return left > right if operator == "Gt" else left < right
@@ -70,9 +70,9 @@ class LabelSelector(Fact, frozen=True):
 
     def matches(self, labels: dict[str, str]) -> bool:
         """Whether a label set satisfies every term."""
-        have = labels.get
+        label = labels.get
         for key, value in self.match_labels.items():
-            if have(key) != value:
+            if label(key) != value:
                 return False
         return all(term.matches(labels) for term in self.match_expressions)
 
@@ -101,19 +101,19 @@ def parse_selector(text: str) -> Selector:
 
     Raises: ConfigError with the term that does not parse.
     """
-    terms = [piece.strip() for piece in re.split(r",(?![^(]*\))", text)]
+    terms = [term.strip() for term in re.split(r",(?![^(]*\))", text)]
     return Selector(requirements=tuple(_parse_term(term, text) for term in terms if term))
 
 
 def _parse_term(term: str, text: str) -> Requirement:
-    if found := _SET_TERM.match(term):
-        values = tuple(sorted(value.strip() for value in found["values"].split(",")))
-        return Requirement(key=found["key"], operator="In" if found["op"] == "in" else "NotIn", values=values)
-    if found := _EQUAL_TERM.match(term):
-        operator = "NotIn" if found["op"] == "!=" else "In"
-        return Requirement(key=found["key"], operator=operator, values=(found["value"],))
-    if found := _EXISTS_TERM.match(term):
-        return Requirement(key=found["key"], operator="DoesNotExist" if found["not"] else "Exists")
+    if match := _SET_TERM.match(term):
+        values = tuple(sorted(value.strip() for value in match["values"].split(",")))
+        return Requirement(key=match["key"], operator="In" if match["op"] == "in" else "NotIn", values=values)
+    if match := _EQUAL_TERM.match(term):
+        operator = "NotIn" if match["op"] == "!=" else "In"
+        return Requirement(key=match["key"], operator=operator, values=(match["value"],))
+    if match := _EXISTS_TERM.match(term):
+        return Requirement(key=match["key"], operator="DoesNotExist" if match["not"] else "Exists")
     raise ConfigError(
         "labelSelector",
         "",
@@ -133,12 +133,12 @@ def field_terms(text: str) -> tuple[tuple[str, str, bool], ...]:
     Raises: ConfigError with the term that does not parse.
     """
     terms: list[tuple[str, str, bool]] = []
-    for piece in filter(None, (part.strip() for part in text.split(","))):
+    for term in filter(None, (part.strip() for part in text.split(","))):
         for mark in ("!=", "==", "="):
-            path, found, value = piece.partition(mark)
-            if found:
+            path, match, value = term.partition(mark)
+            if match:
                 terms.append((path.strip(), value.strip(), mark == "!="))
                 break
         else:
-            raise ConfigError("fieldSelector", "", f"cannot parse {piece!r}: expected path=value or path!=value")
+            raise ConfigError("fieldSelector", "", f"cannot parse {term!r}: expected path=value or path!=value")
     return tuple(terms)

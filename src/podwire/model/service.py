@@ -38,7 +38,7 @@ class SessionAffinityConfig(Fact, frozen=True):
 
 
 class ServiceSpec(Fact, frozen=True):
-    """What a Service asks for; ``cluster_ips`` holds ``None`` as text for a headless Service."""
+    """The desired state of a Service; ``cluster_ips`` has the text ``None`` for a headless Service."""
 
     type: str = "ClusterIP"
     selector: dict[str, str] = {}
@@ -63,7 +63,7 @@ class ServiceSpec(Fact, frozen=True):
 
 
 class LoadBalancerIngress(Fact, frozen=True):
-    """One address that a load balancer answers on; ``ip_mode`` is VIP or Proxy."""
+    """One address of a load balancer; ``ip_mode`` is VIP or Proxy."""
 
     ip: str = ""
     hostname: str = ""
@@ -71,7 +71,7 @@ class LoadBalancerIngress(Fact, frozen=True):
 
 
 class LoadBalancerStatus(Fact, frozen=True):
-    """Addresses given by a load balancer."""
+    """Addresses of a load balancer."""
 
     ingress: tuple[LoadBalancerIngress, ...] = ()
 
@@ -94,7 +94,7 @@ class Service(Fact, frozen=True):
 
     @property
     def headless(self) -> bool:
-        """Whether the Service has no virtual address on purpose."""
+        """Whether the Service explicitly has no virtual address."""
         return self.spec.cluster_ip == "None"
 
 
@@ -107,20 +107,20 @@ class EndpointConditions(Fact, frozen=True):
 
 
 class HintTarget(Fact, frozen=True):
-    """A zone or node that an endpoint is meant for."""
+    """A zone or node that should use an endpoint."""
 
     name: str
 
 
 class EndpointHints(Fact, frozen=True):
-    """Who should use an endpoint."""
+    """The zones and nodes that should use an endpoint."""
 
     for_zones: tuple[HintTarget, ...] = ()
     for_nodes: tuple[HintTarget, ...] = ()
 
 
 class Endpoint(Fact, frozen=True):
-    """One endpoint; all its addresses mean the same pod, consumers use the first."""
+    """One endpoint; all its addresses belong to the same pod, consumers use the first."""
 
     addresses: tuple[str, ...] = ()
     conditions: EndpointConditions = EndpointConditions()

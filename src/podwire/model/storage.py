@@ -1,6 +1,6 @@
-"""StorageClass, PersistentVolume and PersistentVolumeClaim, as far as podwire acts on them.
+"""StorageClass, PersistentVolume and PersistentVolumeClaim, with the fields that podwire uses.
 
-The source of a volume (``hostPath``, ``local``, ``nfs``, ...) is read as JSON: a kubelet that does not know the kind
+The source of a volume (``hostPath``, ``local``, ``nfs``, ...) is kept as JSON: a kubelet that does not support the kind
 has to name it.
 """
 
@@ -13,12 +13,24 @@ from podwire.model.selector import LabelSelector
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 """The annotation, ``"true"``, of the StorageClass that claims without a class get."""
 
+CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
+"""The annotation of a claim that takes precedence over the field for the class; it is older than the field."""
+
+CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
+VOLUME_FINALIZER = "kubernetes.io/pv-protection"
+
+VOLUME_SETTINGS = frozenset({
+    "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity", "persistentVolumeReclaimPolicy",
+    "storageClassName", "volumeAttributesClassName", "volumeMode",
+})  # fmt: skip
+"""The fields of a volume's spec that are not its source."""
+
 DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
 """The earlier name of the same annotation, which Kubernetes still reads."""
 
 
 class StorageClass(Fact, frozen=True):
-    """How volumes of one class are made (``storage.k8s.io/v1``)."""
+    """Settings of the volumes of one class (``storage.k8s.io/v1``)."""
 
     metadata: ObjectMeta = ObjectMeta()
     provisioner: str = ""
@@ -30,20 +42,20 @@ class StorageClass(Fact, frozen=True):
 
     @property
     def is_default(self) -> bool:
-        """Whether claims that name no class get this one."""
+        """Whether claims without a class get this one."""
         notes = self.metadata.annotations
         return "true" in (notes.get(DEFAULT_CLASS), notes.get(DEFAULT_CLASS_BETA))
 
 
 class VolumeResources(Fact, frozen=True):
-    """Requested and greatest size; the only resource is ``storage``."""
+    """Requested and largest size; the only resource is ``storage``."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
 class ClaimSpec(Fact, frozen=True):
-    """What a claim asks for. ``storage_class_name`` None: the default class; empty: volumes without a class."""
+    """The desired state of a claim. ``storage_class_name`` None: the default class; empty: volumes without a class."""
 
     access_modes: tuple[str, ...] = ()
     resources: VolumeResources = VolumeResources()
@@ -70,13 +82,13 @@ class PersistentVolumeClaim(Fact, frozen=True):
 
 
 class VolumeNodeAffinity(Fact, frozen=True):
-    """The nodes from which a volume can be reached; None: all."""
+    """The nodes from which a volume is reachable; None: all."""
 
     required: NodeSelector | None = None
 
 
 class VolumeSpec(Fact, frozen=True):
-    """A piece of storage, and the claim that has it."""
+    """The desired state of a volume, and its claim."""
 
     access_modes: tuple[str, ...] = ()
     capacity: dict[str, str | int | float] = {}
@@ -103,6 +115,11 @@ class PersistentVolume(Fact, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: VolumeSpec = VolumeSpec()
     status: VolumeStatus = VolumeStatus()
+
+    @property
+    def node_selector(self) -> NodeSelector | None:
+        """The nodes from which the volume is reachable; None for all."""
+        return self.spec.node_affinity.required if self.spec.node_affinity is not None else None
 
 
 def default_class(classes: list[StorageClass]) -> StorageClass | None:

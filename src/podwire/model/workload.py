@@ -1,6 +1,6 @@
 """Workloads (``apps/v1``, ``batch/v1``, ``policy/v1``).
 
-Pod templates stay in their API form, since a workload hands every field of them on, known here or not.
+Pod templates stay in their API form, since a workload passes on every field, also unknown ones.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ Template = dict[str, Any]
 
 
 class RollingUpdate(Fact, frozen=True):
-    """How far a rollout may go from the wanted number; a number or a percentage."""
+    """The limits of a rollout, relative to the desired number; a number or a percentage."""
 
     max_surge: int | str | None = None
     max_unavailable: int | str | None = None
@@ -30,7 +30,7 @@ class Strategy(Fact, frozen=True):
 
 
 class DeploymentSpec(Fact, frozen=True):
-    """What a Deployment asks for."""
+    """The desired state of a Deployment."""
 
     replicas: int = 1
     selector: LabelSelector | None = None
@@ -43,7 +43,7 @@ class DeploymentSpec(Fact, frozen=True):
 
 
 class DeploymentStatus(Fact, frozen=True):
-    """What is observed of a Deployment."""
+    """The observed state of a Deployment."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -67,7 +67,7 @@ class Deployment(Fact, frozen=True):
 
 
 class ReplicaSetSpec(Fact, frozen=True):
-    """What a ReplicaSet asks for."""
+    """The desired state of a ReplicaSet."""
 
     replicas: int = 1
     selector: LabelSelector | None = None
@@ -76,7 +76,7 @@ class ReplicaSetSpec(Fact, frozen=True):
 
 
 class ReplicaSetStatus(Fact, frozen=True):
-    """What is observed of a ReplicaSet or ReplicationController."""
+    """The observed state of a ReplicaSet or ReplicationController."""
 
     replicas: int = 0
     fully_labeled_replicas: int = 0
@@ -98,7 +98,7 @@ class ReplicaSet(Fact, frozen=True):
 
 
 class ReplicationControllerSpec(Fact, frozen=True):
-    """What a ReplicationController asks for; its selector is a plain map."""
+    """The desired state of a ReplicationController; its selector is a plain map."""
 
     replicas: int = 1
     selector: dict[str, str] = {}
@@ -117,7 +117,7 @@ class ReplicationController(Fact, frozen=True):
 
 
 class DaemonSetSpec(Fact, frozen=True):
-    """What a DaemonSet asks for."""
+    """The desired state of a DaemonSet."""
 
     selector: LabelSelector | None = None
     template: Template = {}
@@ -127,7 +127,7 @@ class DaemonSetSpec(Fact, frozen=True):
 
 
 class DaemonSetStatus(Fact, frozen=True):
-    """What is observed of a DaemonSet."""
+    """The observed state of a DaemonSet."""
 
     current_number_scheduled: int = 0
     number_misscheduled: int = 0
@@ -157,7 +157,7 @@ class Ordinals(Fact, frozen=True):
 
 
 class StatefulSetSpec(Fact, frozen=True):
-    """What a StatefulSet asks for."""
+    """The desired state of a StatefulSet."""
 
     replicas: int = 1
     selector: LabelSelector | None = None
@@ -173,7 +173,7 @@ class StatefulSetSpec(Fact, frozen=True):
 
 
 class StatefulSetStatus(Fact, frozen=True):
-    """What is observed of a StatefulSet."""
+    """The observed state of a StatefulSet."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -197,7 +197,7 @@ class StatefulSet(Fact, frozen=True):
 
 
 class ControllerRevision(Fact, frozen=True):
-    """``apps/v1`` ControllerRevision: one state of a DaemonSet's or StatefulSet's template."""
+    """``apps/v1`` ControllerRevision: one version of a DaemonSet's or StatefulSet's template."""
 
     api_version: str = "apps/v1"
     kind: str = "ControllerRevision"
@@ -206,8 +206,50 @@ class ControllerRevision(Fact, frozen=True):
     revision: int = 0
 
 
+class ExitCodeRule(Fact, frozen=True):
+    """Exit codes of containers; None for ``container_name`` means any container, ``operator`` is In or NotIn."""
+
+    container_name: str | None = None
+    operator: str = "In"
+    values: tuple[int, ...] = ()
+
+
+class PodConditionRule(Fact, frozen=True):
+    """A condition of a pod."""
+
+    type: str = ""
+    status: str = "True"
+
+
+class PodFailureRule(Fact, frozen=True):
+    """What a failure with these exit codes or conditions means: FailJob, FailIndex, Ignore or Count."""
+
+    action: str = "Count"
+    on_exit_codes: ExitCodeRule | None = None
+    on_pod_conditions: tuple[PodConditionRule, ...] = ()
+
+
+class PodFailurePolicy(Fact, frozen=True):
+    """Rules for failed pods; the first one that matches decides."""
+
+    rules: tuple[PodFailureRule, ...] = ()
+
+
+class SuccessRule(Fact, frozen=True):
+    """Indexes as ``0,2-5`` (None: all), and how many of them are enough (None: each of them)."""
+
+    succeeded_indexes: str | None = None
+    succeeded_count: int | None = None
+
+
+class SuccessPolicy(Fact, frozen=True):
+    """Rules by which a Job succeeds before all of its indexes have."""
+
+    rules: tuple[SuccessRule, ...] = ()
+
+
 class JobSpec(Fact, frozen=True):
-    """What a Job asks for; None for ``completions`` means: one success of any pod is enough."""
+    """The desired state of a Job; ``completions`` None: one success of any pod is enough."""
 
     parallelism: int = 1
     completions: int | None = None
@@ -218,10 +260,15 @@ class JobSpec(Fact, frozen=True):
     ttl_seconds_after_finished: int | None = None
     completion_mode: str = "NonIndexed"
     suspend: bool = False
+    backoff_limit_per_index: int | None = None
+    max_failed_indexes: int | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+    pod_replacement_policy: str = "TerminatingOrFailed"
 
 
 class JobStatus(Fact, frozen=True):
-    """What is observed of a Job; ``completed_indexes`` as ``0,2-5``."""
+    """The observed state of a Job; ``completed_indexes`` as ``0,2-5``."""
 
     conditions: tuple[Condition, ...] = ()
     start_time: str | None = None
@@ -232,6 +279,8 @@ class JobStatus(Fact, frozen=True):
     failed: int = 0
     terminating: int | None = None
     completed_indexes: str = ""
+    failed_indexes: str | None = None
+    """As ``completed_indexes``; None for a Job without a limit per index."""
 
 
 class Job(Fact, frozen=True):
@@ -245,7 +294,7 @@ class Job(Fact, frozen=True):
 
 
 class CronJobSpec(Fact, frozen=True):
-    """What a CronJob asks for; ``job_template`` in its API form."""
+    """The desired state of a CronJob; ``job_template`` in its API form."""
 
     schedule: str = ""
     time_zone: str | None = None
@@ -258,7 +307,7 @@ class CronJobSpec(Fact, frozen=True):
 
 
 class CronJobStatus(Fact, frozen=True):
-    """What is observed of a CronJob."""
+    """The observed state of a CronJob."""
 
     active: tuple[dict[str, Any], ...] = ()
     last_schedule_time: str | None = None
@@ -276,7 +325,7 @@ class CronJob(Fact, frozen=True):
 
 
 class PodDisruptionBudgetSpec(Fact, frozen=True):
-    """How many pods must stay; a number or a percentage."""
+    """The number of pods that must stay or may be unavailable; a number or a percentage."""
 
     min_available: int | str | None = None
     max_unavailable: int | str | None = None
@@ -284,7 +333,7 @@ class PodDisruptionBudgetSpec(Fact, frozen=True):
 
 
 class PodDisruptionBudgetStatus(Fact, frozen=True):
-    """What is observed of a budget."""
+    """The observed state of a budget."""
 
     observed_generation: int = 0
     disruptions_allowed: int = 0
@@ -306,7 +355,7 @@ class PodDisruptionBudget(Fact, frozen=True):
 
 
 def changed_status(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, Any]:
-    """A merge patch of the status that turns ``old`` into ``new``: the fields that differ, null for None."""
+    """A merge patch that changes the status ``old`` to ``new``: the fields that differ, null for None."""
     patch: dict[str, Any] = {}
     for name, spelled in zip(new.__struct_fields__, new.__struct_encode_fields__, strict=True):
         value = getattr(new, name)

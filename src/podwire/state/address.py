@@ -1,9 +1,8 @@
 """Canonical text of IP addresses, prefixes and hardware addresses, as state values hold them.
 
-State holds text because that is what a person reads and what compares at once; the forms here are the ones
-that the kernel's own bytes turn into, so that ``read`` and ``want`` are equal exactly when they mean the same.
-A cache makes the repeated conversion of the same few thousand strings cost a dictionary look-up (0.1 us
-against 2-4 us in ``ipaddress``).
+State holds text because people read it and because it compares fast. The forms here are those into which the kernel's
+bytes are converted, so two texts are equal exactly when they mean the same. A cache reduces repeated conversions of the
+same few thousand strings to a dictionary look-up (0.1 us instead of 2-4 us in ``ipaddress``).
 """
 
 import ipaddress
@@ -18,25 +17,25 @@ _CACHED = 1 << 16
 def ip_text(text: str) -> str:
     """The canonical form of an address without prefix length.
 
-    Raises: ValueError when it is none.
+    Raises: ValueError when the text is not an address.
     """
     return str(ipaddress.ip_address(text))
 
 
 @lru_cache(_CACHED)
 def interface_text(text: str) -> str:
-    """The canonical form of an address with its prefix length; a bare address gets a full-length one.
+    """The canonical form of an address with its prefix length; without one it gets the full length.
 
-    Raises: ValueError when it is none.
+    Raises: ValueError when the text is not an address.
     """
     return str(ipaddress.ip_interface(text))
 
 
 @lru_cache(_CACHED)
 def network_text(text: str) -> str:
-    """The canonical form of a prefix; a bare address is a full-length one, host bits are refused.
+    """The canonical form of a prefix; a bare address gets the full length, host bits are refused.
 
-    Raises: ValueError when it is none.
+    Raises: ValueError when the text is not a prefix.
     """
     return str(ipaddress.ip_network(text))
 
@@ -45,7 +44,7 @@ def network_text(text: str) -> str:
 def mac_text(text: str) -> str:
     """The canonical (lower case, colons) form of a hardware address; empty stays empty.
 
-    Raises: ValueError when it is none.
+    Raises: ValueError when the text is not a hardware address.
     """
     lowered = text.lower().replace("-", ":")
     if lowered and not _MAC.fullmatch(lowered):

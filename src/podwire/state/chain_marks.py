@@ -1,9 +1,9 @@
-"""Owner marks of iptables: which chains and jumps belong to which part of podwire.
+"""Owner marks of iptables: the chains and jumps of each part of podwire.
 
-Chains of Services have the names that kube-proxy gives them, so an empty chain of ``nat`` says that they are podwire's
-(``PODWIRE-PROXY``, ``PODWIRE-IPVS``). Two modes have chains of the same name (``KUBE-SERVICES``). While one mode
-follows another both marks are in the kernel for a moment; a chain of both then belongs to the new mode, and the old
-one leaves it. Chains of policies begin with ``PODWIRE-`` and need no mark beside their names.
+Chains of Services have kube-proxy's names, so an empty chain of ``nat`` marks them as podwire's (``PODWIRE-PROXY``,
+``PODWIRE-IPVS``). Two modes use chains of the same name (``KUBE-SERVICES``). While one mode replaces another, both
+marks are in the kernel for a moment; a chain of both then belongs to the new mode, and the old mode does not delete it.
+Chains of policies begin with ``PODWIRE-`` and need no further mark.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,54 +19,54 @@ IPVS_MARK = "PODWIRE-IPVS"
 MARK_CHAINS = (IPTABLES_MARK, IPVS_MARK)
 
 KUBE_PROXY_MARK = "KUBE-PROXY-CANARY"
-"""The chain by which kube-proxy notices that its rules were taken away."""
+"""The chain by which kube-proxy detects that its rules were removed."""
 
 SHARED_NAMES: frozenset[ChainKey] = frozenset((
     ("nat", "KUBE-SERVICES"), ("nat", "KUBE-MARK-MASQ"), ("nat", "KUBE-POSTROUTING"), ("filter", "KUBE-FORWARD"),
 ))  # fmt: skip
-"""Chains that more than one mode has."""
+"""Chains that several modes use."""
 
 
 class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
     """The chains of one owner, by table and name."""
 
     mark: str = ""
-    """The empty chain of ``nat`` without which no chain is the owner's; empty: the names are enough."""
+    """The empty chain of ``nat`` without which no chain belongs to the owner; empty: the names decide."""
     tables: tuple[str, ...]
-    """In the order in which a whole load writes them."""
+    """The tables in the order in which a full load writes them."""
     constant: Mapping[str, frozenset[str]] = {}
     """Names of chains, by table."""
     prefixes: Mapping[str, tuple[str, ...]] = {}
-    """Beginnings of names of chains, by table."""
+    """Prefixes of chain names, by table."""
     free: frozenset[ChainKey] = frozenset()
-    """Chains whose rules exclude each other, so that their order has no meaning."""
+    """Chains whose rules exclude each other, so that their order has no effect."""
     first: bool = False
-    """Whether the jumps stand before all rules of other owners; otherwise their position is free."""
+    """Whether the jumps must precede all rules of other owners; otherwise their position is free."""
     is_tail: Callable[[str], bool] = lambda rule: False
-    """Whether a rule of a free chain must stand behind the other rules."""
+    """Whether a rule of a free chain must follow the other rules."""
 
     def owns(self, table: str, chain: str) -> bool:
         """Whether a chain is the owner's (or kube-proxy's) by its name."""
         return chain in self.constant.get(table, ()) or chain.startswith(self.prefixes.get(table, ()))
 
     def marks(self, saved: Mapping[str, Iterable[str]]) -> bool:
-        """Whether the mark is among these chains by table; without a mark chain: whether any chain is the owner's."""
+        """Whether the mark is among these chains by table; without a mark chain: whether a name is the owner's."""
         if self.mark:
             return self.mark in saved.get("nat", ())
         return any(self.owns(table, chain) for table in self.tables for chain in saved.get(table, ()))
 
     def beside(self, marks: frozenset[str]) -> "ChainMark":
-        """The mark without the chains that it shares with other modes, when their marks are in the kernel too."""
+        """The mark without the chains of other modes whose marks are in the kernel too."""
         if not marks - {self.mark}:
             return self
-        rest = {
+        own_chains = {
             table: frozenset(name for name in names if (table, name) not in SHARED_NAMES)
             for table, names in self.constant.items()
         }
-        return msgspec.structs.replace(self, constant=rest)
+        return msgspec.structs.replace(self, constant=own_chains)
 
     def canonical(self, key: ChainKey, rules: Sequence[str]) -> Rules:
-        """Rules of a chain in an order that does not depend on how they came there."""
+        """The rules of a chain in an order that does not depend on the order of their creation."""
         if key not in self.free:
             return tuple(rules)
         end = len(rules)
@@ -74,9 +74,9 @@ class ChainMark(msgspec.Struct, frozen=True, kw_only=True):
             end -= 1
         return (*sorted(rules[:end]), *rules[end:])
 
-    def equal(self, key: ChainKey, one: Sequence[str], other: Sequence[str]) -> bool:
-        """Whether two lists of rules do the same."""
-        return len(one) == len(other) and self.canonical(key, one) == self.canonical(key, other)
+    def equal(self, key: ChainKey, rules: Sequence[str], other: Sequence[str]) -> bool:
+        """Whether two lists of rules have the same effect."""
+        return len(rules) == len(other) and self.canonical(key, rules) == self.canonical(key, other)
 
 
 PROXY_IPTABLES = ChainMark(
@@ -97,7 +97,7 @@ PROXY_IPTABLES = ChainMark(
     )),
     is_tail=lambda rule: rule.endswith((" -j KUBE-NODEPORTS", " -j KUBE-CLUSTER-IPS", 'of no service" -j DROP')),
 )  # fmt: skip
-"""Services in mode ``iptables``. A whole load translates before it refuses."""
+"""Services in mode ``iptables``. In a full load rules that translate come before rules that reject."""
 
 PROXY_IPVS = ChainMark(
     mark=IPVS_MARK,
@@ -112,7 +112,7 @@ PROXY_IPVS = ChainMark(
     },
     free=frozenset((("nat", "KUBE-LOCAL-INSIDE"), ("nat", "KUBE-LOCAL-OUTSIDE"))),
 )  # fmt: skip
-"""Services in mode ``ipvs``. A whole load translates before it refuses."""
+"""Services in mode ``ipvs``. In a full load rules that translate come before rules that reject."""
 
 POLICY = ChainMark(tables=("mangle",), prefixes={"mangle": ("PODWIRE-",)}, first=True)
 """Network policies in mode ``iptables``."""
@@ -122,9 +122,9 @@ CHAIN_MARKS: list[ChainMark] = [PROXY_IPTABLES, PROXY_IPVS, POLICY]
 
 
 def chain_mark(rulesets: Iterable[Ruleset]) -> ChainMark:
-    """The mark of the part that states these tables; where they carry none, exactly their own chains."""
+    """The mark of these tables' owner; without one a mark of exactly these chains."""
     chains: dict[str, set[str]] = {}
     for ruleset in rulesets:
         chains.setdefault(ruleset.table, set()).update(ruleset.chains)
-    own = ChainMark(tables=tuple(chains), constant={table: frozenset(names) for table, names in chains.items()})
-    return next((mark for mark in CHAIN_MARKS if mark.marks(chains)), own)
+    exact = ChainMark(tables=tuple(chains), constant={table: frozenset(names) for table, names in chains.items()})
+    return next((mark for mark in CHAIN_MARKS if mark.marks(chains)), exact)

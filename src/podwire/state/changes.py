@@ -1,12 +1,12 @@
 """The difference of two network states, as an ordered list of changes.
 
-The order keeps traffic alive and never points at something that is not there: sysctls of the whole namespace;
-devices (lower ones and bridges first); sysctls of devices; addresses; neighbours, forwarding entries, routes (to
-devices, then by gateways); rules; then what goes away: rules, routes, forwarding entries, neighbours, and at last
-devices. A device that has to be made anew is deleted right before. A route that changes is replaced, never deleted
-and added again: no packet meets a moment without it.
+The order keeps traffic flowing, and no object refers to a missing one: sysctls of the whole namespace; devices (lower
+devices and bridges first); sysctls of devices; addresses; neighbours, forwarding entries, routes (routes to devices
+before routes through gateways); rules; then deletions of rules, routes, forwarding entries, neighbours, and at last
+devices. A device that must be recreated is deleted right before. A changed route is replaced, never deleted and added,
+so no packet finds it missing.
 
-``str()`` of the changes is a script for a shell.
+``str()`` of the changes is a shell script.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ Verb = Literal["add", "replace", "set", "delete"]
 
 
 class Change(NamedTuple):
-    """One step: ``set`` adjusts an existing device, ``replace`` puts a value in the place of one with its key."""
+    """One step: ``set`` adjusts an existing device, ``replace`` replaces the value with the same key."""
 
     verb: Verb
     value: Object
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 class ForeignConflict(NamedTuple):
-    """A wanted object that cannot be made, because an object of another owner has its key; that object is kept."""
+    """A desired object that cannot be created, because an object of another owner has its key; that object is kept."""
 
     value: Object
     reason: str
@@ -44,7 +44,7 @@ class ForeignConflict(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """All steps in the order in which they are to be taken, and what cannot be done."""
+    """All steps in their order, and the conflicts with other owners."""
 
     steps: tuple[Change, ...] = ()
     conflicts: tuple[ForeignConflict, ...] = ()
@@ -56,29 +56,29 @@ class Changes(NamedTuple):
         return bool(self.steps or self.conflicts)
 
 
-def diff(have: NetworkState, want: NetworkState, owner: OwnerMark | None = None) -> Changes:
-    """The steps from ``have`` to ``want``.
+def diff(present: NetworkState, desired: NetworkState, owner: OwnerMark | None = None) -> Changes:
+    """The steps from ``present`` to ``desired``.
 
-    With an owner, ``want`` is that owner's whole share (to be stamped before) and everything foreign in
-    ``have`` stays; without, everything in ``have`` that is not in ``want`` goes (devices without a kind and
-    sysctls excepted).
+    With an owner, ``desired`` is that owner's whole share (stamped with its mark), and objects of other owners in
+    ``present`` stay. Without an owner, every object of ``present`` that is not in ``desired`` is deleted, except
+    devices without a kind and sysctls.
     """
-    share = owner.share(have) if owner else have
-    links, conflicts = _diff_links(have, want, share)
+    share = owner.share(present) if owner else present
+    links, conflicts = _diff_links(present, desired, share)
     remade = {step.value.name for step in links if step.verb == "delete" and isinstance(step.value, Link)}
-    gone = remade | {x.name for x in _unwanted_links(share, want)}
-    added_sysctls = _diff_sysctls(have, want)
-    addresses = _diff_addresses(have, want, share, gone, remade)
+    deleted = remade | {x.name for x in _unwanted_links(share, desired)}
+    added_sysctls = _diff_sysctls(present, desired)
+    addresses = _diff_addresses(present, desired, share, deleted, remade)
     entries = [
-        *_added(have.neighbours, want.neighbours, remade),
-        *_added(have.fdb, want.fdb, remade),
-        *sorted(_added(have.routes, want.routes, remade, owner), key=_by_gateway),
+        *_added(present.neighbours, desired.neighbours, remade),
+        *_added(present.fdb, desired.fdb, remade),
+        *sorted(_added(present.routes, desired.routes, remade, owner), key=_by_gateway),
     ]
     removed = [
-        *_removed(share.rules, want.rules, ()),
-        *_removed(share.routes, want.routes, gone),
-        *_removed(share.fdb, want.fdb, gone),
-        *_removed(share.neighbours, want.neighbours, gone),
+        *_removed(share.rules, desired.rules, ()),
+        *_removed(share.routes, desired.routes, deleted),
+        *_removed(share.fdb, desired.fdb, deleted),
+        *_removed(share.neighbours, desired.neighbours, deleted),
     ]
     steps = [
         *(step for step in added_sysctls if not _of_device(step.value)),
@@ -86,86 +86,86 @@ def diff(have: NetworkState, want: NetworkState, owner: OwnerMark | None = None)
         *(step for step in added_sysctls if _of_device(step.value)),
         *addresses,
         *entries,
-        *_added(have.rules, want.rules, ()),
+        *_added(present.rules, desired.rules, ()),
         *removed,
-        *(Change("delete", x) for x in _unwanted_links(share, want)),
+        *(Change("delete", x) for x in _unwanted_links(share, desired)),
     ]
     return Changes(tuple(steps), tuple(conflicts))
 
 
 def _by_gateway(step: Change) -> bool:
-    """Routes straight to a device come before those by way of a gateway that they may lead to."""
+    """Sort key: routes to a device come before routes through a gateway, which they may lead to."""
     return isinstance(step.value, Route) and bool(step.value.via)
 
 
 def _of_device(value: Object) -> bool:
-    """Whether a sysctl is that of one device: net/ipv4/conf/DEVICE/..., net/ipv6/neigh/DEVICE/..."""
+    """Whether a sysctl belongs to one device: net/ipv4/conf/DEVICE/..., net/ipv6/neigh/DEVICE/..."""
     words = value.path.split("/") if isinstance(value, Sysctl) else []
     return len(words) > 4 and words[2] in ("conf", "neigh") and words[3] not in ("all", "default")
 
 
-def _diff_sysctls(have: NetworkState, want: NetworkState) -> list[Change]:
-    values = {x.path: x.value.split() for x in have.sysctls}
-    return [Change("replace", x) for x in want.sysctls if values.get(x.path) != x.value.split()]
+def _diff_sysctls(present: NetworkState, desired: NetworkState) -> list[Change]:
+    values = {x.path: x.value.split() for x in present.sysctls}
+    return [Change("replace", x) for x in desired.sysctls if values.get(x.path) != x.value.split()]
 
 
 # Devices
 
 
 def _diff_links(
-    have: NetworkState, want: NetworkState, share: NetworkState
+    current_state: NetworkState, desired: NetworkState, share: NetworkState
 ) -> tuple[list[Change], list[ForeignConflict]]:
-    present = {x.name: x for x in have.links}
+    present = {x.name: x for x in current_state.links}
     owned = {x.name for x in share.links}
     steps: list[Change] = []
     conflicts: list[ForeignConflict] = []
-    made: set[str] = set()
-    for link in creation_order(want.links):
-        there = present.get(link.name)
-        if link.name in made or (there is None and not link.kind):
+    created: set[str] = set()
+    for link in creation_order(desired.links):
+        existing = present.get(link.name)
+        if link.name in created or (existing is None and not link.kind):
             steps.append(Change("set", link))
-        elif there is None:
+        elif existing is None:
             steps.append(Change("add", link))
-            made |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
-        elif must_be_remade(there, link):
+            created |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
+        elif must_be_remade(existing, link):
             if link.name not in owned:
-                conflicts.append(ForeignConflict(link, f"another owner has a device of this name: {there}"))
+                conflicts.append(ForeignConflict(link, f"another owner has a device of this name: {existing}"))
                 continue
-            steps += [Change("delete", there), Change("add", link)]
-            made |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
-        elif differences(there, link):
-            steps.append(Change("set", replace(link, index=there.index)))
+            steps += [Change("delete", existing), Change("add", link)]
+            created |= {link.peer} if link.kind == "veth" and not link.peer_netns else set()
+        elif differences(existing, link):
+            steps.append(Change("set", replace(link, index=existing.index)))
     return steps, conflicts
 
 
-def _unwanted_links(share: NetworkState, want: NetworkState) -> list[Link]:
-    wanted = {x.name for x in want.links}
-    wanted |= {x.peer for x in want.links if x.kind == "veth" and not x.peer_netns}
-    return [x for x in share.links if x.name not in wanted and x.kind]
+def _unwanted_links(share: NetworkState, desired: NetworkState) -> list[Link]:
+    desired_names = {x.name for x in desired.links}
+    desired_names |= {x.peer for x in desired.links if x.kind == "veth" and not x.peer_netns}
+    return [x for x in share.links if x.name not in desired_names and x.kind]
 
 
-def must_be_remade(there: Link, link: Link) -> bool:
-    """Whether a device differs in something that is fixed when it is made."""
+def must_be_remade(existing: Link, link: Link) -> bool:
+    """Whether a device differs in a setting that is fixed at its creation."""
     if not link.kind:
         return False
-    if there.kind != link.kind or there.attributes != link.attributes:
+    if existing.kind != link.kind or existing.attributes != link.attributes:
         return True
     if link.kind == "veth":
-        elsewhere = link.peer_netns != there.peer_netns
-        return bool(link.peer) and there.peer != ("" if elsewhere else link.peer)
-    return any(getattr(link, x) and getattr(there, x) != getattr(link, x) for x in ("device", "mode"))
+        elsewhere = link.peer_netns != existing.peer_netns
+        return bool(link.peer) and existing.peer != ("" if elsewhere else link.peer)
+    return any(getattr(link, x) and getattr(existing, x) != getattr(link, x) for x in ("device", "mode"))
 
 
-def differences(there: Link, link: Link) -> tuple[str, ...]:
-    """The adjustable fields of ``link`` that were asked for and are different."""
-    asked = [x for x in ("mtu", "mac", "alias", "group") if getattr(link, x)] + ["up"]
+def differences(existing: Link, link: Link) -> tuple[str, ...]:
+    """The adjustable fields of ``link`` that are set and differ."""
+    set_fields = [x for x in ("mtu", "mac", "alias", "group") if getattr(link, x)] + ["up"]
     if link.kind or link.master:
-        asked += ["master", "hairpin"] if link.master else ["master"]
-    return tuple(x for x in asked if getattr(there, x) != getattr(link, x))
+        set_fields += ["master", "hairpin"] if link.master else ["master"]
+    return tuple(x for x in set_fields if getattr(existing, x) != getattr(link, x))
 
 
 def creation_order(links: Sequence[Link]) -> list[Link]:
-    """The links so that each comes after its bridge and its lower device."""
+    """The links in an order in which each one follows its bridge and its lower device."""
     by_name = {x.name: x for x in links}
     ordered: dict[str, Link] = {}
 
@@ -184,50 +184,50 @@ def creation_order(links: Sequence[Link]) -> list[Link]:
 
 
 def _diff_addresses(
-    have: NetworkState, want: NetworkState, share: NetworkState, gone: set[str], remade: set[str]
+    present: NetworkState, desired: NetworkState, share: NetworkState, deleted: set[str], remade: set[str]
 ) -> Iterator[Change]:
-    """Deleted first: an IPv4 address takes the others of its subnet with it unless promote_secondaries is set."""
-    there = {x.key: x for x in have.addresses if x.link not in remade}
-    wanted = {x.key: x for x in want.addresses}
-    for key, address in there.items():
-        same = key in wanted and _same_address(address, wanted[key])
-        if address.link not in gone and not same and (key in wanted or address in share.addresses):
+    """Deleted first: deleting an IPv4 address deletes others of its subnet unless promote_secondaries is set."""
+    existing_by_key = {x.key: x for x in present.addresses if x.link not in remade}
+    desired_by_key = {x.key: x for x in desired.addresses}
+    for key, address in existing_by_key.items():
+        same = key in desired_by_key and _same_address(address, desired_by_key[key])
+        if address.link not in deleted and not same and (key in desired_by_key or address in share.addresses):
             yield Change("delete", address)
-    for key, address in wanted.items():
-        if key not in there or not _same_address(there[key], address):
+    for key, address in desired_by_key.items():
+        if key not in existing_by_key or not _same_address(existing_by_key[key], address):
             yield Change("add", address)
 
 
-def _same_address(there: Address, address: Address) -> bool:
-    """Whether they are equal but for the mark, which old kernels do not keep."""
-    return replace(there, proto=0) == replace(address, proto=0)
+def _same_address(existing: Address, address: Address) -> bool:
+    """Whether they are equal except for the mark, which old kernels do not store."""
+    return replace(existing, proto=0) == replace(address, proto=0)
 
 
 def _added(
-    have: Sequence[Any], want: Sequence[Any], remade: Iterable[str], owner: OwnerMark | None = None
+    present: Sequence[Any], desired: Sequence[Any], remade: Iterable[str], owner: OwnerMark | None = None
 ) -> Iterator[Change]:
-    there: dict[Any, list[Any]] = {}
-    for x in have:
-        there.setdefault(x.key, []).append(x)
-    for x in want:
-        held = there.get(x.key, [])
-        if any(_same(y, x) for y in held) and getattr(x, "link", "") not in remade:
+    existing_by_key: dict[Any, list[Any]] = {}
+    for x in present:
+        existing_by_key.setdefault(x.key, []).append(x)
+    for x in desired:
+        same_key = existing_by_key.get(x.key, [])
+        if any(_same(y, x) for y in same_key) and getattr(x, "link", "") not in remade:
             continue
-        ours = not owner or any(y.proto == owner.route_protocol for y in held)
-        yield Change("replace" if held and ours else "add", x)
+        owned = not owner or any(y.proto == owner.route_protocol for y in same_key)
+        yield Change("replace" if same_key and owned else "add", x)
 
 
-def _same(there: Any, wanted: Any) -> bool:
-    """Whether the two are equal; a wanted route without a device equals one on the device that the kernel chose."""
-    if isinstance(wanted, Route) and wanted.via and not wanted.link:
-        there = replace(there, link="")
-    return bool(there == wanted)
+def _same(existing: Any, desired: Any) -> bool:
+    """Whether they are equal; a desired route without a device equals a route on any device."""
+    if isinstance(desired, Route) and desired.via and not desired.link:
+        existing = replace(existing, link="")
+    return bool(existing == desired)
 
 
-def _removed(share: Sequence[Any], want: Sequence[Any], gone: Iterable[str]) -> Iterator[Change]:
-    wanted = {x.key for x in want}
+def _removed(share: Sequence[Any], desired: Sequence[Any], deleted: Iterable[str]) -> Iterator[Change]:
+    desired_keys = {x.key for x in desired}
     for x in share:
-        if x.key not in wanted and getattr(x, "link", "") not in gone:
+        if x.key not in desired_keys and getattr(x, "link", "") not in deleted:
             yield Change("delete", x)
 
 

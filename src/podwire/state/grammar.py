@@ -1,8 +1,8 @@
-"""Text form of state values: tables of keywords that print a value and read it back.
+"""Text form of state values: tables of keywords that print a value and parse it back.
 
-A :class:`Grammar` describes one kind of object as ip(8) writes it: a noun, one positional word, then keywords
-each followed by a word, and bare flags. Values equal to their default are left out, so a text is canonical.
-Words that hold spaces, quotes or backslashes are quoted like in a shell (double quotes only).
+A :class:`Grammar` describes one kind of object as ip(8) writes it: a noun, one positional word, then keywords that are
+followed by a word, and flags. A value equal to its default is not printed, so a text is canonical. Words with spaces,
+quotes or backslashes are quoted as in a shell (double quotes only).
 """
 
 import re
@@ -14,11 +14,11 @@ _PLAIN = re.compile(r"[^\s\"\\#]+")
 
 
 class Option(NamedTuple):
-    """One keyword: ``word`` on the line, ``field`` of the value, and how the two are converted.
+    """One keyword: ``word`` in the text, ``field`` of the value, and the conversion between them.
 
-    ``text`` and ``number`` take the next word; ``hex`` is a number printed in hexadecimal; ``flag`` is a bare
-    word that stands for True, ``noflag`` one that stands for False; ``switch`` is ``word`` for True and
-    ``other`` for False and is always printed.
+    ``text`` and ``number`` take the next word; ``hex`` is a number printed in hexadecimal; ``flag`` is a word alone
+    that stands for True, ``noflag`` one for False; ``switch`` is ``word`` for True and ``other`` for False and is
+    always printed.
     """
 
     word: str
@@ -36,7 +36,7 @@ class Grammar(NamedTuple):
 
 
 def quote(word: str) -> str:
-    """The word as it stands on a line."""
+    """The word as it is printed, with quotes if needed."""
     if _PLAIN.fullmatch(word):
         return word
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -79,25 +79,25 @@ def _render_option(option: Option, value: Any, default: Any) -> list[str]:
 
 
 def parse(grammar: Grammar, words: list[str]) -> dict[str, Any]:
-    """The fields that ``words`` (those after the noun) give.
+    """The fields in ``words``, which follow the noun.
 
     Raises: ValueError naming the word that is unknown, missing or not a number.
     """
     fields: dict[str, Any] = {}
-    rest = iter(words)
+    remaining = iter(words)
     if grammar.positional:
-        fields[grammar.positional] = _next(rest, grammar.noun)
+        fields[grammar.positional] = _next(remaining, grammar.noun)
     table = {option.word: (option, True) for option in grammar.options}
     table |= {option.other: (option, False) for option in grammar.options if option.other}
-    for word in rest:
+    for word in remaining:
         if word not in table:
             raise ValueError(f"unknown keyword {word!r} of {grammar.noun}: expected one of {', '.join(table)}")
         option, positive = table[word]
-        fields[option.field] = _parse_option(option, positive, rest)
+        fields[option.field] = _parse_option(option, positive, remaining)
     return fields
 
 
-def _parse_option(option: Option, positive: bool, rest: Iterator[str]) -> Any:
+def _parse_option(option: Option, positive: bool, remaining: Iterator[str]) -> Any:
     match option.form:
         case "switch":
             return positive
@@ -106,16 +106,16 @@ def _parse_option(option: Option, positive: bool, rest: Iterator[str]) -> Any:
         case "noflag":
             return False
         case "text":
-            return _next(rest, option.word)
-    word = _next(rest, option.word)
+            return _next(remaining, option.word)
+    word = _next(remaining, option.word)
     try:
         return int(word, 0)
     except ValueError:
         raise ValueError(f"{option.word} takes a number, not {word!r}") from None
 
 
-def _next(rest: Iterator[str], after: str) -> str:
-    word = next(rest, None)
+def _next(remaining: Iterator[str], after: str) -> str:
+    word = next(remaining, None)
     if word is None:
         raise ValueError(f"expected a word after {after!r}, but the line ends there")
     return word

@@ -1,14 +1,12 @@
 """Sets of addresses and ports that iptables rules match, as ipset(8) has them: values, text form, parser.
 
-The text form is that of ``ipset save``::
-
-    create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 65536
-    add KUBE-CLUSTER-IP 10.96.0.10,tcp:80
+The text form is that of ``ipset save``: a line ``create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem
+65536``, then lines such as ``add KUBE-CLUSTER-IP 10.96.0.10,tcp:80``.
 
 Elements are texts in the kernel's own form (:func:`element_text`), so equal elements are equal texts: addresses are
 canonical, networks have no host bits and no length when they are one address, protocols are in lower case. The kernel
-keeps elements in no order; the text form sorts them. What is not in the text form, and is passed over by the parser:
-``bucketsize``, ``initval`` (the kernel's choice) and counters.
+keeps elements in no order; the text form sorts them. The text form lacks ``bucketsize``, ``initval`` (both chosen by
+the kernel) and counters; the parser ignores them.
 """
 
 import re
@@ -32,7 +30,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 """The supported types, each with the fields of an element."""
 
 NAME_MAX = 31
-"""Bytes of a name: IPSET_MAXNAMELEN of linux/netfilter/ipset/ip_set.h, without the closing zero."""
+"""Bytes of a name: IPSET_MAXNAMELEN of linux/netfilter/ipset/ip_set.h, without the final zero."""
 COMMENT_MAX = 255
 DEVICE_MAX = 15
 
@@ -49,7 +47,7 @@ class IpSetElement(msgspec.Struct, frozen=True, gc=False):
     nomatch: bool = False
     """An exception in a set of networks."""
     mark: tuple[int, int] | None = None
-    """The mark that ``-j SET --map-set`` gives to a packet, and its mask; None: no mark."""
+    """The mark that ``-j SET --map-set`` sets on a packet, and its mask; None: no mark."""
 
     def options(self) -> str:
         """The text behind the key, with a space before it; empty without options."""
@@ -70,11 +68,11 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     kind: str
     """A key of ``KINDS``."""
     family: Family = "inet"
-    """Of its addresses; without meaning for ``bitmap:port``."""
+    """The family of its addresses; ignored for ``bitmap:port``."""
     hashsize: int = 1024
-    """Buckets at the beginning, a power of two; the kernel makes it larger when it is short of them."""
+    """Initial buckets, a power of two; the kernel adds buckets as needed."""
     maxelem: int = 65536
-    """The kernel refuses more elements."""
+    """The largest number of elements; the kernel refuses more."""
     timeout_s: int | None = None
     """Timeout of elements without their own, 0: never; None: elements have no timeouts."""
     comment: bool = False
@@ -87,7 +85,7 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def declaration(self) -> tuple[object, ...]:
-        """The fields that two sets must share so that one becomes the other by changes of elements alone."""
+        """The fields that must be equal for one set to become another by changes of elements alone."""
         if self.kind == "bitmap:port":
             return self.kind, self.ports, self.timeout_s, self.comment, self.marks
         return self.kind, self.family, self.maxelem, self.timeout_s, self.comment, self.marks
@@ -116,7 +114,10 @@ class IpSet(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"add {self.name} {key}{self.elements[key].options()}"
 
     def check(self) -> None:
-        """Raises: ValueError naming what the kernel would refuse."""
+        """Checks the set.
+
+        Raises: ValueError naming the value that the kernel would refuse.
+        """
         if not 0 < len(self.name.encode()) <= NAME_MAX or self.name.split() != [self.name]:
             raise ValueError(f"set {self.name!r}: a name is one word of up to {NAME_MAX} bytes")
         if self.kind not in KINDS:
@@ -161,29 +162,29 @@ def element_text(kind: str, text: str) -> str:
     return ",".join(_PARTS[part](word) for part, word in zip(parts, words, strict=True))
 
 
-def _network(word: str) -> str:
-    network = ip_network(word)
+def _network(value: str) -> str:
+    network = ip_network(value)
     if not network.prefixlen:
         raise ValueError("the kernel refuses a network of prefix length 0: write two networks of prefix length 1")
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 
-def _port(word: str) -> str:
-    protocol, separator, port = word.partition(":")
+def _port(value: str) -> str:
+    protocol, separator, port = value.partition(":")
     name = protocol.lower() if separator else "tcp"
     known = PROTOCOLS.get(name)
     if known is None and not (name.isdecimal() and 0 < int(name) < 256):
         raise ValueError(f"unknown protocol {protocol!r}: expected a number or one of {', '.join(PROTOCOLS)}")
-    text = port if separator else word
+    text = port if separator else value
     if name.startswith("icmp"):
         kind, _, code = text.partition("/")
         return f"{name}:{_within(kind, 255)}/{_within(code, 255)}"
     return f"{name}:{_within(text, 65535)}"
 
 
-def _within(word: str, most: int) -> int:
-    if not word.isdecimal() or int(word) > most:
-        raise ValueError(f"{word!r} is not a number from 0 to {most}")
+def _within(word: str, maximum: int) -> int:
+    if not word.isdecimal() or int(word) > maximum:
+        raise ValueError(f"{word!r} is not a number from 0 to {maximum}")
     return int(word)
 
 
@@ -213,9 +214,9 @@ _WORD = re.compile(r'"([^"]*)"|(\S+)')
 
 
 def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
-    """The sets in a text form, such as what ``ipset save`` prints.
+    """The sets in a text form, such as the output of ``ipset save``.
 
-    Raises: ValueError naming the line that is wrong.
+    Raises: ValueError naming the wrong line.
     """
     sets: dict[str, IpSet] = {}
     elements: dict[str, dict[str, IpSetElement]] = {}
@@ -224,12 +225,12 @@ def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
         if not words:
             continue
         try:
-            verb, name, what, *rest = words
+            verb, name, kind_or_element, *arguments = words
             if verb == "create":
-                sets[name] = _parse_created(name, what, rest)
+                sets[name] = _parse_created(name, kind_or_element, arguments)
                 elements[name] = {}
             elif verb == "add":
-                elements[name][element_text(sets[name].kind, what)] = _parse_element(rest)
+                elements[name][element_text(sets[name].kind, kind_or_element)] = _parse_element(arguments)
             else:
                 raise ValueError(f"unknown command {verb!r}: expected create or add")
         except KeyError as failure:
@@ -244,13 +245,13 @@ _PASSED_OVER = ("bucketsize", "initval", "packets", "bytes")
 
 
 def _options(words: list[str], flags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Pairs of an option and its word; the flags have none."""
-    rest = iter(words)
-    for word in rest:
+    """Pairs of an option and its value; flags have none."""
+    remaining = iter(words)
+    for word in remaining:
         if word in flags:
             yield word, ""
             continue
-        value = next(rest, None)
+        value = next(remaining, None)
         if value is None:
             raise ValueError(f"expected a value after {word!r}")
         if word not in _PASSED_OVER:

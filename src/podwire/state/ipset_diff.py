@@ -17,7 +17,7 @@ class Create(NamedTuple):
 
 
 class Destroy(NamedTuple):
-    """Deletes a set; no error without such a set; fails while a rule refers to it."""
+    """Deletes a set; a missing set is not an error; fails while a rule refers to the set."""
 
     name: str
 
@@ -26,7 +26,7 @@ class Destroy(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Exchanges the elements of two sets of one type in one step; rules refer to the same names afterwards."""
+    """Exchanges two sets of one type in one step; rules keep referring to the same names."""
 
     name: str
     other: str
@@ -36,7 +36,7 @@ class Swap(NamedTuple):
 
 
 class Add(NamedTuple):
-    """Adds an element, or gives an existing one these options."""
+    """Adds an element, or changes the options of an existing one."""
 
     set: IpSet
     key: str
@@ -46,7 +46,7 @@ class Add(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes an element; no error without such an element."""
+    """Deletes an element; a missing element is not an error."""
 
     set: IpSet
     key: str
@@ -58,39 +58,40 @@ class Delete(NamedTuple):
 Operation = Create | Destroy | Swap | Add | Delete
 
 
-def diff(have: IpSet | None, want: IpSet) -> tuple[Operation, ...]:
+def diff(present: IpSet | None, desired: IpSet) -> tuple[Operation, ...]:
     """The operations that turn one set into another, in order; empty when the sets are equal.
 
     A set with another declaration is replaced in one step (:func:`replacement`). In a set with the same declaration,
-    elements are deleted before new ones are added, so that there is room for the new ones; meanwhile packets see a
-    part of each. The time that an element has left is not compared.
+    elements are deleted before new ones are added, to make room; meanwhile packets see a part of each. The remaining
+    time of elements is not compared.
     """
-    if have is None:
-        return (Create(want), *(Add(want, key) for key in want.elements))
-    if have.declaration != want.declaration:
-        return replacement(want)
-    gone = tuple(Delete(want, key) for key in have.elements if key not in want.elements)
-    new = (key for key, element in want.elements.items() if not _same(have.elements.get(key), element))
-    return (*gone, *(Add(want, key) for key in new))
+    if present is None:
+        return (Create(desired), *(Add(desired, key) for key in desired.elements))
+    if present.declaration != desired.declaration:
+        return replacement(desired)
+    deletions = tuple(Delete(desired, key) for key in present.elements if key not in desired.elements)
+    new = (key for key, element in desired.elements.items() if not _same(present.elements.get(key), element))
+    return (*deletions, *(Add(desired, key) for key in new))
 
 
-def _same(have: IpSetElement | None, want: IpSetElement) -> bool:
-    return have is not None and _options(have) == _options(want)
+def _same(present: IpSetElement | None, desired: IpSetElement) -> bool:
+    return present is not None and _options(present) == _options(desired)
 
 
 def _options(element: IpSetElement) -> tuple[object, ...]:
     return element.comment, element.nomatch, element.mark
 
 
-def replacement(want: IpSet) -> tuple[Operation, ...]:
+def replacement(desired: IpSet) -> tuple[Operation, ...]:
     """The operations that replace the set of this name; packets see the old elements or the new ones, never a mixture.
 
-    The kernel exchanges only sets of the same type and family. What an interrupted replacement left is deleted first.
+    The kernel exchanges only sets of the same type and family. The temporary set of an interrupted replacement is
+    deleted first.
     """
-    spare = msgspec.structs.replace(want, name=spare_name(want.name))
+    spare = msgspec.structs.replace(desired, name=spare_name(desired.name))
     filled = (Add(spare, key) for key in spare.elements)
-    gone = Destroy(spare.name)
-    return (gone, Create(spare), *filled, Swap(want.name, spare.name), gone)
+    destroy = Destroy(spare.name)
+    return (destroy, Create(spare), *filled, Swap(desired.name, spare.name), destroy)
 
 
 def spare_name(name: str) -> str:

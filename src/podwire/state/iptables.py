@@ -59,19 +59,19 @@ class Ruleset(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 def parse(lines: Iterable[str]) -> Ruleset:
     """The table in a text form.
 
-    Raises: ValueError naming the line that is wrong.
+    Raises: ValueError naming the wrong line.
     """
     family = table = ""
     chains: dict[str, list[str]] = {}
     jumps: list[tuple[str, str]] = []
     for line in lines:
-        head, _, rest = line.partition(" ")
+        head, _, remainder = line.partition(" ")
         if head.startswith("*"):
-            table, family = head[1:], rest
+            table, family = head[1:], remainder
         elif head.startswith(":"):
             chains[head[1:]] = []
         elif head == "-A":
-            chain, _, rule = rest.partition(" ")
+            chain, _, rule = remainder.partition(" ")
             chains[chain].append(rule) if chain in chains else jumps.append((chain, rule))
         elif head != "COMMIT":
             raise ValueError(f"not a line of iptables-save: {line!r}")
@@ -85,9 +85,9 @@ _PROTOCOL = re.compile(r"(?:^|(?<= ))-p (ipencap|ipv6|gre) ")
 
 
 def _canonical_rule(rule: str) -> str:
-    """The rule as every iptables-save prints it.
+    """The rule in a form that does not depend on the version of iptables-save.
 
-    1.8.9 has two spaces before a counter's name. Where /etc/protocols names a protocol, its name is printed.
+    1.8.9 prints two spaces before a counter's name. Protocols that /etc/protocols names are printed by name.
     """
     if "--nfacct-name" in rule:
         rule = rule.replace("--nfacct-name  ", "--nfacct-name ")
@@ -97,7 +97,7 @@ def _canonical_rule(rule: str) -> str:
 
 
 def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
-    """Rules by chain by table, from all that iptables-save printed."""
+    """Rules by chain by table, from the output of iptables-save."""
     tables: dict[str, dict[str, list[str]]] = {}
     chains: dict[str, list[str]] = {}
     for line in text.splitlines():

@@ -1,6 +1,6 @@
-"""The changes that make a kernel hold one owner's share of iptables, as text for ``iptables-restore --noflush``.
+"""Changes that make a kernel hold one owner's share of iptables, as text for ``iptables-restore --noflush``.
 
-The program changes one table after the other, each of them completely or not at all. Chains that the text does not name
+The program changes one table after the other, each of them completely or not at all. Chains that are not in the text
 stay unchanged.
 """
 
@@ -10,7 +10,7 @@ from podwire.state.chain_marks import ChainMark
 from podwire.state.iptables import Rules, Ruleset
 
 Saved = Mapping[str, Mapping[str, Sequence[str]]]
-"""Rules by chain by table, as ``state.iptables.parse_save`` gives them."""
+"""Rules by chain by table, as ``state.iptables.parse_save`` returns them."""
 
 
 def chains_text(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
@@ -21,7 +21,7 @@ def chains_text(chains: Mapping[str, Iterable[str]]) -> Iterator[str]:
 
 
 def document(blocks: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """The text of blocks of lines, one block a table; empty blocks are left out."""
+    """The text of blocks of lines, one block per table; empty blocks are left out."""
     lines: list[str] = []
     for table, body in blocks:
         inside = list(body)
@@ -31,25 +31,25 @@ def document(blocks: Iterable[tuple[str, Iterable[str]]]) -> str:
 
 
 def count_tables(text: str) -> int:
-    """How many times a text changes a table."""
+    """The number of tables that a text changes."""
     return text.count("COMMIT\n")
 
 
 def count_rules(text: str) -> dict[str, int]:
-    """How many rules a text writes, by table."""
-    found: dict[str, int] = {}
+    """The number of rules that a text writes, by table."""
+    counts: dict[str, int] = {}
     table = ""
     for line in text.splitlines():
         if line.startswith("*"):
             table = line[1:]
         elif line.startswith(("-A ", "-I ")):
-            found[table] = found.get(table, 0) + 1
-    return found
+            counts[table] = counts.get(table, 0) + 1
+    return counts
 
 
-def repair(saved: Saved, wanted: Iterable[Ruleset], mark: ChainMark) -> str:
-    """The text that makes the kernel hold exactly the wanted chains and jumps of the owner; empty if it does."""
-    by_table = {each.table: each for each in wanted}
+def repair(saved: Saved, desired: Iterable[Ruleset], mark: ChainMark) -> str:
+    """The text that makes the kernel hold exactly these chains and jumps of the owner; empty if it does already."""
+    by_table = {ruleset.table: ruleset for ruleset in desired}
     return document((table, _repair_table(saved.get(table, {}), by_table[table], mark)) for table in mark.tables)
 
 
@@ -58,49 +58,49 @@ def removal(saved: Saved, mark: ChainMark) -> str:
     return repair(saved, (Ruleset(family="", table=table) for table in mark.tables), mark)
 
 
-def _repair_table(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: ChainMark) -> Iterator[str]:
+def _repair_table(saved: Mapping[str, Sequence[str]], desired: Ruleset, mark: ChainMark) -> Iterator[str]:
     write: dict[str, Rules] = {}
-    for chain, rules in wanted.chains.items():
-        have = saved.get(chain)
-        if have is None or not mark.equal((wanted.table, chain), have, rules):
+    for chain, rules in desired.chains.items():
+        present = saved.get(chain)
+        if present is None or not mark.equal((desired.table, chain), present, rules):
             write[chain] = rules
-    gone: dict[str, Rules] = {c: () for c in saved if mark.owns(wanted.table, c) and c not in wanted.chains}
-    yield from chains_text({**write, **gone})
-    yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, wanted, mark))
-    jumps = tuple(wanted.jumps)
+    deleted: dict[str, Rules] = {c: () for c in saved if mark.owns(desired.table, c) and c not in desired.chains}
+    yield from chains_text({**write, **deleted})
+    yield from (f"-D {chain} {rule}" for chain, rule in _surplus_jumps(saved, desired, mark))
+    jumps = tuple(desired.jumps)
     late = [(chain, rule) for chain, rule in jumps if mark.first and _is_late(chain, rule, saved, jumps)]
     yield from (f"-D {chain} {rule}" for chain, rule in late)
     missing = [(chain, rule) for chain, rule in jumps if rule not in saved.get(chain, ()) or (chain, rule) in late]
     yield from (f"-I {chain} {rule}" for chain, rule in reversed(missing))
-    yield from (f"-X {chain}" for chain in gone)
+    yield from (f"-X {chain}" for chain in deleted)
 
 
 def _is_late(chain: str, rule: str, saved: Mapping[str, Sequence[str]], jumps: tuple[tuple[str, str], ...]) -> bool:
-    """Whether the kernel holds the jump behind a rule of another owner."""
-    have = list(saved.get(chain, ()))
-    return rule in have and any((chain, each) not in jumps for each in have[: have.index(rule)])
+    """Whether the kernel has the jump behind a rule of another owner."""
+    present = list(saved.get(chain, ()))
+    return rule in present and any((chain, each) not in jumps for each in present[: present.index(rule)])
 
 
 def target_of(rule: str) -> str:
-    """The chain or verdict that a rule leads to."""
+    """The chain or verdict of a rule."""
     return rule.rpartition(" -j ")[2].partition(" ")[0] if " -j " in rule else rule.removeprefix("-j ")
 
 
-def _surplus_jumps(saved: Mapping[str, Sequence[str]], wanted: Ruleset, mark: ChainMark) -> Iterator[tuple[str, str]]:
-    """Rules in chains of other owners that jump to the owner's chains and are not wanted."""
-    keep = set(wanted.jumps)
+def _surplus_jumps(saved: Mapping[str, Sequence[str]], desired: Ruleset, mark: ChainMark) -> Iterator[tuple[str, str]]:
+    """Rules in chains of other owners that jump to the owner's chains and are not desired."""
+    desired_jumps = set(desired.jumps)
     for chain, rules in saved.items():
-        if mark.owns(wanted.table, chain):
+        if mark.owns(desired.table, chain):
             continue
         seen: set[str] = set()
         for rule in rules:
-            if mark.owns(wanted.table, target_of(rule)) and ((chain, rule) not in keep or rule in seen):
+            if mark.owns(desired.table, target_of(rule)) and ((chain, rule) not in desired_jumps or rule in seen):
                 yield chain, rule
             seen.add(rule)
 
 
 def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], mark: ChainMark) -> Ruleset:
-    """The owner's chains and jumps of a table; chains whose order is free come in canonical order."""
+    """The owner's chains and jumps of a table; chains whose order is free are in canonical order."""
     own = {chain: mark.canonical((table, chain), rules) for chain, rules in chains.items() if mark.owns(table, chain)}
     jumps = tuple(
         (chain, rule)

@@ -23,7 +23,7 @@ FLAG_1, FLAG_2, FLAG_3 = 0x08, 0x10, 0x20
 """linux/ip_vs.h IP_VS_SVC_F_SCHED1 to 3: the scheduler defines their meaning; no scheduler uses the third."""
 
 OWNER_FLAG = FLAG_3
-"""The flag that says that a virtual server is podwire's; no scheduler gives it a meaning."""
+"""The flag that marks a virtual server as podwire's; no scheduler uses it."""
 
 _FLAG_NAMES = {"sh": ("sh-fallback", "sh-port"), "mh": ("mh-fallback", "mh-port")}
 _OPTIONS: dict[str, Protocol] = {"-t": "tcp", "-u": "udp", "--sctp-service": "sctp"}
@@ -31,7 +31,7 @@ _OPTION_OF = {protocol: option for option, protocol in _OPTIONS.items()}
 _FORWARDS = {"-m": "masq", "-g": "route", "-i": "tunnel"}
 _FORWARD_OF = {name: option for option, name in _FORWARDS.items()}
 WHOLE = {False: 32, True: 128}
-"""Bits of an address, by whether it is IPv6: every client address counts by itself."""
+"""Bits of an address, by whether it is IPv6: each client address is distinct."""
 
 
 def endpoint_text(address: str, port: int) -> str:
@@ -107,7 +107,7 @@ class VirtualServer(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 def _mask_text(bits: int, six: bool) -> str:
-    """As ipvsadm has it: a number of bits for IPv6, a mask for IPv4."""
+    """The form of ipvsadm: a number of bits for IPv6, a mask for IPv4."""
     return str(bits) if six else str(ip_network(f"0.0.0.0/{bits}").netmask)
 
 
@@ -127,9 +127,9 @@ def _flag_names(scheduler: str, flags: int) -> list[str]:
 def parse(lines: Iterable[str]) -> tuple[VirtualServer, ...]:
     """The virtual servers of a text, in its order.
 
-    Raises: ValueError naming the line that is wrong.
+    Raises: ValueError naming the wrong line.
     """
-    found: dict[Key, VirtualServer] = {}
+    servers: dict[Key, VirtualServer] = {}
     for line in lines:
         words = line.split()
         if not words:
@@ -139,14 +139,14 @@ def parse(lines: Iterable[str]) -> tuple[VirtualServer, ...]:
         key = Key(_OPTIONS[words[1]], *_parse_endpoint(words[2]))
         try:
             if words[0] == "-A":
-                found[key] = _parse_server(key, words[3:])
+                servers[key] = _parse_server(key, words[3:])
             else:
-                known = found[key]
+                known = servers[key]
                 destinations = (*known.destinations, _parse_destination(words[3:]))
-                found[key] = msgspec.structs.replace(known, destinations=destinations)
+                servers[key] = msgspec.structs.replace(known, destinations=destinations)
         except (KeyError, StopIteration) as failure:
             raise ValueError(f"not a line of ipvsadm -S: {line!r}") from failure
-    return tuple(found.values())
+    return tuple(servers.values())
 
 
 def _parse_server(key: Key, words: list[str]) -> VirtualServer:

@@ -1,10 +1,9 @@
-"""The way from the virtual servers that a kernel holds to those that it should hold, in steps.
+"""The steps from the present virtual servers to the desired ones.
 
-A real server of TCP that is no longer wanted drains: deleting it would drop its connections. Its weight becomes 0, so
-that it gets no new connections, and it is deleted when the last connection has ended (:func:`idle`); its virtual server
-stays until then. A real server that is wanted again gets its weight back. Real servers of UDP and SCTP are deleted at
-once, and so are those of the scheduler ``dh``: it chooses by address alone, and refuses connections to a weight of 0.
-
+A TCP real server that is no longer desired drains, because its deletion would drop its connections. Its weight becomes
+0, so it gets no new connections, and it is deleted when the last connection has ended (:func:`idle`); its virtual
+server stays until then. When it is desired again, it gets its weight back. Real servers of UDP and SCTP are deleted at
+once, and so are those of the scheduler ``dh``, which chooses by address alone and refuses connections to a weight of 0.
 New real servers are added before old ones are deleted, so a virtual server is never empty in between.
 """
 
@@ -21,7 +20,7 @@ _CHOOSES_BLINDLY = frozenset(("dh",))
 
 
 class Step(NamedTuple):
-    """One change: of a virtual server, or of a real server of it."""
+    """One change of a virtual server, or of one of its real servers."""
 
     verb: Verb
     server: VirtualServer
@@ -29,13 +28,13 @@ class Step(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """The object that changes, for messages."""
+        """The object that changes, for error messages."""
         if self.destination is None:
             return f"virtual server {self.server.key}"
         return f"real server {self.server.key} {self.destination}"
 
     def __str__(self) -> str:
-        """The arguments of ipvsadm that do the same."""
+        """The equivalent arguments of ipvsadm."""
         key = self.server.key
         if self.destination is not None:
             if self.verb == "delete":
@@ -50,34 +49,34 @@ class Step(NamedTuple):
 Servers = Mapping[Key, VirtualServer]
 
 
-def plan(have: Servers, want: Servers, keys: Iterable[Key] | None = None) -> tuple[Step, ...]:
-    """The steps for the virtual servers of these keys, in the order of the keys; None: for all of either side."""
-    chosen = keys if keys is not None else dict.fromkeys((*want, *have))
-    return tuple(step for key in chosen for step in _steps(have.get(key), want.get(key)))
+def plan(present: Servers, desired: Servers, keys: Iterable[Key] | None = None) -> tuple[Step, ...]:
+    """The steps for the virtual servers with these keys, in the order of the keys; None: for all."""
+    chosen = keys if keys is not None else dict.fromkeys((*desired, *present))
+    return tuple(step for key in chosen for step in _steps(present.get(key), desired.get(key)))
 
 
-def _steps(have: VirtualServer | None, want: VirtualServer | None) -> Iterator[Step]:
-    if want is None:
-        if have is not None:
-            yield from _leave(have)
+def _steps(present: VirtualServer | None, desired: VirtualServer | None) -> Iterator[Step]:
+    if desired is None:
+        if present is not None:
+            yield from _leave(present)
         return
-    bare = replace(want, destinations=())
-    if have is None:
-        yield Step("add", bare)
-    elif replace(have, destinations=()) != bare:
-        yield Step("set", bare)
-    there = {each.endpoint: each for each in have.destinations} if have is not None else {}
-    wanted = {each.endpoint for each in want.destinations}
-    for destination in want.destinations:
-        known = there.get(destination.endpoint)
-        if known is not None and known.forward != destination.forward:
-            yield Step("delete", bare, known)
-            known = None
-        if known != destination:
-            yield Step("add" if known is None else "set", bare, destination)
-    for place, destination in there.items():
-        if place not in wanted:
-            yield from _retire(bare, destination)
+    without_destinations = replace(desired, destinations=())
+    if present is None:
+        yield Step("add", without_destinations)
+    elif replace(present, destinations=()) != without_destinations:
+        yield Step("set", without_destinations)
+    old = {destination.endpoint: destination for destination in present.destinations} if present is not None else {}
+    for destination in desired.destinations:
+        existing = old.get(destination.endpoint)
+        if existing is not None and existing.forward != destination.forward:
+            yield Step("delete", without_destinations, existing)
+            existing = None
+        if existing != destination:
+            yield Step("add" if existing is None else "set", without_destinations, destination)
+    endpoints = {destination.endpoint for destination in desired.destinations}
+    for endpoint, destination in old.items():
+        if endpoint not in endpoints:
+            yield from _retire(without_destinations, destination)
 
 
 def _leave(server: VirtualServer) -> Iterator[Step]:
@@ -96,45 +95,47 @@ def _retire(server: VirtualServer, destination: Destination) -> Iterator[Step]:
 
 
 def drains(server: VirtualServer) -> bool:
-    """Whether real servers of a virtual server keep their connections when they go."""
+    """Whether removed real servers of a virtual server keep their connections."""
     return server.key.protocol == "tcp" and server.scheduler not in _CHOOSES_BLINDLY
 
 
-def draining(have: Servers, want: Servers) -> dict[Key, tuple[Destination, ...]]:
-    """Real servers of weight 0 that are not wanted, by virtual server; none for a virtual server that has none left."""
-    found: dict[Key, tuple[Destination, ...]] = {}
-    for key, server in have.items():
-        wanted = want.get(key)
-        places = {each.endpoint for each in wanted.destinations} if wanted is not None else set()
-        retired = tuple(each for each in server.destinations if each.endpoint not in places and not each.weight)
-        if retired or wanted is None:
-            found[key] = retired
-    return found
+def draining(present: Servers, desired: Servers) -> dict[Key, tuple[Destination, ...]]:
+    """Real servers of weight 0 that are not desired, by virtual server; virtual servers without one are left out."""
+    draining_by_key: dict[Key, tuple[Destination, ...]] = {}
+    for key, server in present.items():
+        desired_server = desired.get(key)
+        endpoints = {each.endpoint for each in desired_server.destinations} if desired_server is not None else set()
+        retired = tuple(each for each in server.destinations if each.endpoint not in endpoints and not each.weight)
+        if retired or desired_server is None:
+            draining_by_key[key] = retired
+    return draining_by_key
 
 
-def idle(server: VirtualServer, retired: Iterable[tuple[Destination, int]], *, wanted: bool) -> tuple[Step, ...]:
-    """What goes of the retired real servers, given with the number of their connections; with the last one the
-    virtual server, unless it is wanted."""
-    gone = {destination.endpoint: destination for destination, connections in retired if not connections}
-    if not wanted and all(each.endpoint in gone for each in server.destinations):
+def idle(server: VirtualServer, retired: Iterable[tuple[Destination, int]], *, desired: bool) -> tuple[Step, ...]:
+    """The deletions of retired real servers without connections, given with their numbers of connections.
+
+    With its last real server the virtual server is deleted, unless it is desired.
+    """
+    deleted = {destination.endpoint: destination for destination, connections in retired if not connections}
+    if not desired and all(each.endpoint in deleted for each in server.destinations):
         return (Step("delete", server),)
-    return tuple(Step("delete", server, destination) for destination in gone.values())
+    return tuple(Step("delete", server, destination) for destination in deleted.values())
 
 
-def after(have: Servers, steps: Iterable[Step]) -> dict[Key, VirtualServer]:
+def after(present: Servers, steps: Iterable[Step]) -> dict[Key, VirtualServer]:
     """The virtual servers after the steps."""
-    found = dict(have)
+    servers = dict(present)
     for step in steps:
         key = step.server.key
         if step.destination is None:
             if step.verb == "delete":
-                found.pop(key, None)
+                servers.pop(key, None)
             else:
-                kept = found[key].destinations if key in found else ()
-                found[key] = replace(step.server, destinations=kept)
+                destinations = servers[key].destinations if key in servers else ()
+                servers[key] = replace(step.server, destinations=destinations)
             continue
-        rest = [each for each in found[key].destinations if each.endpoint != step.destination.endpoint]
+        rest = [each for each in servers[key].destinations if each.endpoint != step.destination.endpoint]
         if step.verb != "delete":
             rest.append(step.destination)
-        found[key] = replace(found[key], destinations=tuple(sorted(rest, key=str)))
-    return found
+        servers[key] = replace(servers[key], destinations=tuple(sorted(rest, key=str)))
+    return servers

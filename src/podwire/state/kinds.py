@@ -1,8 +1,8 @@
-"""The kinds of state that a kernel holds: one row each.
+"""The kinds of state in a kernel: one row each.
 
-A row says how values of the kind are read from the lines of a share, what of a kernel a share may hold of the kind
-(the owner mark), and how the two differ. Shares, comparisons and ``podwire state`` go through the rows and name no
-kind. The kernel's half of a row (read, apply, watch) stands under the same name in ``kernel.kinds``.
+A row has the parser for the lines of a share, the owner mark that selects a kernel's values of the kind, and the
+comparison. Shares, comparisons and ``podwire state`` go through the rows and name no kind. The row of the same name in
+``kernel.kinds`` reads, applies and watches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,23 +27,23 @@ TableName = tuple[str, str]
 
 
 class Kind(NamedTuple):
-    """One kind of state. ``mark`` is what ``read`` of the kernel's half is asked with, and ``compare`` gets it back."""
+    """One kind of state; ``mark`` returns the argument for ``read`` in ``kernel.kinds``, which ``compare`` gets too."""
 
     type: type[StateValue]
     parse: Callable[[Sequence[str], str], Values]
-    """The values of the kind's lines in a share, given also the share's title for errors. Raises ConfigError or
+    """Parses the kind's lines in a share; the second argument is the share's title for errors. Raises ConfigError or
     ValueError."""
     mark: Callable[[OwnerMark | None, Values], Any]
-    """The mark that selects what the share may hold of a kernel, from the share's own mark and its values of the kind;
-    None: nothing."""
+    """The mark that selects the share's values of a kernel, from the share's own mark and its values of the kind; None:
+    the share has no such values."""
     compare: Callable[[str, Values, Values, Any], Iterator[Difference]]
-    """The differences, given the share's title, what the kernel holds, what the share wants, and the mark."""
+    """The differences; arguments: the share's title, the kernel's values, the share's values, the mark."""
     located: Callable[[Any], Iterator[tuple[str, str]]]
-    """Each line of a value that means something by itself, with the place inside of the share (may be empty)."""
+    """Each line of a value that has a meaning by itself, with its location inside the share (may be empty)."""
     starts: tuple[str, ...] = ()
-    """Beginnings of the kind's lines, or of the first line of a block; none: every line that no other kind claims."""
+    """Prefixes of the kind's lines, or of the first line of a block; none: every line that no other kind has."""
     end: str = ""
-    """The last line of a block; empty: the lines are no blocks."""
+    """The last line of a block; empty: the kind has no blocks."""
 
 
 def _blocks(lines: Sequence[str], end: str) -> Iterator[list[str]]:
@@ -59,27 +59,27 @@ def _blocks(lines: Sequence[str], end: str) -> Iterator[list[str]]:
 
 
 class NetworkMark(NamedTuple):
-    """The owner of the objects, and the sysctls that the share states."""
+    """The owner of the objects, and the share's sysctls."""
 
     owner: OwnerMark
     sysctls: tuple[str, ...] = ()
 
 
 PATHS: Literal["paths"] = "paths"
-"""Instead of a :class:`NetworkMark`, to read the devices, addresses and routes of every owner and nothing else."""
+"""Instead of a :class:`NetworkMark`: reads the devices, addresses and routes of every owner and nothing else."""
 
 
 def _network_parse(lines: Sequence[str], where: str) -> Values:
     return (network.parse("\n".join(lines), where),)
 
 
-def _network_mark(owner: OwnerMark | None, wanted: Values) -> NetworkMark | None:
-    paths = (sysctl.path for state in wanted for sysctl in state.sysctls)
+def _network_mark(owner: OwnerMark | None, desired: Values) -> NetworkMark | None:
+    paths = (sysctl.path for state in desired for sysctl in state.sysctls)
     return NetworkMark(owner, tuple(paths)) if owner is not None else None
 
 
-def _network_compare(title: str, have: Values, wanted: Values, mark: NetworkMark) -> Iterator[Difference]:
-    return drift.compare_network(title, network.merge(have), network.merge(wanted), mark.owner)
+def _network_compare(title: str, present: Values, desired: Values, mark: NetworkMark) -> Iterator[Difference]:
+    return drift.compare_network(title, network.merge(present), network.merge(desired), mark.owner)
 
 
 # nftables
@@ -96,13 +96,13 @@ def _parse_table(lines: list[str], where: str) -> Table:
     return nft_text.parse_table("\n".join(lines))
 
 
-def _table_names(_owner: OwnerMark | None, wanted: Values) -> tuple[TableName, ...] | None:
-    return tuple((table.family, table.name) for table in wanted) or None
+def _table_names(_owner: OwnerMark | None, desired: Values) -> tuple[TableName, ...] | None:
+    return tuple((table.family, table.name) for table in desired) or None
 
 
-def _tables_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    held = {(table.family, table.name): table for table in have}
-    for table in wanted:
+def _tables_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    held = {(table.family, table.name): table for table in present}
+    for table in desired:
         yield from drift.compare_table(title, held.get((table.family, table.name)), table)
 
 
@@ -117,8 +117,8 @@ def _parse_absent(line: str, where: str) -> AbsentTable:
     return AbsentTable(words[2], words[3])
 
 
-def _absent_compare(title: str, have: Values, _wanted: Values, _mark: object) -> Iterator[Difference]:
-    for table in have:
+def _absent_compare(title: str, present: Values, _wanted: Values, _mark: object) -> Iterator[Difference]:
+    for table in present:
         yield from drift.surplus_table(title, table)
 
 
@@ -136,13 +136,13 @@ def _parse_ruleset(lines: list[str], where: str) -> Ruleset:
         raise ConfigError(where, lines[0], str(failure)) from failure
 
 
-def _chain_mark(_owner: OwnerMark | None, wanted: Values) -> ChainMark | None:
-    return chain_mark(wanted) if wanted else None
+def _chain_mark(_owner: OwnerMark | None, desired: Values) -> ChainMark | None:
+    return chain_mark(desired) if desired else None
 
 
-def _chains_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    held = {(ruleset.family, ruleset.table): ruleset for ruleset in have}
-    for ruleset in wanted:
+def _chains_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    held = {(ruleset.family, ruleset.table): ruleset for ruleset in present}
+    for ruleset in desired:
         empty = Ruleset(family=ruleset.family, table=ruleset.table)
         yield from drift.compare_ruleset(title, held.get((ruleset.family, ruleset.table), empty), ruleset)
 
@@ -151,28 +151,28 @@ def _chains_compare(title: str, have: Values, wanted: Values, _mark: object) -> 
 
 
 class SetMark(NamedTuple):
-    """Names of sets, and beginnings of names of sets."""
+    """Names of sets, and prefixes of names."""
 
     names: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
 
 
-def _set_mark(_owner: OwnerMark | None, wanted: Values) -> SetMark | None:
-    return SetMark(tuple(each.name for each in wanted)) if wanted else None
+def _set_mark(_owner: OwnerMark | None, desired: Values) -> SetMark | None:
+    return SetMark(tuple(each.name for each in desired)) if desired else None
 
 
-def _sets_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    held = {each.name: each for each in have}
-    for each in wanted:
+def _sets_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    held = {each.name: each for each in present}
+    for each in desired:
         yield from drift.compare_ipset(title, held.get(each.name), each)
 
 
-def _server_flag(_owner: OwnerMark | None, wanted: Values) -> int | None:
-    return ipvs.OWNER_FLAG if wanted else None
+def _server_flag(_owner: OwnerMark | None, desired: Values) -> int | None:
+    return ipvs.OWNER_FLAG if desired else None
 
 
-def _servers_compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    return drift.compare_servers(title, have, wanted)
+def _servers_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    return drift.compare_servers(title, present, desired)
 
 
 KINDS: dict[str, Kind] = {
@@ -230,6 +230,6 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of_line(line: str) -> str:
-    """The name of the kind that a line, or the block that begins with it, belongs to."""
+    """The name of the kind to which a line, or the block that it begins, belongs."""
     rest = next(name for name, kind in KINDS.items() if not kind.starts)
     return next((name for name, kind in KINDS.items() if kind.starts and line.startswith(kind.starts)), rest)

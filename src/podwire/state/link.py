@@ -1,8 +1,8 @@
 """Network devices as values.
 
-A :class:`Link` says what a device should be. Fields left at their default mean "whatever it is": a comparison
-looks only at what was asked for. An empty ``kind`` is a device that another program made (``lo``, a physical card,
-a veth end that its other namespace created): it is adjusted, never created or deleted.
+A :class:`Link` has the desired settings of a device. A field with its default means any value: a comparison looks only
+at the fields that are set. An empty ``kind`` is a device that another program made (``lo``, a physical card, a veth end
+that its other namespace created): it is adjusted, never created or deleted.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ NAME_MAX = 15
 class Link(Value, frozen=True):
     """A network device.
 
-    ``mtu`` in bytes, 0 for the kernel's choice. ``master`` is the bridge it is a port of. ``peer`` is the other
-    end's name when ``kind`` is ``veth``, ``peer_netns`` the path of the namespace to create that end in (used
-    on creation only, it cannot be read back). ``device`` is the lower device and ``mode`` the mode of macvlan
-    and ipvlan; for ``tun`` the mode is ``tun`` or ``tap``. ``index`` is asked for on creation, and always filled in
-    when read. ``group`` is the device group number. ``hairpin`` lets a bridge port send frames back out.
-    ``attributes`` are the options that only its kind has (``link_kinds``).
+    ``mtu`` in bytes, 0 for the kernel's choice. ``master`` is the bridge of which it is a port. ``peer`` is the name of
+    the other end when ``kind`` is ``veth``, ``peer_netns`` the path of the namespace in which that end is created (it
+    cannot be read back). ``device`` is the lower device and ``mode`` the mode of macvlan and ipvlan; for ``tun`` the
+    mode is ``tun`` or ``tap``. ``index`` is requested at the creation, and always set when read. ``group`` is the
+    device group number. ``hairpin`` lets a bridge port send frames back to their port. ``attributes`` are the options
+    that only its kind has (``link_kinds``).
     """
 
     name: str
@@ -65,12 +65,12 @@ class Link(Value, frozen=True):
 
     @property
     def lower(self) -> str:
-        """The device below: the underlay of a tunnel, the card of a macvlan; empty when it has none."""
+        """The lower device: the underlay of a tunnel, the card of a macvlan; empty when it has none."""
         field = kind_of(self.kind).lower
         return str(getattr(self.attributes, field)) if field else self.device
 
     def over(self, lower: str) -> "Link":
-        """The same device on top of another one."""
+        """The same device with another lower device."""
         field = kind_of(self.kind).lower
         if not field or self.attributes is None:
             return replace(self, device=lower)
@@ -98,13 +98,13 @@ DEFAULTS: dict[str, Any] = {"index": 0, "mtu": 0, "mac": "", "master": "", "grou
 def parse(words: list[str]) -> Link:
     """The link that the words after ``link`` describe.
 
-    Raises: ValueError naming the word that is wrong.
+    Raises: ValueError naming the wrong word.
     """
     if "type" not in words:
         return Link(**grammar.parse(LINK, words))
     at = words.index("type")
     fields = grammar.parse(LINK, words[:at])
-    kind, rest = (words[at + 1], words[at + 2 :]) if len(words) > at + 1 else ("", [])
+    kind, remaining = (words[at + 1], words[at + 2 :]) if len(words) > at + 1 else ("", [])
     if not kind:
         raise ValueError("expected a kind of device after 'type'")
-    return Link(kind=kind, **fields, **kind_of(kind).parse(kind, rest))
+    return Link(kind=kind, **fields, **kind_of(kind).parse(kind, remaining))

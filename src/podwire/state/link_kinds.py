@@ -1,8 +1,8 @@
 """The kinds of network devices: one row for each kind that has options of its own.
 
-A row says which words stand behind ``type KIND`` and which value holds them: a subclass of :class:`Attributes`, or
-the :class:`~podwire.state.link.Link` itself. The kernel's half of a row is in ``kernel.link_kinds``. A kind without
-options (``bridge``, ``dummy``, ``wireguard``) needs no row.
+A row has the words after ``type KIND`` and the type of the value that holds them: a subclass of :class:`Attributes`, or
+the :class:`~podwire.state.link.Link` itself. ``kernel.link_kinds`` has the rtnetlink encoding. A kind without options
+(``bridge``, ``dummy``, ``wireguard``) needs no row.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,7 @@ from podwire.state.value import Value, canonical
 
 
 class Attributes(Value, frozen=True):
-    """The options of one kind of device. The kernel fixes them when the device is made: another value is another
-    device."""
+    """The options of one kind of device, fixed at its creation: another value needs another device."""
 
 
 class Vxlan(Attributes, frozen=True):
@@ -52,29 +51,29 @@ class LinkKind(NamedTuple):
     options: tuple[Option, ...]
     """The words after ``type KIND``."""
     attributes: type[Attributes] | None = None
-    """The value whose fields the options are; None: they are fields of the link."""
+    """The type whose fields are the options; None: they are fields of the link."""
     lower: str = ""
-    """The attribute that names the device below; empty: the link's own field ``device``."""
+    """The attribute that names the lower device; empty: the link's own field ``device``."""
     always: tuple[str, ...] = ()
-    """Fields that are printed also when they have their default."""
+    """Fields that are also printed when they have their default."""
 
     def render(self, holder: Value) -> list[str]:
         """The words of the options that differ from their defaults; ``holder`` has the fields."""
         return grammar.render(Grammar("", "", self.options), holder, _defaults(type(holder), self.always))
 
     def parse(self, kind: str, words: list[str]) -> dict[str, Any]:
-        """The fields of the link that these words give.
+        """The fields of the link in these words.
 
         Raises: ValueError naming the word that is unknown or missing.
         """
-        given = grammar.parse(Grammar(f"type {kind}", "", self.options), words)
+        values = grammar.parse(Grammar(f"type {kind}", "", self.options), words)
         if self.attributes is None:
-            return given
+            return values
         for field in fields(self.attributes):
-            if field.required and field.name not in given:
+            if field.required and field.name not in values:
                 word = next(option.word for option in self.options if option.field == field.name)
                 raise ValueError(f"type {kind} needs the word {word!r}")
-        return {"attributes": self.attributes(**given)}
+        return {"attributes": self.attributes(**values)}
 
 
 KINDS: dict[str, LinkKind] = {
@@ -98,9 +97,9 @@ KINDS: dict[str, LinkKind] = {
 }
 
 NO_OPTIONS = LinkKind(())
-"""The row of every other kind."""
+"""The row of every kind that has none in the list."""
 
 
 def kind_of(name: str) -> LinkKind:
-    """The row of a kind; one without options where the list has none."""
+    """The row of a kind; the row without options when the list has none."""
     return KINDS.get(name, NO_OPTIONS)

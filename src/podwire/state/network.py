@@ -1,10 +1,10 @@
-"""What one network namespace should hold: devices, addresses, routes, neighbours, entries, rules, sysctls.
+"""The network state of one namespace: devices, addresses, routes, neighbours, forwarding entries, rules, sysctls.
 
-A :class:`NetworkState` is a set of values in canonical order. ``str()`` prints one object a line in the words
-of ip(8), :func:`parse` reads that back. :class:`OwnerMark` says which objects of a namespace belong to one
-owner. A part of podwire states its whole share: objects that carry its mark and are not in the share are deleted,
-and nothing else is touched. The marks: protocol number of routes, rules, neighbours and addresses; alias of
-devices; a forwarding entry belongs to the owner of its device. Sysctls are written and never removed.
+A :class:`NetworkState` is a set of values in canonical order. ``str()`` prints one object per line in the words of
+ip(8), :func:`parse` reads that back. :class:`OwnerMark` tells which objects of a namespace belong to one owner. A part
+of podwire states its whole share: objects that carry its mark and are not in the share are deleted; other objects are
+not changed. The marks: protocol number of routes, rules, neighbours and addresses; alias of devices; a forwarding entry
+belongs to the owner of its device. Sysctls are written and never removed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,7 +43,7 @@ class NetworkState(Value, frozen=True):
         return "".join(f"{value}\n" for value in self.objects())
 
     def lines(self) -> Iterator[str]:
-        """The text, an object a line."""
+        """The text, one object per line."""
         return map(str, self.objects())
 
     def objects(self) -> Iterable[Object]:
@@ -70,12 +70,11 @@ def merge(states: Iterable[NetworkState]) -> NetworkState:
 
 
 class OwnerMark(Value, frozen=True):
-    """The mark by which the objects of one owner are known.
+    """The mark that identifies the objects of one owner.
 
-    ``route_protocol`` marks routes, rules, neighbours and addresses (1..255). ``alias_prefix`` marks devices:
-    the alias is the prefix or goes on after it with a slash, a space or a colon. ``links`` are further device
-    names that belong to the owner whatever their alias. A device without a kind (``lo``, a card) is never
-    deleted.
+    ``route_protocol`` marks routes, rules, neighbours and addresses (1..255). ``alias_prefix`` marks devices: the alias
+    is the prefix, or continues it with a slash, a space or a colon. ``links`` are further device names that belong to
+    the owner with any alias. A device without a kind (``lo``, a card) is never deleted.
     """
 
     route_protocol: int
@@ -93,7 +92,7 @@ class OwnerMark(Value, frozen=True):
         return len(alias) == len(prefix) or not prefix[-1].isalnum() or alias[len(prefix)] in "/ :"
 
     def stamp(self, state: NetworkState) -> NetworkState:
-        """The state with the mark on every object that has none."""
+        """The state in which every object without a mark has this one."""
         proto, alias = self.route_protocol, self.alias_prefix
         return NetworkState(
             links=tuple(replace(x, alias=alias) if x.kind and not x.alias else x for x in state.links),
@@ -125,7 +124,7 @@ def _stamped(values: tuple[Any, ...], proto: int) -> tuple[Any, ...]:
 
 
 def _ours(address: Address) -> bool:
-    """Whether an address on an owned device was put there: link-local ones come from the kernel itself."""
+    """Whether an address on an owned device was added by the owner; the kernel adds link-local ones itself."""
     return address.proto == 0 and not address.cidr.startswith("fe80:")
 
 
@@ -155,7 +154,7 @@ _PARSERS: dict[str, tuple[str, Callable[[list[str]], Any]]] = {
 
 
 def parse(text: str, source: str = "network state") -> NetworkState:
-    """The state that the lines of ``text`` describe; empty lines and those starting with ``#`` count for nothing.
+    """The state that the lines of ``text`` describe; empty lines and lines starting with ``#`` are ignored.
 
     Raises: ConfigError naming the line.
     """

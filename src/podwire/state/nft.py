@@ -1,9 +1,9 @@
 """nftables tables as values: tables, chains, sets and maps with their elements; ``str()`` is nft's own text.
 
-A set keys its elements by the bytes that the kernel holds (see ``nft_types``), so that a hundred thousand of them
-cost no parsing and a kernel dump compares directly; :meth:`Set.element` makes one from text, ``str()`` prints them.
-The order of chains and sets is that of their names, the order of elements that of their bytes; nft lists in the order
-of creation, so texts are compared after :func:`podwire.state.nft_text.parse_table`.
+The elements of a set have as keys the bytes that the kernel holds (see ``nft_types``), so that a hundred thousand of
+them need no parsing and a kernel dump compares directly; :meth:`Set.element` makes one from text, ``str()`` prints
+them. Chains and sets are in the order of their names, elements in the order of their bytes. nft lists in the order of
+creation, so texts are compared after :func:`podwire.state.nft_text.parse_table`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ PRIORITIES = {"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "securit
 
 
 class Element(msgspec.Struct, frozen=True, gc=False):
-    """One element without its key: data or verdict of a map, inclusive end of an interval, comment, time-out."""
+    """One element without its key: data or verdict of a map, inclusive end of an interval, comment, timeout."""
 
     data: bytes = b""
     verdict: Verdict | None = None
@@ -34,8 +34,8 @@ class Element(msgspec.Struct, frozen=True, gc=False):
 class Set(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A set, or a map when ``data`` is not empty; ``data`` is ``("verdict",)`` for a verdict map.
 
-    ``flags`` out of interval, timeout, dynamic, constant. ``size`` 0 means without limit.
-    Elements of a dynamic set belong to the kernel: they are neither wanted nor removed.
+    ``flags``: interval, timeout, dynamic, constant. ``size`` 0 means no limit. The kernel adds and removes the elements
+    of a dynamic set; they are not part of the desired state.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Set(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def dynamic(self) -> bool:
-        """Whether packets put elements in."""
+        """Whether packets add elements."""
         return "dynamic" in self.flags
 
     @property
@@ -63,7 +63,7 @@ class Set(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return length(self.key)
 
     def without_elements(self) -> "Set":
-        """The declaration alone."""
+        """The declaration of the set, without elements."""
         return msgspec.structs.replace(self, elements={})
 
     def element(self, key: str, value: str = "", comment: str = "", timeout_s: int = 0) -> tuple[bytes, Element]:
@@ -79,7 +79,7 @@ class Set(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return start, Element(data=data, end=end, comment=comment, timeout_s=timeout_s)
 
     def with_elements(self, elements: Iterable[tuple[bytes, Element]]) -> "Set":
-        """This set holding exactly these."""
+        """This set with exactly these elements."""
         return msgspec.structs.replace(self, elements=dict(elements))
 
     def _interval(self, key: str) -> tuple[bytes, bytes]:
@@ -152,7 +152,7 @@ def example_text(types: tuple[str, ...]) -> str:
 def interval_bounds(type_name: str, text: str) -> tuple[bytes, bytes]:
     """First and last value of ``a-b``, ``address/prefix`` or a single value.
 
-    Raises: ConfigError when the text is none of these.
+    Raises: ConfigError for other texts.
     """
     kind = data_type(type_name)
     try:
@@ -184,7 +184,7 @@ def interval_text(type_name: str, first: bytes, last: bytes) -> str:
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A chain; with ``hook`` a base chain, which the kernel calls."""
+    """A chain; with ``hook`` a base chain."""
 
     name: str
     type: str = ""
@@ -219,7 +219,7 @@ def priority_text(priority: int, hook: str) -> str:
 
 
 class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One table: what one owner wants of nftables in one network namespace and family."""
+    """One table: the desired nftables state of one owner in one network namespace and family."""
 
     family: str
     name: str
@@ -232,7 +232,7 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """The table as nft prints it, an element a line; a large one need never be in memory as a whole."""
+        """The table as nft prints it, one element per line; a large table is never in memory as one text."""
         yield f"table {self.family} {self.name} {{"
         if self.comment:
             yield f'\tcomment "{self.comment}"'
@@ -275,7 +275,7 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class AbsentTable(msgspec.Struct, frozen=True, gc=False):
-    """A table of one owner that should not be there."""
+    """A table of one owner that should not exist."""
 
     family: str
     name: str

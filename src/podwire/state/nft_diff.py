@@ -1,9 +1,9 @@
 """The difference between two tables as one atomic transaction of keyed operations.
 
-The order inside a transaction is the order in which the kernel can follow it: new sets and chains, elements and
-rules that go, rules and elements that come, then chains and sets no longer named. A chain whose rules differ is
-flushed and written again; a set or base chain whose declaration differs cannot be changed in place, so the table
-is replaced whole, in one transaction as well. Cost: the size of the difference.
+The operations are in the order that the kernel requires: new sets and chains, deleted elements and rules, new rules and
+elements, then deleted chains and sets. A chain whose rules differ is flushed and written again. The declaration of a
+set or base chain cannot be changed in place; when it differs, the whole table is replaced, in one transaction as well.
+Cost: the size of the difference.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from podwire.state.nft_rules import Rule
 
 
 class AddTable(msgspec.Struct, frozen=True, gc=False):
-    """Makes the table, or leaves it as it is."""
+    """Creates the table; has no effect on an existing one."""
 
     comment: str = ""
 
@@ -25,17 +25,17 @@ class AddTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteTable(msgspec.Struct, frozen=True, gc=False):
-    """Removes the table with all it holds."""
+    """Removes the table with all its objects."""
 
     empty: bool = False
-    """Whether it is refused while the table holds anything."""
+    """Whether the kernel refuses it while the table has objects."""
 
     def __str__(self) -> str:
         return "delete table"
 
 
 class AddChain(msgspec.Struct, frozen=True, gc=False):
-    """Makes the chain without its rules, or changes its policy."""
+    """Creates the chain without its rules, or changes its policy."""
 
     chain: Chain
 
@@ -48,7 +48,7 @@ class DeleteChain(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     empty: bool = False
-    """Whether it is refused while the chain has rules."""
+    """Whether the kernel refuses it while the chain has rules."""
 
     def __str__(self) -> str:
         return f"delete chain {self.name}"
@@ -74,7 +74,7 @@ class AddRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddSet(msgspec.Struct, frozen=True, gc=False):
-    """Makes a set or map; its elements are not looked at."""
+    """Creates a set or map; its elements are ignored."""
 
     set: Set
 
@@ -92,10 +92,10 @@ class DeleteSet(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddElements(msgspec.Struct, frozen=True, gc=False):
-    """Adds elements; fails when one is there with other data."""
+    """Adds elements; fails when one exists with other data."""
 
     set: Set
-    """The declaration; its own elements are not looked at."""
+    """The declaration; its own elements are ignored."""
     elements: Mapping[bytes, Element]
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class AddElements(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteElements(msgspec.Struct, frozen=True, gc=False):
-    """Removes elements; fails when one is not there."""
+    """Removes elements; fails when one does not exist."""
 
     set: Set
     elements: Mapping[bytes, Element]
@@ -148,27 +148,27 @@ class Transaction(msgspec.Struct, frozen=True, gc=False):
         return bool(self.operations)
 
 
-def diff(have: Table | None, want: Table) -> Transaction:
-    """The operations that turn ``have`` (None: no such table) into ``want``; none when they agree."""
-    if have is None:
-        return Transaction(want.family, want.name, _create(want))
-    if not _same_frame(have, want):
-        return Transaction(want.family, want.name, (AddTable(), DeleteTable(), *_create(want)))
-    return Transaction(want.family, want.name, tuple(_change(have, want)))
+def diff(present: Table | None, desired: Table) -> Transaction:
+    """The operations that turn ``present`` (None: no such table) into ``desired``; none when they are equal."""
+    if present is None:
+        return Transaction(desired.family, desired.name, _create(desired))
+    if not _same_frame(present, desired):
+        return Transaction(desired.family, desired.name, (AddTable(), DeleteTable(), *_create(desired)))
+    return Transaction(desired.family, desired.name, tuple(_change(present, desired)))
 
 
 def removal(family: str, name: str) -> Transaction:
-    """The transaction that removes a table, and succeeds when there is none."""
+    """The transaction that removes a table; it also succeeds without the table."""
     return Transaction(family, name, (AddTable(), DeleteTable()))
 
 
-def _create(want: Table) -> tuple[Operation, ...]:
+def _create(desired: Table) -> tuple[Operation, ...]:
     return (
-        AddTable(want.comment),
-        *(AddSet(each) for each in want.sets),
-        *(AddChain(chain) for chain in want.chains),
-        *_rules(want.chains),
-        *(AddElements(each, each.elements) for each in want.sets if each.elements and not each.dynamic),
+        AddTable(desired.comment),
+        *(AddSet(each) for each in desired.sets),
+        *(AddChain(chain) for chain in desired.chains),
+        *_rules(desired.chains),
+        *(AddElements(each, each.elements) for each in desired.sets if each.elements and not each.dynamic),
     )
 
 
@@ -176,15 +176,15 @@ def _rules(chains: Iterable[Chain]) -> Iterable[AddRule]:
     return (AddRule(chain.name, rule) for chain in chains for rule in chain.rules)
 
 
-def _same_frame(have: Table, want: Table) -> bool:
-    """Whether what cannot be changed in place is equal: table comment, set declarations, hooks of chains."""
-    if have.comment != want.comment:
+def _same_frame(present: Table, desired: Table) -> bool:
+    """Whether everything that cannot be changed in place is equal: table comment, set declarations, hooks of chains."""
+    if present.comment != desired.comment:
         return False
-    old_sets = {each.name: each.without_elements() for each in have.sets}
-    old_chains = {chain.name: _frame(chain) for chain in have.chains}
-    if any(old_chains.get(chain.name, _frame(chain)) != _frame(chain) for chain in want.chains):
+    old_sets = {each.name: each.without_elements() for each in present.sets}
+    old_chains = {chain.name: _frame(chain) for chain in present.chains}
+    if any(old_chains.get(chain.name, _frame(chain)) != _frame(chain) for chain in desired.chains):
         return False
-    declared = (each.without_elements() for each in want.sets)
+    declared = (each.without_elements() for each in desired.sets)
     return all(old_sets.get(each.name, each) == each for each in declared)
 
 
@@ -192,19 +192,19 @@ def _frame(chain: Chain) -> tuple[str, str, int, str]:
     return (chain.type, chain.hook, chain.priority, chain.comment)
 
 
-def _change(have: Table, want: Table) -> Iterable[Operation]:
-    old_sets = {each.name: each for each in have.sets}
-    old_chains = {chain.name: chain for chain in have.chains}
-    gone_chains = [chain for chain in have.chains if chain.name not in {each.name for each in want.chains}]
-    gone_sets = [each for each in have.sets if each.name not in {wanted.name for wanted in want.sets}]
-    yield from (AddSet(each) for each in want.sets if each.name not in old_sets)
-    for chain in want.chains:
+def _change(present: Table, desired: Table) -> Iterable[Operation]:
+    old_sets = {each.name: each for each in present.sets}
+    old_chains = {chain.name: chain for chain in present.chains}
+    gone_chains = [chain for chain in present.chains if chain.name not in {each.name for each in desired.chains}]
+    gone_sets = [each for each in present.sets if each.name not in {wanted.name for wanted in desired.sets}]
+    yield from (AddSet(each) for each in desired.sets if each.name not in old_sets)
+    for chain in desired.chains:
         old = old_chains.get(chain.name)
         if old is None or old.policy != chain.policy:
             yield AddChain(chain)
-    changes = [element_changes(old_sets.get(each.name), each) for each in want.sets]
+    changes = [element_changes(old_sets.get(each.name), each) for each in desired.sets]
     yield from (removed for removed, _ in changes if removed is not None)
-    changed = [chain for chain in want.chains if not _same_rules(old_chains.get(chain.name), chain)]
+    changed = [chain for chain in desired.chains if not _same_rules(old_chains.get(chain.name), chain)]
     yield from (FlushChain(chain.name) for chain in (*changed, *gone_chains) if chain.name in old_chains)
     yield from _rules(changed)
     yield from (added for _, added in changes if added is not None)
@@ -221,7 +221,7 @@ def _same_rules(old: Chain | None, new: Chain) -> bool:
 
 
 def element_changes(old: Set | None, new: Set) -> tuple[DeleteElements | None, AddElements | None]:
-    """What must leave and what must enter a set; None for nothing. Dynamic sets are the kernel's."""
+    """The elements to delete and to add; None for nothing. Elements of dynamic sets are left to the kernel."""
     if new.dynamic:
         return None, None
     before: Mapping[bytes, Element] = {} if old is None else old.elements

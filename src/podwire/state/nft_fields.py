@@ -1,8 +1,8 @@
-"""Packet and connection fields that rules read, as nft spells them, with how the kernel loads each.
+"""Packet and connection fields that rules read, as nft spells them, with the expression that loads each.
 
 A field is loaded by one expression: ``payload`` (base header, offset), ``meta``, ``ct`` or ``fib``. ``protocol`` and
-``family`` are what nft adds by itself and leaves out of its listing: ``tcp dport`` implies ``meta l4proto tcp``, and
-``ip saddr`` in an ``inet`` table implies ``meta nfproto ipv4``, in a ``bridge`` table ``meta protocol ip``.
+``family`` are matches that nft adds by itself and leaves out of its listing: ``tcp dport`` implies ``meta l4proto
+tcp``, and ``ip saddr`` in an ``inet`` table implies ``meta nfproto ipv4``, in a ``bridge`` table ``meta protocol ip``.
 
 Source: ``include/uapi/linux/netfilter/nf_tables.h``; names from nft(8).
 """
@@ -17,7 +17,7 @@ TRANSPORT_HEADER = 2
 
 
 class FieldType(msgspec.Struct, frozen=True):
-    """How one field is loaded; the meaning of ``a`` and ``b`` follows ``source``."""
+    """The expression that loads one field; the meaning of ``a`` and ``b`` depends on ``source``."""
 
     name: str
     source: str
@@ -28,7 +28,7 @@ class FieldType(msgspec.Struct, frozen=True):
     protocol: int = 0
     """Transport protocol that the field implies, 0 for none."""
     family: str = ""
-    """``ip``, ``ip6`` or ``arp`` when the field exists in one family only."""
+    """``ip``, ``ip6`` or ``arp`` when the field exists only in this family."""
 
     @property
     def type(self) -> DataType:
@@ -93,7 +93,7 @@ _BY_LOAD = {(f.source, f.a, f.b, f.protocol, f.type.size): f for f in reversed(F
 
 
 def field_type(name: str) -> FieldType:
-    """How the field of that name is loaded.
+    """The field of that name.
 
     Raises: ConfigError when there is none.
     """
@@ -104,7 +104,7 @@ def field_type(name: str) -> FieldType:
 
 
 def payload_field(base: int, offset: int, size: int, family: str, protocol: int) -> FieldType | None:
-    """The payload field at a place in the packet, given what family and protocol earlier matches have fixed."""
+    """The payload field at this position of the packet, for the family and protocol of earlier matches."""
     if base == TRANSPORT_HEADER:
         return _BY_LOAD.get(("payload", base, offset, protocol, size)) or _BY_LOAD.get(
             ("payload", base, offset, 0, size)

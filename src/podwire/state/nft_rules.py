@@ -2,10 +2,10 @@
 
 An *operand* yields a value in registers: a packet field, ``numgen``, a concatenation, a masked value, the answer of a
 map. A *statement* matches, or acts on the packet. Literal values are kept as canonical text (``10.0.0.0/8``,
-``established,related``) and typed by the operand that they meet, as in nft's own syntax. What the kernel holds and no
-statement here can say becomes :class:`Opaque`, which is equal to nothing wanted and so is replaced.
+``established,related``); their type is that of the operand they are compared with, as in nft's own syntax. Kernel
+expressions that no statement here can express become :class:`Opaque`, which equals no desired rule and so is replaced.
 
-Only shapes that nft 1.0.6 can list are offered.
+Only forms that nft 1.0.6 can list are supported.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ class Masked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Concat(msgspec.Struct, frozen=True, gc=False):
-    """Several operands side by side; a masked one is for the key of an update, nft 1.0.6 reads it nowhere else."""
+    """Several operands side by side; a masked one is possible only in the key of an update, as in nft 1.0.6."""
 
     parts: tuple[Field | Numgen | Masked, ...]
 
@@ -67,7 +67,7 @@ class Concat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mapped(msgspec.Struct, frozen=True, gc=False):
-    """The answer of the map called ``map`` for ``key``; no answer ends the rule without effect."""
+    """The answer of the map called ``map`` for ``key``; without an answer the rule ends and has no effect."""
 
     key: "Field | Numgen | Concat"
     map: str
@@ -98,7 +98,7 @@ class Values(msgspec.Struct, frozen=True, gc=False):
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
-    """The rule goes on only when ``left op right``; op is ``==`` or ``!=``, or a comparison with a number."""
+    """The rule continues only when ``left op right``; op is ``==`` or ``!=``, or a comparison with a number."""
 
     left: Operand
     right: LiteralValue | SetRef | Values
@@ -162,7 +162,7 @@ class Nat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Masquerade(msgspec.Struct, frozen=True, gc=False):
-    """Source address of the outgoing interface; flags: random, fully-random, persistent."""
+    """Masquerade: the source becomes the address of the outgoing interface; flags: random, fully-random, persistent."""
 
     flags: tuple[str, ...] = ()
 
@@ -171,7 +171,7 @@ class Masquerade(msgspec.Struct, frozen=True, gc=False):
 
 
 class Redirect(msgspec.Struct, frozen=True, gc=False):
-    """To this machine itself, at ``port`` or at the port as it is."""
+    """Redirect to this machine, to ``port`` or to the unchanged port."""
 
     port: LiteralValue | None = None
 
@@ -180,7 +180,7 @@ class Redirect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False):
-    """An answer that the connection is refused; ``how`` is empty (port unreachable) or as in nft."""
+    """Reject with an error message; ``how`` is empty (port unreachable) or as in nft."""
 
     how: str = ""
 
@@ -189,7 +189,7 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counter(msgspec.Struct, frozen=True, gc=False):
-    """Counts packets and bytes; the numbers are no part of the desired state."""
+    """Counts packets and bytes; the numbers are not part of the desired state."""
 
     packets: int = 0
     bytes: int = 0
@@ -215,7 +215,7 @@ class LogStatement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Limit(msgspec.Struct, frozen=True, gc=False):
-    """Goes on for at most ``rate`` packets per ``unit``; ``over`` turns it round."""
+    """Continues for at most ``rate`` packets per ``unit``; with ``over`` for the packets above the rate."""
 
     rate: int
     unit: str
@@ -230,7 +230,7 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
 class Update(msgspec.Struct, frozen=True, gc=False):
     """Puts ``key`` into a dynamic set (``add``, ``update``: also renews its time, ``delete``).
 
-    With ``data``, into a dynamic map; an entry that is there keeps its data. The data must be one register wide.
+    With ``data``, into a dynamic map; an existing entry keeps its data. The data must fit into one register.
     """
 
     op: str
@@ -246,14 +246,14 @@ class Update(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notrack(msgspec.Struct, frozen=True, gc=False):
-    """Keeps the packet out of connection tracking."""
+    """Excludes the packet from connection tracking."""
 
     def __str__(self) -> str:
         return "notrack"
 
 
 class Opaque(msgspec.Struct, frozen=True, gc=False):
-    """Expressions that the kernel holds and this package does not know, by name."""
+    """Kernel expressions that this package cannot express, by name."""
 
     what: str
 
@@ -280,7 +280,7 @@ Statement = (
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
-    """Statements from left to right, and what the rule is for."""
+    """Statements from left to right, and a comment."""
 
     statements: tuple[Statement, ...]
     comment: str = ""
@@ -291,7 +291,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def wanted(self) -> "Rule":
-        """The rule without what the kernel counts by itself; rules are compared in this form."""
+        """The rule without counter values; rules are compared in this form."""
         if not any(isinstance(statement, Counter) for statement in self.statements):
             return self
         return Rule(tuple(Counter() if isinstance(s, Counter) else s for s in self.statements), self.comment)
@@ -307,7 +307,7 @@ def duration(seconds: int) -> str:
 
 
 def operand_types(operand: Operand, map_types: Iterable[str] = ()) -> tuple[DataType, ...]:
-    """The types that an operand yields; those of a map's answer are ``map_types``."""
+    """The types of an operand's values; ``map_types`` are those of a map's answer."""
     if isinstance(operand, Field):
         return (field_type(operand.name).type,)
     if isinstance(operand, Numgen):

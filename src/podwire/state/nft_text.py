@@ -1,10 +1,10 @@
-"""Reads nft's own text back into values: rules, and whole tables as ``nft list table`` prints them.
+"""Parses nft's own text into values: rules, and whole tables as ``nft list table`` prints them.
 
-Rules are read token by token: an operand is the longest field name at the place, ``numgen``, a concatenation, a mask
-or a map's answer; what follows decides the statement. Literals are brought into the form that nft prints
-(``10.0.0.5/8`` becomes ``10.0.0.0/8``, ``0x4000`` becomes ``0x00004000``), so two texts of one rule give equal
-values.
-A statement that is not known is an error, never skipped.
+Rules are parsed token by token: an operand is the longest field name at the position, ``numgen``, a concatenation, a
+mask or a map's answer; the next token decides the statement. Literals are converted to the form that nft prints
+(``10.0.0.5/8`` becomes ``10.0.0.0/8``, ``0x4000`` becomes ``0x00004000``), so two texts of one rule give equal values.
+
+An unknown statement is an error; none is skipped.
 """
 
 import re
@@ -51,7 +51,7 @@ _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 class Tokens:
-    """The tokens of one rule or table with a place in it."""
+    """The tokens of one rule or table, and the position of the parser."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -60,11 +60,11 @@ class Tokens:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no token is left."""
         return self.at >= len(self.items)
 
     def peek(self, ahead: int = 0) -> str:
-        """The token there, empty past the end."""
+        """The token at this distance; empty behind the end."""
         place = self.at + ahead
         return self.items[place] if place < len(self.items) else ""
 
@@ -79,7 +79,7 @@ class Tokens:
         return str(self.items[self.at - 1])
 
     def skip(self, token: str) -> bool:
-        """Takes the token when it is next."""
+        """Takes the token if it is the next one."""
         if self.peek() != token:
             return False
         self.at += 1
@@ -88,20 +88,20 @@ class Tokens:
     def expect(self, token: str) -> None:
         """Takes this token.
 
-        Raises: ConfigError when another one is next.
+        Raises: ConfigError when the next token is another one.
         """
         if not self.skip(token):
             raise self.problem(f"expected {token!r}")
 
-    def problem(self, what: str) -> ConfigError:
-        """An error that shows the place."""
-        return ConfigError("nft", "", f"{what} at {self.items[self.at : self.at + 4]} in {self.text[:200]!r}")
+    def problem(self, problem: str) -> ConfigError:
+        """An error that shows the position."""
+        return ConfigError("nft", "", f"{problem} at {self.items[self.at : self.at + 4]} in {self.text[:200]!r}")
 
 
 def parse_rule(text: str) -> Rule:
     """One rule from nft's text.
 
-    Raises: ConfigError with the place that does not parse.
+    Raises: ConfigError with the position of the error.
     """
     tokens = Tokens(text)
     statements: list[Statement] = []
@@ -355,9 +355,9 @@ def _try_simple(tokens: Tokens) -> Field | Numgen | None:
 
 
 def parse_table(text: str) -> Table:
-    """A table from what ``nft list table`` prints; sets and chains come in the order of their names.
+    """A table from the output of ``nft list table``; sets and chains are in the order of their names.
 
-    Raises: ConfigError with the place that does not parse.
+    Raises: ConfigError with the position of the error.
     """
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     head = lines[0].split()

@@ -1,10 +1,10 @@
 """nftables data types: names, kernel numbers, and values between text and register bytes.
 
-A value in a set, map or comparison is bytes as the kernel keeps them in registers: network order for addresses,
-ports and protocols, host order for marks and slots, each field of a concatenation padded to four bytes. Sets keep
-those bytes (a dump compares without decoding); text is made on demand. ``slot`` is nft's ``integer`` as
-``numgen`` yields it: nft 1.0.6 has no name for it in a ``type`` line, so a set with a slot is declared by
-``typeof`` with the exemplary fields below.
+A value in a set, map or comparison is bytes as the kernel keeps them in registers: network order for addresses, ports
+and protocols, host order for marks and slots, each field of a concatenation padded to four bytes. Sets keep those bytes
+(a dump compares without decoding) and convert them to text on demand. ``slot`` is nft's ``integer`` as ``numgen``
+yields it: nft 1.0.6 has no name for it in a ``type`` line, so a set with a slot is declared by ``typeof`` with the
+example fields below.
 
 Sources: ``include/datatype.h`` of nftables (numbers), ``include/uapi/linux/netfilter/nf_tables.h``.
 """
@@ -22,7 +22,7 @@ HOST_ORDER = sys.byteorder
 
 
 class DataType(msgspec.Struct, frozen=True):
-    """One nftables type: its number, its size in bytes, and how a value is read and printed."""
+    """One nftables type: its number, its size in bytes, and its conversion from and to text."""
 
     name: str
     number: int
@@ -33,7 +33,7 @@ class DataType(msgspec.Struct, frozen=True):
     """A field of this type, for ``typeof`` declarations."""
     host_order: bool = False
     flags: bool = False
-    """Whether values are sets of bits, matched with ``&``."""
+    """Whether values are bit sets, matched with ``&``."""
 
 
 def _number(size: int, order: str, base: int = 10) -> tuple[Callable[[str], bytes], Callable[[bytes], str]]:
@@ -206,21 +206,21 @@ def data_type(name: str) -> DataType:
 
 
 def width(size: int) -> int:
-    """The bytes that a field takes inside a concatenation."""
+    """The padded size of a field inside a concatenation."""
     return (size + 3) & ~3
 
 
 def length(types: tuple[str, ...]) -> int:
-    """The bytes of a key or value: padded fields, or the bare size of a single one."""
+    """The bytes of a key or value: padded fields, or the size of a single field."""
     if len(types) == 1:
         return data_type(types[0]).size
     return sum(width(data_type(name).size) for name in types)
 
 
 def pack(types: tuple[str, ...], parts: tuple[str, ...]) -> bytes:
-    """The bytes of a key or value given as one text for each field.
+    """The bytes of a key or value from one text per field.
 
-    Raises: ConfigError when the count differs or a text is no value of its type.
+    Raises: ConfigError when the number of texts differs or a text is not a value of its type.
     """
     if len(types) != len(parts):
         raise ConfigError("nft", "", f"expected {' . '.join(types)}, got {' . '.join(parts)}")
@@ -245,7 +245,7 @@ def unpack(types: tuple[str, ...], data: bytes) -> tuple[str, ...]:
 
 
 def type_number(types: tuple[str, ...]) -> int:
-    """The kernel-side number of a concatenation: six bits a field, the first one highest."""
+    """The kernel's number of a concatenation: six bits per field, the first one highest."""
     number = 0
     for name in types:
         number = number << 6 | data_type(name).number
@@ -253,7 +253,7 @@ def type_number(types: tuple[str, ...]) -> int:
 
 
 def types_of_number(number: int) -> tuple[str, ...]:
-    """The reverse of :func:`type_number`; empty when a part is not known here."""
+    """The reverse of :func:`type_number`; empty when a field's number is unknown."""
     names: list[str] = []
     while number:
         kind = BY_NUMBER.get(number & 63)

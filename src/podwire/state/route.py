@@ -1,9 +1,9 @@
 """Addresses, routes, neighbours, forwarding entries, policy rules and sysctls as values.
 
-Every value has a ``key``, by which the kernel tells objects apart. Two values with one key and different fields
-are the same object before and after a change, which is replaced in place and never deleted and added again.
-``proto`` is the owner mark (rtnetlink protocol number; for addresses IFA_PROTO, kernel 5.18): 0 stands for
-the mark of the owner that applies the value.
+Every value has a ``key`` that identifies the object in the kernel. Two values with one key and different fields are the
+same object before and after a change, which is replaced in place and never deleted and added again. ``proto`` is the
+owner mark (rtnetlink protocol number; for addresses IFA_PROTO, kernel 5.18): 0 stands for the mark of the owner that
+applies the value.
 """
 
 from typing import Any
@@ -24,15 +24,15 @@ ZERO_MAC = "00:00:00:00:00:00"
 _ALL_BITS = 0xFFFFFFFF
 
 _V6_METRIC = 1024
-"""What the kernel makes of an IPv6 route without a metric (IP6_RT_PRIO_USER, net/ip6_fib.h)."""
+"""The metric that the kernel gives an IPv6 route without one (IP6_RT_PRIO_USER, net/ip6_fib.h)."""
 
 
 class Address(Value, frozen=True):
     """An address on a device: ``cidr`` with its prefix length.
 
-    ``nodad`` skips duplicate address detection (IPv6; without it the address is unusable for a second);
-    ``noprefixroute`` keeps the kernel from adding the route to the prefix; ``scope`` is empty (global),
-    ``link`` or ``host`` and only told apart for IPv4.
+    ``nodad`` skips duplicate address detection (IPv6; detection makes the address unusable for a second);
+    ``noprefixroute`` keeps the kernel from adding the route to the prefix; ``scope`` is empty (global), ``link`` or
+    ``host``, and compared only for IPv4.
     """
 
     link: str
@@ -61,10 +61,10 @@ class Address(Value, frozen=True):
 class Route(Value, frozen=True):
     """A route to ``dst`` (a prefix, or ``default``; IPv6's default may be written ``::/0``).
 
-    ``via`` is the next hop, empty for a destination on the link; ``onlink`` says that the next hop is there
-    even where no route says so. ``src`` is the preferred source; ``mtu`` in bytes, 0 for the device's;
-    ``kind`` is unicast, local, blackhole, unreachable, prohibit, throw or broadcast; ``scope`` is empty for
-    the usual one, else ``global``, ``link`` or ``host`` (IPv4).
+    ``via`` is the next hop, empty for a destination on the link; ``onlink``: the next hop is on the link even without a
+    route to it. ``src`` is the preferred source; ``mtu`` in bytes, 0 for the device's; ``kind`` is unicast, local,
+    blackhole, unreachable, prohibit, throw or broadcast; ``scope`` is empty for the default of ip(8), else ``global``,
+    ``link`` or ``host`` (IPv4).
     """
 
     dst: str
@@ -102,7 +102,7 @@ class Route(Value, frozen=True):
 
 
 def usual_scope(route: Route) -> str:
-    """The scope that ip(8) gives an IPv4 route which names none."""
+    """The scope that ip(8) gives an IPv4 route without one."""
     if route.kind == "local":
         return "host"
     if route.kind == "broadcast" or (route.kind == "unicast" and not route.via):
@@ -118,7 +118,7 @@ def _destination(dst: str, hint: str) -> str:
 
 
 class Neighbour(Value, frozen=True):
-    """Which hardware address an IP address on a device has; permanent ones never age and are never asked for."""
+    """The hardware address of an IP address on a device; permanent, without ageing and resolution."""
 
     link: str
     ip: str
@@ -136,12 +136,12 @@ class Neighbour(Value, frozen=True):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Device, address, and whether it is answered for (proxy) or known."""
+        """Device, address, and whether it is a proxy entry."""
         return (self.link, self.ip, self.proxy)
 
 
 class Fdb(Value, frozen=True):
-    """Where frames to ``mac`` leave: for a vxlan device the outer address ``dst``; for a bridge port the port."""
+    """The destination of frames to ``mac``: for a vxlan device the outer address ``dst``; else the bridge port."""
 
     link: str
     mac: str
@@ -157,14 +157,14 @@ class Fdb(Value, frozen=True):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Device and hardware address; the all-zero address counts once per ``dst``."""
+        """Device and hardware address; for the all-zero address also ``dst``."""
         return (self.link, self.mac, self.dst if self.mac == ZERO_MAC else "")
 
 
 class FibRule(Value, frozen=True):
     """A policy routing rule; ``kind`` is lookup (in ``table``), blackhole, unreachable or prohibit.
 
-    ``v6`` is needed where neither ``src`` nor ``dst`` tells the family. ``mask`` 0 stands for all bits.
+    ``v6`` is needed when neither ``src`` nor ``dst`` shows the family. ``mask`` 0 stands for all bits.
     """
 
     priority: int
@@ -194,12 +194,12 @@ class FibRule(Value, frozen=True):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Everything: a rule that differs in anything is another one."""
+        """All fields: a rule that differs in one field is another rule."""
         return astuple(self)
 
 
 class Sysctl(Value, frozen=True):
-    """A kernel parameter: ``path`` below /proc/sys with slashes (device names may hold dots)."""
+    """A kernel parameter: ``path`` below /proc/sys with slashes (device names may contain dots)."""
 
     path: str
     value: str

@@ -39,9 +39,9 @@ V = TypeVar("V", bound=StateValue)
 class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One part's whole share of one namespace.
 
-    ``protocol`` and ``alias`` are its :class:`~podwire.state.network.OwnerMark`; protocol 0 stands for a part that
-    states no objects of ip(8). ``netns`` is the path of the namespace, empty for the node's own; ``pod`` the pod that
-    lives in it. ``desired`` are the values in the order of their kinds. ``note`` says why the share is not known yet;
+    ``protocol`` and ``alias`` are its :class:`~podwire.state.network.OwnerMark`; protocol 0 stands for a part without
+    objects of ip(8). ``netns`` is the path of the namespace, empty for the node's own; ``pod`` the pod of the
+    namespace. ``desired`` are the values in the order of their kinds. ``note`` says why the share is not known yet;
     such a share cannot be compared.
     """
 
@@ -66,12 +66,12 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def owner(self) -> OwnerMark | None:
-        """The mark of its objects of ip(8); None where it has none."""
+        """The mark of its objects of ip(8); None without such objects."""
         return OwnerMark(route_protocol=self.protocol, alias_prefix=self.alias) if self.protocol else None
 
     @property
     def title(self) -> str:
-        """The part, and the pod if it is about one."""
+        """The part, and the pod if the share has one."""
         return f"{self.part} {self.pod}" if self.pod else self.part
 
     def values(self, type_: type[V]) -> tuple[V, ...]:
@@ -85,22 +85,22 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             yield from value.lines()
 
     def located(self) -> Iterator[tuple[str, str]]:
-        """Each object and each line of a table with where it belongs: ``proxy: table ip podwire-proxy``."""
+        """Each object and each line of a table with its location: ``proxy: table ip podwire-proxy``."""
         for kind in KINDS.values():
             for value in self.values(kind.type):
                 for place, line in kind.located(value):
                     yield f"{self.title}: {place}" if place else self.title, line
 
     def mark(self, kind: Kind) -> Any:
-        """The owner mark that selects what the share may hold of a kind; None: nothing."""
+        """The owner mark that selects the share's values of a kind in a kernel; None: it has none."""
         return kind.mark(self.owner, self.values(kind.type))
 
-    def compare(self, kind: Kind, have: Iterable[StateValue]) -> Iterator[Difference]:
-        """How the values of a kind differ from what the kernel holds under the share's mark."""
-        return kind.compare(self.title, tuple(have), self.values(kind.type), self.mark(kind))
+    def compare(self, kind: Kind, present: Iterable[StateValue]) -> Iterator[Difference]:
+        """The differences between the kernel's values of a kind under the share's mark and the share's values."""
+        return kind.compare(self.title, tuple(present), self.values(kind.type), self.mark(kind))
 
     def missing(self) -> Iterator[Difference]:
-        """All of the share, for a namespace that does not exist."""
+        """The whole share as differences, for a namespace that does not exist."""
         place = f"{self.title} (its namespace is gone)"
         yield from (Difference(place, "+", line) for value in self.desired for line in value.lines())
 
@@ -130,17 +130,17 @@ def render(shares: Iterable[Share]) -> Iterator[str]:
 def parse(lines: Iterable[str], source: str = "state") -> list[Share]:
     """The shares of a document.
 
-    Raises: ConfigError naming the part, or that the text breaks off.
+    Raises: ConfigError naming the part, or saying that the text is incomplete.
     """
-    found: list[Share] = []
+    shares: list[Share] = []
     body: list[str] = []
     head: Share | None = None
     for line in lines:
         line = line.rstrip("\n")
         if line == END:
-            return [*found, *_finished(head, body, source)]
+            return [*shares, *_finished(head, body, source)]
         if line.startswith("part "):
-            found += _finished(head, body, source)
+            shares += _finished(head, body, source)
             head, body = _parse_head(line, source), []
         else:
             body.append(line)
@@ -171,7 +171,7 @@ def _finished(head: Share | None, body: list[str], source: str) -> list[Share]:
 
 
 def _by_kind(body: Iterable[str], where: str) -> dict[str, list[str]]:
-    """The lines of a share by the name of the kind that they belong to.
+    """The lines of a share by the name of their kind.
 
     Raises: ConfigError for a block without its last line.
     """

@@ -1,4 +1,4 @@
-"""What all values of a kernel's state have in common."""
+"""The common interface and settings of state values."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -7,7 +7,7 @@ import msgspec
 
 
 class StateValue(Protocol):
-    """A value that a kernel should hold: a whole namespace's objects, a table, a set, a virtual server."""
+    """The state of a whole namespace, a table, a set or a virtual server."""
 
     def lines(self) -> Iterator[str]:
         """The text, a line at a time."""
@@ -15,10 +15,10 @@ class StateValue(Protocol):
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=True):
-    """The settings that all state values share: frozen, compared by field, trees without cycles."""
+    """Settings of all state values: frozen, compared by field, not tracked by the garbage collector."""
 
 
 def canonical(value: Value, field: str, form: str | int | tuple[str, ...]) -> None:
-    """Replaces a field by its canonical form, from ``__post_init__`` alone."""
+    """Replaces a field by its canonical form; to be called only in ``__post_init__``."""
     if getattr(value, field) != form:
         msgspec.structs.force_setattr(value, field, form)

@@ -1,1 +1,1 @@
-"""Follows one packet through state values and says which rule decided."""
+"""Follows one packet through state values and names the rule that decides."""

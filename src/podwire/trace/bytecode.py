@@ -1,7 +1,7 @@
-"""Programs of the classic packet filter, as iptables has them in ``-m bpf --bytecode``: run for a packet (pure).
+"""Programs of the classic packet filter, as iptables has them in ``-m bpf --bytecode``: run for a packet. Pure.
 
-A text is the number of instructions and, behind commas, each as ``code jt jf k``. They read the packet from its IP
-header on. Known are those by which rules compare addresses; another raises, it is never passed over.
+The text is the number of instructions and, after commas, each instruction as ``code jt jf k``. They read the packet
+from its IP header on. Only the instructions by which rules compare addresses are supported; any other raises an error.
 
 Source: ``include/uapi/linux/filter.h``, ``bpf_common.h``.
 """
@@ -18,52 +18,54 @@ class _Code(IntEnum):
     REMEMBER = 0x07
     """``tax``."""
     IF_EQUAL = 0x1D
-    """To what is remembered: ``jeq x``."""
+    """Comparison with the index register: ``jeq x``."""
     RETURN = 0x06
     """``ret #k``."""
 
 
 _ADDRESSES = {4: 12, 16: 8}
-"""Where the source stands in the header, by the length of an address; the destination is behind it."""
+"""Offset of the source in the header, by the length of an address; the destination follows it."""
 
 
 def same_ends(family: str) -> str:
-    """The program for packets of which the source is the destination."""
+    """The program for packets whose source and destination are equal."""
     size = 16 if family == "ip6" else 4
     first = _ADDRESSES[size]
-    found = []
+    program = []
     for at in range(first, first + size, 4):
-        left = (first + size - at) // 4
-        found += [
+        comparisons_left = (first + size - at) // 4
+        program += [
             (_Code.LOAD, 0, 0, at),
             (_Code.REMEMBER, 0, 0, 0),
             (_Code.LOAD, 0, 0, at + size),
-            (_Code.IF_EQUAL, 0, left * 4 - 3, 0),
+            (_Code.IF_EQUAL, 0, comparisons_left * 4 - 3, 0),
         ]
-    found += [(_Code.RETURN, 0, 0, 1), (_Code.RETURN, 0, 0, 0)]
-    return ",".join((str(len(found)), *(" ".join(str(int(word)) for word in each) for each in found)))
+    program += [(_Code.RETURN, 0, 0, 1), (_Code.RETURN, 0, 0, 0)]
+    return ",".join(
+        (str(len(program)), *(" ".join(str(int(field)) for field in instruction) for instruction in program))
+    )
 
 
 def run(text: str, source: str, destination: str) -> bool:
     """Whether a program matches a packet between two addresses.
 
-    Raises: ProtocolError for an instruction that is not known here, or a place in the packet that is no address's.
+    Raises: ProtocolError for an unsupported instruction, or an offset that is not one of an address.
     """
-    _, *words = text.split(",")
-    program = [tuple(map(int, word.split())) for word in words]
-    ends = pack_ip(source) + pack_ip(destination)
-    first = _ADDRESSES[len(ends) // 2]
-    found = remembered = at = 0
+    _, *instructions = text.split(",")
+    program = [tuple(map(int, instruction.split())) for instruction in instructions]
+    addresses = pack_ip(source) + pack_ip(destination)
+    first = _ADDRESSES[len(addresses) // 2]
+    accumulator = index_register = at = 0
     while at < len(program):
-        code, yes, no, value = program[at]
+        code, if_true, if_false, value = program[at]
         at += 1
         match code:
-            case _Code.LOAD if first <= value <= first + len(ends) - 4:
-                found = int.from_bytes(ends[value - first : value - first + 4], "big")
+            case _Code.LOAD if first <= value <= first + len(addresses) - 4:
+                accumulator = int.from_bytes(addresses[value - first : value - first + 4], "big")
             case _Code.REMEMBER:
-                remembered = found
+                index_register = accumulator
             case _Code.IF_EQUAL:
-                at += yes if found == remembered else no
+                at += if_true if accumulator == index_register else if_false
             case _Code.RETURN:
                 return bool(value)
             case _:

@@ -1,8 +1,8 @@
-"""Whether a packet is in a set of ipset(8) (pure).
+"""Whether a packet is in a set of ipset(8). Pure.
 
-A match names for each part of an element whether it is the packet's source or destination: ``dst,dst,src`` for a set of
-``hash:ip,port,ip``; of devices ``src`` is the one by which the packet comes in. Elements are texts as ipset(8) lists
-them. Of several networks the narrowest one counts.
+A match names for each dimension of an element whether it is compared with the packet's source or destination:
+``dst,dst,src`` for a set of ``hash:ip,port,ip``; for devices ``src`` is the input device. Elements are texts as
+ipset(8) lists them. Of several matching networks the longest prefix counts.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,51 +15,53 @@ from podwire.trace.packet import Packet
 
 
 class Elements(msgspec.Struct, frozen=True):
-    """A set: its type, such as ``hash:ip,port``, and what it holds."""
+    """A set: its type, such as ``hash:ip,port``, and its elements."""
 
     kind: str
     elements: Collection[str]
     marks: Mapping[str, tuple[int, int]] = {}
-    """Value and mask of the marks that elements give to packets."""
+    """Value and mask of the marks that elements set on packets."""
 
 
 Sets = Mapping[str, Elements]
 
 
-def find(sets: Sets, name: str, ways: str, packet: Packet) -> str:
+def find(sets: Sets, name: str, directions: str, packet: Packet) -> str:
     """The element that a packet matches; empty: none.
 
-    Raises: ProtocolError when there is no such set.
+    Raises: ProtocolError when the set does not exist.
     """
     if name not in sets:
         raise ProtocolError("local", f"the rules name a set {name} that does not exist")
-    held = sets[name]
-    kinds = held.kind.partition(":")[2].split(",")
-    parts = [_part(kind, way, packet) for kind, way in zip(kinds, ways.split(","), strict=False)]
-    if held.kind == "bitmap:port":
-        parts = [str(packet.destination_port)]
+    elements = sets[name]
+    kinds = elements.kind.partition(":")[2].split(",")
+    values = [
+        _dimension_value(kind, direction, packet) for kind, direction in zip(kinds, directions.split(","), strict=False)
+    ]
+    if elements.kind == "bitmap:port":
+        values = [str(packet.destination_port)]
     if "net" not in kinds:
-        text = ",".join(parts)
-        return text if text in held.elements else ""
+        text = ",".join(values)
+        return text if text in elements.elements else ""
     place = kinds.index("net")
-    found = (each for each in held.elements if _within(parts, each.split(","), place))
-    return max(found, key=lambda each: ip_network(each.split(",")[place]).prefixlen, default="")
+    matching = (each for each in elements.elements if _within(values, each.split(","), place))
+    return max(matching, key=lambda each: ip_network(each.split(",")[place]).prefixlen, default="")
 
 
-def _part(kind: str, way: str, packet: Packet) -> str:
+def _dimension_value(kind: str, direction: str, packet: Packet) -> str:
     if kind == "port":
-        return f"{packet.protocol}:{packet.destination_port if way == 'dst' else packet.source_port}"
+        return f"{packet.protocol}:{packet.destination_port if direction == 'dst' else packet.source_port}"
     if kind == "iface":
-        return packet.input if way == "src" else packet.output
-    return packet.destination if way == "dst" else packet.source
+        return packet.input if direction == "src" else packet.output
+    return packet.destination if direction == "dst" else packet.source
 
 
-def _within(parts: list[str], element: list[str], place: int) -> bool:
-    """Whether all parts are those of an element, that at ``place`` in its network."""
-    for index, (part, own) in enumerate(zip(parts, element, strict=True)):
+def _within(values: list[str], element: list[str], place: int) -> bool:
+    """Whether the values equal those of an element; that at ``place`` may lie in the element's network."""
+    for index, (value, element_value) in enumerate(zip(values, element, strict=True)):
         if index == place:
-            if ip_address(part) not in ip_network(own):
+            if ip_address(value) not in ip_network(element_value):
                 return False
-        elif part != own:
+        elif value != element_value:
             return False
     return True

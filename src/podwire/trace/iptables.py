@@ -1,13 +1,13 @@
-"""Follows a packet through tables of iptables given as values, and says which rules decided (pure).
+"""Follows a packet through tables of iptables given as values, and names the rules that decide. Pure.
 
-The way is that of :mod:`podwire.trace.nft`: from outside through PREROUTING, then INPUT or FORWARD and POSTROUTING; of
-the machine's own through OUTPUT and POSTROUTING, and INPUT when it goes to itself. Where a rule matches by chance both
-answers are possible: :meth:`Tracer.outcomes` takes each in turn. Lists of ``recent`` remember between packets, as in
-the kernel; time does not pass. With virtual servers of IPVS, a packet to one of them is taken at the end of INPUT, and
-what the machine itself sends before ``filter`` of OUTPUT; it goes on as a packet of the machine to the real server. An
-option that is not known here raises; it is never skipped.
+A packet passes the hooks as in :mod:`podwire.trace.nft`: from outside PREROUTING, then INPUT, or FORWARD and
+POSTROUTING; from this machine OUTPUT and POSTROUTING, and INPUT when it is for this machine. Where a rule matches at
+random, both outcomes are possible: :meth:`Tracer.outcomes` follows each. Lists of ``recent`` keep their entries between
+packets, as in the kernel; time does not advance. With virtual servers of IPVS, a packet to one of them is taken at the
+end of INPUT, or before ``filter`` of OUTPUT when this machine sends it; it continues as a packet of the machine to the
+real server. An unsupported option raises an error; none is skipped.
 
-The cost is one walk of the rules, and where chance chooses one more of what comes behind, for each choice.
+Cost: one walk of the rules, and for each random choice one more walk of the rules behind it.
 """
 
 import re
@@ -29,7 +29,7 @@ from podwire.trace.packet import LocalAddresses, Outcome, Packet, TraceStep
 
 _WORD = re.compile(r'"[^"]*"|\S+')
 _IPVS = "ipvs"
-"""Stands in the list of tables for the place where IPVS takes packets."""
+"""A marker in the list of tables: here IPVS takes packets."""
 
 _HOOKS = {
     "prerouting": (("mangle", "PREROUTING"), ("nat", "PREROUTING")),
@@ -41,7 +41,7 @@ _HOOKS = {
 }
 _ALONE = frozenset(("--rcheck", "--set", "--reap", "--rsource", "--random-fully", "--map-mark"))
 """Options without a value."""
-_SAYS_NOTHING = frozenset(("-m", "--comment", "--mode", "--seconds", "--reap", "--mask", "--rsource", "--random-fully",
+_NO_CONDITION = frozenset(("-m", "--comment", "--mode", "--seconds", "--reap", "--mask", "--rsource", "--random-fully",
                            "--reject-with", "--nfacct-name", "--limit", "--limit-burst"))  # fmt: skip
 
 
@@ -56,7 +56,7 @@ class RuleOption(msgspec.Struct, frozen=True):
 def parse_rule(text: str) -> tuple[RuleOption, ...]:
     """The options of a rule in their order.
 
-    Raises: ProtocolError for a word that no option begins with.
+    Raises: ProtocolError for a word that is not the beginning of an option.
     """
     words = iter(_WORD.findall(text))
     found: list[RuleOption] = []
@@ -76,7 +76,7 @@ def parse_rule(text: str) -> tuple[RuleOption, ...]:
 
 
 class _Ended(Exception):
-    """The packet's way ended: drop or reject."""
+    """A rule dropped or rejected the packet."""
 
     def __init__(self, verdict: str) -> None:
         super().__init__(verdict)
@@ -87,18 +87,18 @@ _COMMENT = re.compile(r'-m comment --comment (?:"([^"]*)"|(\S+))')
 
 
 class Tracer:
-    """Tables of one machine, with the memory of their lists."""
+    """The tables of one machine, and the entries of their lists."""
 
     def __init__(self, rulesets: Iterable[Ruleset], machine: LocalAddresses) -> None:
         self.machine = machine
         self.recent: dict[str, dict[str, float]] = {}
-        """Sources by list, with the seconds since they were seen."""
+        """Sources by list, with the seconds since their last packet."""
         self.sets: Sets = {}
         """Sets of ipset(8) that rules match."""
         self.servers: dict[tuple[str, str, int], VirtualServer] = {}
         """Virtual servers by protocol, address and port."""
         self.persistent: dict[tuple[str, Key], Destination] = {}
-        """Which real server a client keeps."""
+        """The real server that each client keeps."""
         self.chains: dict[tuple[str, str, str], tuple[str, ...]] = {}
         for each in rulesets:
             for chain, rules in each.chains.items():
@@ -110,33 +110,33 @@ class Tracer:
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
         """The outcome for a packet.
 
-        ``choices`` are the answers of chance in order: 0 when a random match matches, otherwise 1; for IPVS the index
-        of the real server. Answers that are missing are 0.
+        ``choices`` are the answers of random matches in order: 0 when a random match matches, otherwise 1; for IPVS the
+        index of the real server. Missing answers are 0.
         """
         walk = _Walk(self, packet)
         walk.choices = list(choices)
-        found = walk.run()
-        for name, source in walk.remembers:
+        outcome = walk.run()
+        for name, source in walk.added:
             self.recent.setdefault(name, {})[source] = 0.0
-        self.persistent |= walk.keeps
-        return found
+        self.persistent |= walk.new_persistence
+        return outcome
 
     def about(self, step: TraceStep) -> str:
         """The comment of the step's rule."""
-        found = _COMMENT.search(step.rule)
-        return (found[1] or found[2] or "") if found is not None else ""
+        comment = _COMMENT.search(step.rule)
+        return (comment[1] or comment[2] or "") if comment is not None else ""
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """Every outcome that chance allows. Lists forget what the walk put in."""
+        """Every possible outcome. Entries that the packet adds to lists are dropped afterwards."""
         walks = [_Walk(self, packet)]
         while walks:
             walk = walks.pop()
             yield walk.run()
-            walks += reversed(walk.others)
+            walks += reversed(walk.alternatives)
 
 
-class _Place(msgspec.Struct):
-    """How far a packet is in a chain."""
+class _Position(msgspec.Struct):
+    """The position of a packet in a chain."""
 
     chain: str
     rules: tuple[str, ...]
@@ -144,43 +144,43 @@ class _Place(msgspec.Struct):
 
 
 class _Walk:
-    """One packet on its way; a copy of it goes on from where chance chose otherwise."""
+    """One packet; where a random match has two answers, a copy follows the other one."""
 
     def __init__(self, tracer: Tracer, packet: Packet) -> None:
         self.tracer = tracer
         self.packet = packet
         self.choices: list[int] | None = None
-        """The answers of chance; None: all possible answers, by copies in ``others``."""
-        self.others: list[_Walk] = []
-        self.remembers: set[tuple[str, str]] = set()
-        """(list, source) that the packet itself put in."""
+        """The answers of random matches; None: all possible answers, followed by copies in ``alternatives``."""
+        self.alternatives: list[_Walk] = []
+        self.added: set[tuple[str, str]] = set()
+        """(list, source) pairs that the packet itself added."""
         self.remembered: dict[str, None] = {}
-        self.keeps: dict[tuple[str, Key], Destination] = {}
-        """Which real servers the client keeps from now on."""
+        self.new_persistence: dict[tuple[str, Key], Destination] = {}
+        """The real servers that the client keeps from now on."""
         self.probability = 1.0
         self.steps: list[TraceStep] = []
         self.translated = self.masqueraded = self.delivered = self.routed = False
         self.hook = "prerouting" if packet.input else "output"
         self.hooks: list[str] = []
-        """Still to come."""
+        """The hooks that follow."""
         self.tables = list(_HOOKS[self.hook])
-        """(table, chain) of this hook, still to come."""
+        """The (table, chain) pairs of this hook that follow."""
         self.table = ""
-        self.stack: list[_Place] = []
+        self.stack: list[_Position] = []
 
     def copy(self) -> "_Walk":
-        """The same packet in the same place."""
-        other = copy(self)
-        other.others = []
-        other.remembers = set(self.remembers)
-        other.remembered = dict(self.remembered)
-        other.keeps = dict(self.keeps)
-        other.steps, other.hooks, other.tables = list(self.steps), list(self.hooks), list(self.tables)
-        other.stack = [copy(place) for place in self.stack]
-        return other
+        """The same packet at the same position."""
+        alternative = copy(self)
+        alternative.alternatives = []
+        alternative.added = set(self.added)
+        alternative.remembered = dict(self.remembered)
+        alternative.new_persistence = dict(self.new_persistence)
+        alternative.steps, alternative.hooks, alternative.tables = list(self.steps), list(self.hooks), list(self.tables)
+        alternative.stack = [copy(position) for position in self.stack]
+        return alternative
 
     def run(self) -> Outcome:
-        """The rest of the way."""
+        """Follows the packet to its end."""
         verdict = "accept"
         try:
             while self.stack or self.enter():
@@ -200,7 +200,7 @@ class _Walk:
         )
 
     def enter(self) -> bool:
-        """Goes to the next of the kernel's own chains; False at the end of the way."""
+        """Continues with the next base chain; False when there is none."""
         while not self.tables:
             if not self.routed:
                 self.route()
@@ -216,34 +216,34 @@ class _Walk:
         return True
 
     def balance(self) -> None:
-        """IPVS: a real server of the virtual server that the packet is for, if it is for one."""
+        """IPVS: chooses a real server if the packet is for a virtual server."""
         packet = self.packet
         server = self.tracer.servers.get((packet.protocol, packet.destination, packet.destination_port))
         if server is None:
             return
-        able = [destination for destination in server.destinations if destination.weight]
-        if not able:
+        candidates = [destination for destination in server.destinations if destination.weight]
+        if not candidates:
             raise _Ended("reject")
         client = packet.source, server.key
-        kept = self.tracer.persistent.get(client)
-        if kept in able and server.persistent_s:
-            self.remembered[f"ipvs {server.key}: {packet.source} -> {kept}"] = None
-            able = [kept]
+        persistent = self.tracer.persistent.get(client)
+        if persistent in candidates and server.persistent_s:
+            self.remembered[f"ipvs {server.key}: {packet.source} -> {persistent}"] = None
+            candidates = [persistent]
         if self.choices is not None:
-            able = [able[(self.choices.pop(0) if self.choices else 0) % len(able)]]
-        share = self.probability / len(able)
-        for destination in able[1:]:
-            other = self.copy()
-            other.send_to(server, destination, share)
-            self.others.append(other)
-        self.send_to(server, able[0], share)
+            candidates = [candidates[(self.choices.pop(0) if self.choices else 0) % len(candidates)]]
+        share = self.probability / len(candidates)
+        for destination in candidates[1:]:
+            alternative = self.copy()
+            alternative.send_to(server, destination, share)
+            self.alternatives.append(alternative)
+        self.send_to(server, candidates[0], share)
 
     def send_to(self, server: VirtualServer, destination: Destination, probability: float) -> None:
-        """The packet goes on to a real server."""
+        """Sends the packet on to a real server."""
         self.probability = probability
         self.steps.append(TraceStep(self.hook, _IPVS, str(server.key), f"{next(server.lines())} {destination}"))
         if server.persistent_s:
-            self.keeps[self.packet.source, server.key] = destination
+            self.new_persistence[self.packet.source, server.key] = destination
         self.packet = replace(
             self.packet, destination=destination.address, destination_port=destination.port, output="", input=""
         )
@@ -255,7 +255,7 @@ class _Walk:
             self.hooks = ["postrouting", "input"]
 
     def route(self) -> None:
-        """Where the packet goes behind the first hook."""
+        """The decision of the routing table after the first hook."""
         self.routed = True
         self.delivered = self.tracer.machine.owns(self.packet.destination)
         if not self.packet.input:
@@ -265,17 +265,17 @@ class _Walk:
 
     def call(self, chain: str) -> None:
         """Goes into a chain."""
-        self.stack.append(_Place(chain, self.tracer.chains.get((self.packet.family, self.table, chain), ())))
+        self.stack.append(_Position(chain, self.tracer.chains.get((self.packet.family, self.table, chain), ())))
 
     def step(self) -> None:
-        """Takes the next rule of the chain, or leaves it."""
-        place = self.stack[-1]
-        if place.next == len(place.rules):
+        """Takes the next rule of the chain, or returns from it."""
+        position = self.stack[-1]
+        if position.next == len(position.rules):
             self.stack.pop()
             return
-        rule = place.rules[place.next]
-        place.next += 1
-        if _passes_by(rule, self.packet):
+        rule = position.rules[position.next]
+        position.next += 1
+        if _is_for_another_destination(rule, self.packet):
             return
         options = parse_rule(rule)
         target = next((option for option in options if option.name in ("-j", "-g")), None)
@@ -283,20 +283,20 @@ class _Walk:
             elements = self.map(options) if target.value == "SET" else ()
             if elements or target.value != "SET":
                 where = f"{self.packet.family}tables {self.table}"
-                self.steps.append(TraceStep(self.hook, where, place.chain, rule, elements))
-            self.obey(target, options)
+                self.steps.append(TraceStep(self.hook, where, position.chain, rule, elements))
+            self.run_target(target, options)
 
     def map(self, options: tuple[RuleOption, ...]) -> tuple[str, ...]:
-        """``-j SET --map-set``: the packet gets the mark that a set has for it; the element, where there is one."""
-        name, _, ways = next(each.value for each in options if each.name == "--map-set").partition(" ")
-        found = find(self.tracer.sets, name, ways, self.packet)
-        if not found:
+        """``-j SET --map-set``: sets the mark that a set has for the packet; returns the matching element, if any."""
+        name, _, directions = next(option.value for option in options if option.name == "--map-set").partition(" ")
+        element = find(self.tracer.sets, name, directions, self.packet)
+        if not element:
             return ()
-        value, mask = self.tracer.sets[name].marks[found]
+        value, mask = self.tracer.sets[name].marks[element]
         self.packet = replace(self.packet, mark=self.packet.mark & ~mask ^ value)
-        return (f"set {name} {{ {found} skbmark 0x{value:x}/0x{mask:x} }}",)
+        return (f"set {name} {{ {element} skbmark 0x{value:x}/0x{mask:x} }}",)
 
-    def obey(self, target: RuleOption, options: tuple[RuleOption, ...]) -> None:
+    def run_target(self, target: RuleOption, options: tuple[RuleOption, ...]) -> None:
         """Runs the target of a rule."""
         arguments = {option.name: option.value for option in options}
         match target.value:
@@ -328,68 +328,68 @@ class _Walk:
                 self.call(chain)
 
     def mark(self, text: str) -> None:
-        """``--set-xmark``: the bits of the mask go, those of the value turn."""
-        value, mask = (int(part, 16) for part in text.split("/"))
+        """``--set-xmark``: clears the bits of the mask, then inverts those of the value."""
+        value, mask = (int(number, 16) for number in text.split("/"))
         self.packet = replace(self.packet, mark=self.packet.mark & ~mask ^ value)
 
     def matches(self, options: tuple[RuleOption, ...]) -> bool:
-        """Whether all matches of a rule hold; lists take the packet in only then."""
+        """Whether all matches of a rule hold; only then lists record the packet."""
         for option in options:
             if option.name in ("-j", "-g"):
                 return True
-            if option.name not in _SAYS_NOTHING and self.holds(option, options) == option.negated:
+            if option.name not in _NO_CONDITION and self.match_holds(option, options) == option.negated:
                 return False
         return True
 
-    def holds(self, option: RuleOption, options: tuple[RuleOption, ...]) -> bool:
-        """Whether a match holds, not yet turned by ``!``."""
+    def match_holds(self, option: RuleOption, options: tuple[RuleOption, ...]) -> bool:
+        """Whether a match holds, before ``!``."""
         if option.name in ("--rcheck", "--set", "--name"):
-            return self.remember(option, options)
+            return self.recent(option, options)
         check = _MATCHES.get(option.name)
         if check is None:
             raise ProtocolError("local", f"the tracer does not know the match {option.name}")
         return check(self, option.value)
 
-    def remember(self, option: RuleOption, options: tuple[RuleOption, ...]) -> bool:
+    def recent(self, option: RuleOption, options: tuple[RuleOption, ...]) -> bool:
         """The match ``recent``."""
-        name = next(each.value for each in options if each.name == "--name")
+        name = next(option.value for option in options if option.name == "--name")
         source = self.packet.source
         if option.name == "--set":
-            self.remembers.add((name, source))
-        if option.name != "--rcheck" or (name, source) in self.remembers:
+            self.added.add((name, source))
+        if option.name != "--rcheck" or (name, source) in self.added:
             return True
-        within = next((float(each.value) for each in options if each.name == "--seconds"), inf)
+        within = next((float(option.value) for option in options if option.name == "--seconds"), inf)
         if self.tracer.recent.get(name, {}).get(source, inf) >= within:
             return False
         self.remembered[f"list {name} {{ {source} }}"] = None
         return True
 
-    def chance(self, text: str) -> bool:
-        """A match by chance."""
+    def random(self, text: str) -> bool:
+        """A random match."""
         if self.choices is not None:
             return not self.choices or self.choices.pop(0) == 0
-        other = self.copy()
-        other.probability *= 1 - float(text)
-        self.others.append(other)
+        alternative = self.copy()
+        alternative.probability *= 1 - float(text)
+        self.alternatives.append(alternative)
         self.probability *= float(text)
         return True
 
     def marked(self, text: str) -> bool:
         """``--mark``."""
-        value, mask = (int(part, 16) for part in text.split("/"))
+        value, mask = (int(number, 16) for number in text.split("/"))
         return self.packet.mark & mask == value
 
     def in_set(self, text: str) -> bool:
         """``--match-set``."""
-        name, _, ways = text.partition(" ")
-        return bool(find(self.tracer.sets, name, ways, self.packet))
+        name, _, directions = text.partition(" ")
+        return bool(find(self.tracer.sets, name, directions, self.packet))
 
 
-def _passes_by(rule: str, packet: Packet) -> bool:
-    """Whether a rule is plainly for another destination: most rules of a large table, told without parsing them."""
+def _is_for_another_destination(rule: str, packet: Packet) -> bool:
+    """Whether a rule is for another destination: true for most rules of a large table, which need no parsing then."""
     words = rule.split(" ", 2)
-    alone = "/128" if packet.family == "ip6" else "/32"
-    return words[0] == "-d" and words[1].endswith(alone) and words[1] != f"{packet.destination}{alone}"
+    full_length = "/128" if packet.family == "ip6" else "/32"
+    return words[0] == "-d" and words[1].endswith(full_length) and words[1] != f"{packet.destination}{full_length}"
 
 
 def _within(address: str, network: str) -> bool:
@@ -400,19 +400,19 @@ def _device(name: str, text: str) -> bool:
     return name.startswith(text[:-1]) if text.endswith("+") else name == text
 
 
-def _among(port: int, text: str) -> bool:
+def _in_range(port: int, text: str) -> bool:
     """A port, or a range of them."""
     first, _, last = text.partition(":")
     return int(first) <= port <= int(last or first)
 
 
 def _in_state(walk: _Walk, states: list[str]) -> bool:
-    """States of the connection; DNAT is none, but may stand among them."""
+    """States of the connection; DNAT, which is not one, may be among them."""
     return walk.packet.state.upper() in states or ("DNAT" in states and walk.translated)
 
 
 _ECHO6 = "128"
-"""The only message of ICMPv6 that begins something."""
+"""The only ICMPv6 message that starts a flow."""
 
 _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "-s": lambda walk, text: _within(walk.packet.source, text),
@@ -420,8 +420,8 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "-p": lambda walk, text: text in (walk.packet.protocol, str(PROTOCOLS.get(walk.packet.protocol))),
     "-i": lambda walk, text: _device(walk.packet.input, text),
     "-o": lambda walk, text: _device(walk.packet.output, text),
-    "--dport": lambda walk, text: _among(walk.packet.destination_port, text),
-    "--dports": lambda walk, text: any(_among(walk.packet.destination_port, each) for each in text.split(",")),
+    "--dport": lambda walk, text: _in_range(walk.packet.destination_port, text),
+    "--dports": lambda walk, text: any(_in_range(walk.packet.destination_port, each) for each in text.split(",")),
     "--icmpv6-type": lambda _, text: text == _ECHO6,
     "--src-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.source),
     "--dst-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.destination),
@@ -430,7 +430,7 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "--ctdir": lambda _, text: text == "ORIGINAL",
     "--tcp-flags": lambda walk, text: text.split()[-1] == "NONE" and walk.packet.protocol == "tcp",
     "--mark": _Walk.marked,
-    "--probability": _Walk.chance,
+    "--probability": _Walk.random,
     "--match-set": _Walk.in_set,
     "--bytecode": lambda walk, text: run(text, walk.packet.source, walk.packet.destination),
 }

@@ -1,12 +1,13 @@
-"""Follows a packet through nftables tables given as values, and says which rules decided (pure).
+"""Follows a packet through nftables tables given as values, and names the rules that decide. Pure.
 
-The base chains of a hook run in the order of their priorities, as in the kernel: ``accept`` and the end of a chain go
-on to the next base chain, ``drop`` and ``reject`` end everything. A packet from outside passes prerouting, then input
-or forward and postrouting; one of the machine's own passes output and postrouting, and input as well when it goes to
-itself. ``numgen`` can be anything: :meth:`Tracer.outcomes` takes every choice in turn. Dynamic sets remember between
-packets, as in the kernel; time does not pass. A statement that is not known here raises; it is never skipped.
+The base chains of a hook run in the order of their priorities, as in the kernel: after ``accept`` and the end of a
+chain the next base chain follows, ``drop`` and ``reject`` end the packet. A packet from outside passes prerouting, then
+input, or forward and postrouting; a packet of this machine passes output and postrouting, and input as well when it is
+for this machine. ``numgen`` can yield any number: :meth:`Tracer.outcomes` follows every choice. Dynamic sets keep their
+elements between packets, as in the kernel; time does not advance. An unsupported statement raises an error; none is
+skipped.
 
-The cost is one walk of the rules for each choice.
+Cost: one walk of the rules per choice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -53,11 +54,11 @@ _ADDRESS_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}
 
 
 class _NoMatch(Exception):
-    """A statement ended its rule."""
+    """A match failed, which ends its rule."""
 
 
 class _Ended(Exception):
-    """The packet's way ended: drop or reject."""
+    """A rule dropped or rejected the packet."""
 
     def __init__(self, verdict: str) -> None:
         super().__init__(verdict)
@@ -65,7 +66,7 @@ class _Ended(Exception):
 
 
 class Tracer:
-    """Tables of one machine, with the memory of their dynamic sets."""
+    """The tables of one machine, and the elements of their dynamic sets."""
 
     def __init__(self, tables: Iterable[Table], machine: LocalAddresses) -> None:
         self.tables = tuple(tables)
@@ -74,10 +75,10 @@ class Tracer:
             (table.family, table.name, each.name): each for table in self.tables for each in table.sets
         }
         self.memory: dict[tuple[str, str, str], dict[bytes, Element | None]] = {}
-        """What packets put into dynamic sets, or took out (None)."""
+        """Elements that packets added to dynamic sets, or deleted (None)."""
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
-        """What becomes of a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
+        """The outcome for a packet; ``choices`` are the answers of ``numgen`` in order, then 0."""
         return _Walk(self, packet, list(choices)).run()
 
     def about(self, step: TraceStep) -> str:
@@ -88,71 +89,72 @@ class Tracer:
         return ""
 
     def hook(self, frame: Packet, name: str) -> Outcome:
-        """What becomes of a frame at one hook of a bridge; its devices are ports."""
+        """The outcome for a frame at one hook of a bridge; its devices are ports."""
         return _Walk(self, frame, []).frame(name)
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """Every outcome that ``numgen`` allows, each end once. Dynamic sets forget what the walks put in.
+        """Every outcome that ``numgen`` allows, once each. Elements that the packet adds are dropped afterwards.
 
-        Answers of ``numgen`` that find nothing in a map are one choice: what comes after them is the same.
+        All answers of ``numgen`` without an element in a map are one choice, because the rules that follow are the
+        same.
         """
         before = {place: dict(entries) for place, entries in self.memory.items()}
-        ends: dict[tuple[object, ...], Outcome] = {}
+        outcomes: dict[tuple[object, ...], Outcome] = {}
         choices: list[int] = []
         draws: list[Draw] = []
         while True:
             self.memory = {place: dict(entries) for place, entries in before.items()}
             walk = _Walk(self, packet, choices, draws)
             outcome = walk.run()
-            end = (outcome.verdict, outcome.packet, outcome.translated, outcome.masqueraded, outcome.delivered)
-            known = ends.get(end)
-            if known is not None:
-                outcome = msgspec.structs.replace(known, probability=known.probability + outcome.probability)
-            ends[end] = outcome
+            result = (outcome.verdict, outcome.packet, outcome.translated, outcome.masqueraded, outcome.delivered)
+            earlier = outcomes.get(result)
+            if earlier is not None:
+                outcome = msgspec.structs.replace(earlier, probability=earlier.probability + outcome.probability)
+            outcomes[result] = outcome
             choices, draws = walk.chosen, walk.draws
             while choices and draws[-1].after(choices[-1]) is None:
                 choices.pop()
                 draws.pop()
             if not choices:
                 self.memory = before
-                yield from ends.values()
+                yield from outcomes.values()
                 return
             choices[-1] = draws[-1].after(choices[-1]) or 0
 
 
 class _Walk:
-    """One packet on its way."""
+    """One packet."""
 
     def __init__(self, tracer: Tracer, packet: Packet, choices: list[int], draws: Iterable[Draw] = ()) -> None:
-        """``draws`` are those behind the first choices, as far as they are known."""
+        """``draws`` follow the first choices, as far as they are known."""
         self.tracer = tracer
         self.packet = packet
         self.original = packet
         self.choices = list(choices)
         self.chosen: list[int] = []
-        self.known = list(draws)
+        self.known_draws = list(draws)
         self.draws: list[Draw] = []
         self.steps: list[TraceStep] = []
         self.translated = False
         self.masqueraded = False
         self.table = Table(family="ip", name="")
         self.hook = ""
-        self.found: list[tuple[Set, bytes, Element]] = []
-        """What the rule at hand found in sets and maps."""
-        self.own: set[tuple[str, bytes]] = set()
-        """What the packet itself put into dynamic sets."""
+        self.matched: list[tuple[Set, bytes, Element]] = []
+        """The elements of sets and maps that the present rule matched."""
+        self.added: set[tuple[str, bytes]] = set()
+        """The elements that the packet itself added to dynamic sets."""
         self.remembered: dict[str, None] = {}
         self.fields: dict[str, bytes] = {}
-        """Fields of the packet as it is, where they were asked for."""
+        """Fields of the present packet that were read."""
         self.rules: tuple[Rule, ...] = ()
-        """The rule at hand and those behind it."""
+        """The present rule and the following ones."""
         self.tried = 1
-        """How many of them are done with, as they draw alike."""
+        """The number of them that need not run, because they draw alike."""
         self.families: tuple[str, ...] = ("inet", packet.family)
         """The families whose tables the packet passes."""
 
     def frame(self, hook: str) -> Outcome:
-        """One hook of a bridge."""
+        """Passes one hook of a bridge."""
         self.families = ("bridge",)
         verdict = "accept"
         try:
@@ -162,7 +164,7 @@ class _Walk:
         return Outcome(verdict=verdict, packet=self.packet, steps=tuple(self.steps))
 
     def run(self) -> Outcome:
-        """The whole way."""
+        """Passes all hooks."""
         delivered = False
         verdict = "accept"
         try:
@@ -191,7 +193,7 @@ class _Walk:
         )
 
     def pass_hook(self, hook: str) -> None:
-        """All base chains of a hook."""
+        """Passes all base chains of a hook."""
         chains = [
             (chain.priority, table, chain)
             for table in self.tracer.tables
@@ -206,22 +208,22 @@ class _Walk:
             self.table = table
             verdict = self.run_chain(chain)
             if verdict is None and chain.policy == "drop":
-                self.note(chain, "policy drop")
+                self.record(chain, "policy drop")
                 raise _Ended("drop")
 
-    def note(self, chain: Chain, rule: str) -> None:
-        """Remembers a rule that took part."""
-        elements = tuple(_element_text(*found) for found in self.found)
-        self.found = []
+    def record(self, chain: Chain, rule: str) -> None:
+        """Records a rule that took part."""
+        elements = tuple(_element_text(*match) for match in self.matched)
+        self.matched = []
         self.steps.append(TraceStep(self.hook, f"{self.table.family} {self.table.name}", chain.name, rule, elements))
 
     def run_chain(self, chain: Chain) -> str | None:
-        """``accept`` when a rule said so, None when the chain came to its end."""
-        place = 0
-        while place < len(chain.rules):
-            self.rules, self.tried = chain.rules[place:], 1
-            verdict = self.run_rule(chain, chain.rules[place])
-            place += self.tried
+        """``accept`` when a rule accepted the packet, None at the end of the chain."""
+        position = 0
+        while position < len(chain.rules):
+            self.rules, self.tried = chain.rules[position:], 1
+            verdict = self.run_rule(chain, chain.rules[position])
+            position += self.tried
             if verdict is None:
                 continue
             if verdict.kind == "accept":
@@ -236,22 +238,22 @@ class _Walk:
         return None
 
     def run_rule(self, chain: Chain, rule: Rule) -> Verdict | None:
-        """The verdict of a rule, None when it has none or did not match."""
-        self.found = []
+        """The verdict of a rule; None when it has none or did not match."""
+        self.matched = []
         try:
             for statement in rule.statements:
                 verdict = self.statement(chain, rule, statement)
                 if verdict is not None:
                     if not isinstance(statement, Reject | Nat):
-                        self.note(chain, str(rule))
+                        self.record(chain, str(rule))
                     return None if verdict.kind == "continue" else verdict
         except _NoMatch:
             return None
-        self.note(chain, str(rule))
+        self.record(chain, str(rule))
         return None
 
     def statement(self, chain: Chain, rule: Rule, statement: Statement) -> Verdict | None:
-        """Runs one statement; the verdict that it gives."""
+        """Runs one statement; returns its verdict."""
         match statement:
             case Match():
                 self.match(statement)
@@ -268,30 +270,30 @@ class _Walk:
             case Reject():
                 if statement.how == "tcp reset" and self.packet.protocol != "tcp":
                     raise _NoMatch
-                self.note(chain, str(rule))
+                self.record(chain, str(rule))
                 raise _Ended("reject")
             case _:
                 return self.translate(chain, rule, statement)
         return None
 
     def translate(self, chain: Chain, rule: Rule, statement: Statement) -> Verdict:
-        """An address translation; it accepts the packet for this hook."""
+        """An address translation; it accepts the packet at this hook."""
         if isinstance(statement, Masquerade) or (isinstance(statement, Nat) and statement.kind == "snat"):
             self.masqueraded = True
             return Verdict("accept")
         if isinstance(statement, Redirect):
-            own = "127.0.0.1" if self.packet.family == "ip" else "::1"
-            self.redirect(own, int(statement.port.text) if statement.port else None)
+            loopback = "127.0.0.1" if self.packet.family == "ip" else "::1"
+            self.redirect(loopback, int(statement.port.text) if statement.port else None)
             return Verdict("accept")
         if not isinstance(statement, Nat):
             raise ProtocolError("local", f"the tracer does not know {statement}")
         if isinstance(statement.address, Mapped):
             types = (_ADDRESS_TYPES[statement.family], "inet_service")
-            parts = unpack(types if statement.ports else types[:1], self.value(statement.address))
-            self.redirect(parts[0], int(parts[1]) if statement.ports else None)
+            values = unpack(types if statement.ports else types[:1], self.value(statement.address))
+            self.redirect(values[0], int(values[1]) if statement.ports else None)
         elif statement.address is not None:
             self.redirect(statement.address.text, int(statement.port.text) if statement.port else None)
-        self.note(chain, str(rule))
+        self.record(chain, str(rule))
         return Verdict("accept")
 
     def redirect(self, address: str, port: int | None) -> None:
@@ -303,15 +305,15 @@ class _Walk:
         self.fields.clear()
 
     def match(self, match: Match) -> None:
-        """Raises when the packet does not match."""
+        """Raises _NoMatch when the packet does not match."""
         value = self.value(match.left)
         if isinstance(match.right, SetRef):
-            found = self.find(match.right.name, value) is not None
+            matched = self.find(match.right.name, value) is not None
         elif isinstance(match.right, Values):
-            found = any(self.equal(match.left, value, text) for text in match.right.values)
+            matched = any(self.equal(match.left, value, text) for text in match.right.values)
         else:
-            found = self.compare(match, value, match.right)
-        if found == (match.op == "!="):
+            matched = self.compare(match, value, match.right)
+        if matched == (match.op == "!="):
             raise _NoMatch
 
     def compare(self, match: Match, value: bytes, right: LiteralValue) -> bool:
@@ -323,7 +325,7 @@ class _Walk:
         return self.equal(match.left, value, right.text)
 
     def equal(self, left: Operand, value: bytes, text: str) -> bool:
-        """Whether a value is the one written, or lies in the interval or wildcard written."""
+        """Whether a value equals the text, or lies in its interval or wildcard."""
         kind = operand_types(left)[0]
         if kind.name == "ifname":
             name, wanted = value.rstrip(b"\0").decode(), text.strip('"')
@@ -333,23 +335,23 @@ class _Walk:
             return first <= value <= last
         return value == kind.parse(text)
 
-    def place(self, name: str) -> tuple[str, str, str]:
-        """Where a set of the current table is."""
+    def set_key(self, name: str) -> tuple[str, str, str]:
+        """The key of a set of the present table."""
         return self.table.family, self.table.name, name
 
     def find(self, name: str, key: bytes) -> Element | None:
-        """The element of a set or map that holds the key."""
-        declared = self.tracer.sets[self.place(name)]
-        start, element = self.look(declared, key)
+        """The element of a set or map that contains the key."""
+        declared = self.tracer.sets[self.set_key(name)]
+        start, element = self.find_with_key(declared, key)
         if element is not None:
-            self.found.append((declared, start, element))
-            if declared.dynamic and (name, key) not in self.own:
+            self.matched.append((declared, start, element))
+            if declared.dynamic and (name, key) not in self.added:
                 self.remembered[_element_text(declared, start, element)] = None
         return element
 
-    def look(self, declared: Set, key: bytes) -> tuple[bytes, Element | None]:
-        """The element that holds the key, with its own key."""
-        memory = self.tracer.memory.get(self.place(declared.name), {})
+    def find_with_key(self, declared: Set, key: bytes) -> tuple[bytes, Element | None]:
+        """The element that contains the key, with its own key."""
+        memory = self.tracer.memory.get(self.set_key(declared.name), {})
         if key in memory:
             return key, memory[key]
         if "interval" not in declared.flags:
@@ -360,7 +362,7 @@ class _Walk:
         return key, None
 
     def verdict_map(self, statement: VerdictMap) -> Verdict | None:
-        """The verdict of a map; the rule ends when there is none."""
+        """The verdict of a map; without one the rule ends."""
         element = self.find(statement.map, self.value(statement.key))
         if element is None or element.verdict is None:
             raise _NoMatch
@@ -378,16 +380,16 @@ class _Walk:
             self.fields.pop("meta mark", None)
 
     def update(self, statement: Update) -> None:
-        """Puts an entry into a dynamic set, or takes it out."""
-        place = self.place(statement.set)
-        entries = self.tracer.memory.setdefault(place, {})
+        """Adds an element to a dynamic set, or deletes it."""
+        set_key = self.set_key(statement.set)
+        entries = self.tracer.memory.setdefault(set_key, {})
         key = self.value(statement.key)
         if statement.op == "delete":
             entries[key] = None
-        elif self.look(self.tracer.sets[place], key)[1] is None:
+        elif self.find_with_key(self.tracer.sets[set_key], key)[1] is None:
             data = self.value(statement.data) if statement.data is not None else b""
             entries[key] = Element(data)
-            self.own.add((statement.set, key))
+            self.added.add((statement.set, key))
 
     def value(self, operand: Operand) -> bytes:
         """The bytes of an operand; padded fields for a concatenation."""
@@ -405,7 +407,7 @@ class _Walk:
         return self.joined(operand.parts)
 
     def joined(self, parts: Iterable[Operand]) -> bytes:
-        """Values side by side, each padded."""
+        """Values side by side, each padded to 4 bytes."""
         values = (self.value(part) for part in parts)
         return b"".join(value.ljust(width(len(value)), b"\0") for value in values)
 
@@ -414,7 +416,7 @@ class _Walk:
         return data_type("slot").parse(str(numgen.offset + number))
 
     def drawn_key(self, mapped: Mapped) -> bytes:
-        """The key of a map, of which chance may choose a part."""
+        """The key of a map, part of which may be a random number."""
         parts = mapped.key.parts if isinstance(mapped.key, Concat) else (mapped.key,)
         place = next((index for index, part in enumerate(parts) if isinstance(part, Numgen)), None)
         if place is None:
@@ -422,11 +424,11 @@ class _Walk:
         numgen = parts[place]
         assert isinstance(numgen, Numgen)
         head, tail = self.joined(parts[:place]), self.joined(parts[place + 1 :])
-        declared = self.tracer.sets[self.place(mapped.map)]
+        declared = self.tracer.sets[self.set_key(mapped.map)]
 
         def draw() -> Draw:
             keys = ((n, head + self.slot(numgen, n) + tail) for n in range(numgen.modulus))
-            found = [n for n, key in keys if self.look(declared, key)[1] is not None]
+            found = [n for n, key in keys if self.find_with_key(declared, key)[1] is not None]
             return Draw(numgen.modulus, found, alike(self.rules) if found else 1)
 
         number = self.choose(draw)
@@ -435,9 +437,9 @@ class _Walk:
         return head + self.slot(numgen, number) + tail
 
     def choose(self, draw: Callable[[], Draw]) -> int:
-        """The next number that chance chooses."""
+        """The next random number."""
         index = len(self.chosen)
-        drawn = self.known[index] if index < len(self.known) else draw()
+        drawn = self.known_draws[index] if index < len(self.known_draws) else draw()
         answer = self.choices[index] if index < len(self.choices) else drawn.options[0]
         self.chosen.append(answer)
         self.draws.append(drawn)
@@ -453,14 +455,14 @@ class _Walk:
         return bytes(a | b for a, b in pairs) if operand.op == "|" else bytes(a ^ b for a, b in pairs)
 
     def field(self, name: str) -> bytes:
-        """The bytes of a field; no match for one that the packet does not have."""
+        """The bytes of a field; no match when the packet does not have the field."""
         known = self.fields.get(name)
         if known is None:
             known = self.fields[name] = self.read(name)
         return known
 
     def read(self, name: str) -> bytes:
-        """The bytes of a field that was not asked for yet."""
+        """The bytes of a field that was not read yet."""
         kind = field_type(name)
         if kind.family and kind.family != self.packet.family:
             raise _NoMatch

@@ -1,4 +1,4 @@
-"""What a rule of nftables sees of a packet: the text of each field (pure)."""
+"""The text of each packet field that a rule of nftables reads. Pure."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ _OF_PACKET = {
 
 
 class FlowContext(msgspec.Struct, frozen=True):
-    """What is known of a packet's flow beside the packet itself."""
+    """The data of a packet's flow that the packet itself does not have."""
 
     original: Packet
     """The packet as it arrived."""
@@ -34,7 +34,7 @@ class FlowContext(msgspec.Struct, frozen=True):
 def text_of(name: str, packet: Packet, context: FlowContext) -> str:
     """A field as nft writes its value.
 
-    Raises: ProtocolError for a field that is not known here.
+    Raises: ProtocolError for an unsupported field.
     """
     first, _, rest = name.partition(" ")
     if first in ("ct", "fib"):

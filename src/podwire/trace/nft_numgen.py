@@ -1,8 +1,8 @@
-"""Numbers that chance chooses in nftables: which are worth trying, and how likely each is (pure).
+"""Random numbers of ``numgen`` in nftables: the numbers worth trying, and their probabilities. Pure.
 
-Where a drawn number is a part of a map's key, all numbers without an element lead the same way, so one of them stands
-for all. Rules that draw again what the rule before did not find are taken together: after k tries with a share q of
-misses, nothing is found with probability q^k, and what is found is as likely as anything else.
+Where a random number is part of a map's key, all numbers without an element have the same effect, so one of them
+represents all. Consecutive rules that draw again when the rule before found nothing are taken together: after k tries
+with a share q of misses, nothing is found with probability q^k, and all elements are equally likely.
 """
 
 from bisect import bisect_right
@@ -11,12 +11,12 @@ from podwire.state.nft_rules import Assign, Match, Nat, Rule
 
 
 class Draw:
-    """A number that chance chooses: what is worth trying, and how likely each is."""
+    """A random number: the numbers worth trying, and the probability of each."""
 
     def __init__(self, modulus: int, found: list[int] | None = None, tries: int = 1) -> None:
-        """``found`` are the numbers that lead to something; None: all of them do.
+        """``found`` are the numbers with an element; None: all.
 
-        ``tries`` is how many like rules stand behind each other, which draw again as long as nothing is found.
+        ``tries`` is the number of consecutive equal rules, which draw again as long as nothing is found.
         """
         self.modulus = modulus
         self.tries = tries
@@ -28,18 +28,18 @@ class Draw:
             self.options = sorted((*found, self.miss))
 
     def after(self, number: int) -> int | None:
-        """What to try after a number; None: all were tried."""
+        """The number to try after this one; None: all were tried."""
         place = bisect_right(self.options, number)
         return self.options[place] if place < len(self.options) else None
 
     def probability(self, number: int) -> float:
-        """How likely it is after all tries, with those it stands for."""
+        """The probability of this number after all tries, with those that it represents."""
         rest = (self.misses / self.modulus) ** self.tries
         return rest if number == self.miss else (1 - rest) / (self.modulus - self.misses)
 
 
 def alike(rules: tuple[Rule, ...]) -> int:
-    """How many of the first rules are the same, where nothing but matches stands before what draws."""
+    """The number of first rules that are equal, when only matches precede the statement that draws."""
     acting = next(statement for statement in rules[0].statements if not isinstance(statement, Match))
     if not isinstance(acting, Assign | Nat):
         return 1

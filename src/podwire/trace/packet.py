@@ -17,9 +17,9 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
     source_port: int = 40000
     destination_port: int = 0
     sent_to: Address = ""
-    """What it was for before Services came to it; empty: the destination."""
+    """The destination before Services translated it; empty: the present destination."""
     input: str = ""
-    """Interface it came in by; empty for a packet that this machine sends."""
+    """The input interface; empty for a packet that this machine sends."""
     output: str = ""
     mark: int = 0
     state: str = "new"
@@ -35,17 +35,17 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalAddresses(msgspec.Struct, frozen=True, kw_only=True):
-    """What rules ask the routing table: which addresses are the machine's own."""
+    """The answers of the routing table that rules need: which addresses are the machine's own."""
 
     addresses: frozenset[Address] = frozenset()
 
     def owns(self, address: Address) -> bool:
-        """Whether packets to the address are delivered here."""
+        """Whether packets to the address are delivered to this machine."""
         return address in self.addresses or address.startswith("127.") or address == "::1"
 
 
 RELAY = "relay"
-"""Where a step is, instead of a hook, that a process of podwire's takes with a connection of its own."""
+"""In place of a hook: the step is taken by a process of podwire, on a connection of its own."""
 
 
 class TraceStep(msgspec.Struct, frozen=True):
@@ -56,28 +56,28 @@ class TraceStep(msgspec.Struct, frozen=True):
     chain: str
     rule: str
     elements: tuple[str, ...] = ()
-    """What it found in sets and maps, each as ``map services { 10.96.0.1 . tcp . 443 : goto cluster-4 }``."""
+    """The matching elements of sets and maps, each as ``map services { 10.96.0.1 . tcp . 443 : goto cluster-4 }``."""
 
     def __str__(self) -> str:
         return f"{self.hook}: {self.table} {self.chain}: {self.rule}"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a packet."""
+    """The result for a packet."""
 
     verdict: str
     """``accept``, ``drop`` or ``reject``."""
     packet: Packet
-    """As it leaves the rules."""
+    """The packet after all rules."""
     translated: bool = False
     masqueraded: bool = False
     delivered: bool = False
-    """To the machine itself rather than onwards."""
+    """Whether the packet is delivered to this machine instead of forwarded."""
     steps: tuple[TraceStep, ...] = ()
     probability: float = 1.0
-    """How likely it is, where chance chooses."""
+    """Its probability, where a choice is random."""
     remembered: tuple[str, ...] = ()
-    """Entries of earlier packets that it found, as ``TraceStep.elements`` has them."""
+    """Entries of earlier packets that the packet matched, in the form of ``TraceStep.elements``."""
 
     def __str__(self) -> str:
         lines = [str(step) for step in self.steps]
@@ -86,12 +86,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracer(Protocol):
-    """Rules of one node that a packet can be followed through: as a kernel holds them, or as they are planned."""
+    """Rules of one node through which a packet can be followed: the kernel's or planned ones."""
 
     def outcomes(self, packet: Packet) -> Iterator[Outcome]:
-        """Everything that can become of a packet, each with its probability; without chance, one outcome."""
+        """All possible outcomes of a packet with their probabilities; without random choices, one outcome."""
         ...
 
     def about(self, step: TraceStep) -> str:
-        """What the comment of the step's rule or chain says, such as the policy that it serves; empty: nothing."""
+        """The comment of the step's rule or chain, such as the policy behind it; empty: none."""
         ...

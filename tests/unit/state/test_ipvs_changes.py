@@ -67,10 +67,10 @@ def test_a_virtual_server_goes_with_its_last_connection() -> None:
     ((key, retired),) = draining(left, {}).items()
     server = left[key]
     first, second = retired
-    assert [str(s) for s in idle(server, [(first, 0), (second, 4)], wanted=False)] == [f"-d {WEB} -r 10.180.0.1:8080"]
-    assert [str(s) for s in idle(server, [(first, 0), (second, 0)], wanted=False)] == [f"-D {WEB}"]
-    assert len(idle(server, [(first, 0), (second, 0)], wanted=True)) == 2
-    assert after(left, idle(server, [(first, 0), (second, 0)], wanted=False)) == {}
+    assert [str(s) for s in idle(server, [(first, 0), (second, 4)], desired=False)] == [f"-d {WEB} -r 10.180.0.1:8080"]
+    assert [str(s) for s in idle(server, [(first, 0), (second, 0)], desired=False)] == [f"-D {WEB}"]
+    assert len(idle(server, [(first, 0), (second, 0)], desired=True)) == 2
+    assert after(left, idle(server, [(first, 0), (second, 0)], desired=False)) == {}
 
 
 def test_an_empty_virtual_server_that_nobody_wants() -> None:
