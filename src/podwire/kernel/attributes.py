@@ -1,7 +1,7 @@
 """Netlink attributes and message headers as bytes (RFC 3549; include/uapi/linux/netlink.h).
 
-An attribute is length (u16, header included), type (u16), payload, padding to 4 bytes. Numbers are in host
-byte order but where a name says ``be``. Pure: bytes in, bytes out; about 0.3 us an attribute.
+An attribute is length (u16, header included), type (u16), payload, padding to 4 bytes. Numbers are in host byte order,
+except where a name says ``be``. Pure: bytes in, bytes out; about 0.3 us per attribute.
 """
 
 import struct
@@ -52,23 +52,23 @@ def text(kind: int, value: str) -> bytes:
 
 
 def parse(data: bytes, offset: int = 0) -> dict[int, bytes]:
-    """The attributes from ``offset`` on, by type without flags; the last one of a type wins.
+    """The attributes from ``offset`` on, by type without flags; of several with one type the last.
 
     Raises: ProtocolError when a length points outside.
     """
-    found: dict[int, bytes] = {}
+    values: dict[int, bytes] = {}
     end = len(data)
     while offset + 4 <= end:
         size, kind = _NLATTR.unpack_from(data, offset)
         if size < 4 or offset + size > end:
             raise ProtocolError("remote", f"netlink attribute of {size} bytes with {end - offset} left")
-        found[kind & _TYPE] = data[offset + 4 : offset + size]
+        values[kind & _TYPE] = data[offset + 4 : offset + size]
         offset += (size + 3) & ~3
-    return found
+    return values
 
 
 def number(attributes: Mapping[int, bytes], kind: int, default: int = 0) -> int:
-    """An attribute as a number in host order, of whatever width it has."""
+    """An attribute of any width as a number in host order."""
     data = attributes.get(kind)
     return default if data is None else int.from_bytes(data, byteorder)
 

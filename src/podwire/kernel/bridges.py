@@ -1,13 +1,12 @@
-"""What other programs' pod wiring looks like from the node: veths, their other ends, and bridges.
+"""The pod interfaces of other CNI plugins as the node sees them: veths, their peers, and bridges.
 
-The other end of a veth lies in the pod's namespace, which the kernel numbers (``IFLA_LINK_NETNSID``), and it lists the
-addresses of a namespace by that number: so it is known, without entering the namespace and without believing any
-packet, which addresses are behind a device. One dump of devices, and one of addresses for each veth that is asked for
-(0.05 ms).
+The peer of a veth is in the pod's namespace. The kernel numbers that namespace (``IFLA_LINK_NETNSID``) and lists the
+addresses of a namespace by its number. So the addresses behind a device are known without entering the namespace and
+without trusting packets. Cost: one dump of devices, and one of addresses per requested veth (0.05 ms).
 
-Packets between two ports of one bridge do not pass the hooks of IP, unless ``br_netfilter`` is loaded and either the
-namespace (sysctl ``net.bridge.bridge-nf-call-iptables``) or the bridge itself (its attribute ``nf_call_iptables``) asks
-for it. The attribute does nothing without the module. Source: ``net/bridge/br_netfilter_hooks.c``.
+Packets between two ports of one bridge do not pass the IP hooks, unless ``br_netfilter`` is loaded and either the
+namespace (sysctl ``net.bridge.bridge-nf-call-iptables``) or the bridge (its attribute ``nf_call_iptables``) enables it.
+The attribute has no effect without the module. Source: ``net/bridge/br_netfilter_hooks.c``.
 """
 
 import errno
@@ -41,27 +40,27 @@ _CALLS = {
 
 
 class Wire(NamedTuple):
-    """A veth whose other end is in another namespace."""
+    """A veth whose peer is in another namespace."""
 
     name: str
     bridge: str
-    """The bridge that it is a port of; empty: none."""
-    place: int
-    """The number of the other end's namespace; -1: the kernel has none for it."""
-    far: int
-    """The other end's number there."""
+    """The bridge of which it is a port; empty: none."""
+    netns_number: int
+    """The number of the peer's namespace; -1: the kernel has no number for it."""
+    peer_index: int
+    """The peer's interface index in that namespace."""
 
 
 def read_wires(netlink: Netlink) -> tuple[Wire, ...]:
-    """Every such veth, in the order of the kernel.
+    """Every veth with its peer in another namespace, in the kernel's order.
 
     Raises: KernelError.
     """
     body = link_codec.encode_dump()
-    found = [link_codec.decode(payload) for _, payload in netlink.dump(Message(RTM_GETLINK, 0, body, "list", "links"))]
-    names = {entry.link.index: entry.link for entry in found}
+    links = [link_codec.decode(payload) for _, payload in netlink.dump(Message(RTM_GETLINK, 0, body, "list", "links"))]
+    names = {entry.link.index: entry.link for entry in links}
     wires = []
-    for entry in found:
+    for entry in links:
         if entry.link.kind == "veth" and entry.lower_elsewhere:
             master = names.get(entry.master)
             bridge = master.name if master is not None and master.kind == "bridge" else ""
@@ -70,38 +69,39 @@ def read_wires(netlink: Netlink) -> tuple[Wire, ...]:
 
 
 def addresses_behind(netlink: Netlink, wire: Wire) -> frozenset[str]:
-    """The addresses of a veth's other end, without those that are valid on the link alone; none when it is gone.
+    """The addresses of a veth's peer, without link-local scope; empty when the peer does not exist.
 
     Raises: KernelError.
     """
-    if wire.place < 0:
+    if wire.netns_number < 0:
         return frozenset()
-    body = route_codec.encode_address_dump_elsewhere(wire.place)
+    body = route_codec.encode_address_dump_elsewhere(wire.netns_number)
     try:
         answers = netlink.dump(Message(RTM_GETADDR, 0, body, "list", f"addresses behind {wire.name}"))
     except KernelNotFound:
         return frozenset()
-    found = set()
+    addresses = set()
     for _, payload in answers:
-        address = route_codec.decode_address(payload, {wire.far: wire.name})
+        address = route_codec.decode_address(payload, {wire.peer_index: wire.name})
         if address is not None and not address.cidr.startswith("fe80:"):
-            found.add(address.cidr.partition("/")[0])
-    return frozenset(found)
+            addresses.add(address.cidr.partition("/")[0])
+    return frozenset(addresses)
 
 
-def unseen(netlink: Netlink, bridge: str) -> dict[str, str]:
-    """The families whose packets between ports of a bridge pass no hook of IP, each with what is missing, in words.
+def missing_hooks(netlink: Netlink, bridge: str) -> dict[str, str]:
+    """The families whose packets between ports of a bridge pass no IP hook, each with the reason.
 
     Raises: KernelError.
     """
-    told = {each.path: each.value for each in sysctl.snapshot((path for _, path in _CALLS.values()), netlink.netns)}
-    if not told:
+    paths = [path for _, path in _CALLS.values()]
+    sysctls = {entry.path: entry.value for entry in sysctl.snapshot(paths, netlink.netns)}
+    if not sysctls:
         return dict.fromkeys(_CALLS, f"the kernel module {MODULE} is not loaded")
-    own = _attributes(netlink, bridge)
+    attributes = _attributes(netlink, bridge)
     missing = {}
     for family, (attribute, path) in _CALLS.items():
-        if told.get(path) != "1" and not number(own, attribute):
-            missing[family] = f"{path.removeprefix('net/bridge/')} is {told.get(path, 'missing')}"
+        if sysctls.get(path) != "1" and not number(attributes, attribute):
+            missing[family] = f"{path.removeprefix('net/bridge/')} is {sysctls.get(path, 'missing')}"
     return missing
 
 
@@ -112,23 +112,23 @@ def _attributes(netlink: Netlink, bridge: str) -> dict[int, bytes]:
     return parse(info.get(IFLA_INFO_DATA, b"")) if string(info, IFLA_INFO_KIND) == "bridge" else {}
 
 
-def show(netlink: Netlink, bridge: str) -> None:
+def enable_hooks(netlink: Netlink, bridge: str) -> None:
     """Makes packets between ports of this bridge pass the IP hooks; other bridges do not change.
 
-    Where the module has to be loaded first, the kernel turns it on for all of them.
+    When the module has to be loaded first, the kernel enables the hooks for all bridges.
 
     Raises: KernelError.
     """
-    wanted = (u8(attribute, 1) for attribute, _ in _CALLS.values())
-    info = nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, "bridge"), nested(IFLA_INFO_DATA, *wanted))
+    enabled = (u8(attribute, 1) for attribute, _ in _CALLS.values())
+    info = nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, "bridge"), nested(IFLA_INFO_DATA, *enabled))
     body = link_codec.header() + text(IFLA_IFNAME, bridge) + info
     netlink.request(Message(RTM_NEWLINK, 0, body, "set", f"bridge {bridge} nf_call_iptables"))
 
 
 def load_module() -> None:
-    """Loads the kernel module that the hooks need.
+    """Loads the kernel module ``br_netfilter``.
 
-    Raises: KernelError with the words of modprobe.
+    Raises: KernelError with the message of modprobe.
     """
     program = shutil.which("modprobe", path=_PATH)
     if program is None:

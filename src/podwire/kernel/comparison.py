@@ -1,8 +1,8 @@
-"""Compares a node's kernel with the shares that its agent states, from outside of the agent.
+"""Compares a node's kernel with the shares of its agent, from outside of the agent.
 
-The agent is not asked what the kernel holds: the comparison is true also while it is stopped or at fault. What the
-cluster changes in this moment can show as a difference. Cost: a dump of each namespace that a share is about, and of
-each of its tables.
+The kernel is read directly, so the comparison also works while the agent is stopped or faulty. A change of the cluster
+during the comparison can show as a difference. Cost: one dump of each namespace of a share, and one of each of its
+tables.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from podwire.state.share import Share
 def compare(shares: Iterable[Share], netns_path: Path | None) -> Iterator[Difference]:
     """The differences of all shares in their order; ``netns_path`` is the node's namespace, None that of this process.
 
-    A share that is not known now counts as a difference: nothing says that the kernel holds it.
+    A share that the agent does not know yet counts as a difference, because it is unknown whether the kernel holds it.
 
     Raises: KernelError when the kernel cannot be read.
     """

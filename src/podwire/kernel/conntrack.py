@@ -1,18 +1,18 @@
-"""Connection tracking: flows of a namespace, listed and forgotten (ctnetlink).
+"""Connection tracking: lists and deletes flows of a namespace (ctnetlink).
 
-Needed where the kernel remembers what is no longer so: a UDP flow that was translated to an endpoint that is gone
-goes on to it as long as packets come; a pod's address that is given out again would meet the flows of the old pod.
-Deleting an entry does not break TCP by itself: the next packet is looked up anew.
+Some tracked flows are out of date. A UDP flow that was translated to a removed endpoint continues to that endpoint
+while packets arrive. An address that is assigned to a new pod would match flows of the old pod. Deleting an entry does
+not break TCP: the kernel looks the next packet up again.
 
-The kernel's own filter (CTA_FILTER, 5.8) is used for the protocol, for where flows were sent, the ``target``, and
-(CTA_STATUS, newer) for whether they are assured; it knows no "either direction", so for that addresses are looked for
-in the bytes before anything is decoded. Older kernels list everything, and what is not meant is left out here. Measured
-with 20,000 entries: 300 ms when all are decoded, 72 ms when they are passed over, 24 ms when the kernel leaves them
-out, which is its walk through the hash table; with a million, 7 s when they are passed over and 0.4 to 1 s when the
-kernel leaves them out. What is left out takes no memory.
+The kernel filters by protocol and by the original destination (CTA_FILTER, 5.8), the ``target``, and by whether a flow
+is assured (CTA_STATUS, newer). It has no filter for an address in either direction, so addresses are searched in the
+bytes before an entry is decoded. Older kernels list every entry, and the filter is applied here. Measured with 20,000
+entries: 300 ms when all are decoded, 72 ms when they are skipped undecoded, 24 ms when the kernel filters (its walk
+through the hash table). With a million entries: 7 s when they are skipped, 0.4 to 1 s when the kernel filters. Skipped
+entries take no memory.
 
-An entry is deleted by its original tuple, zone and id, so that one which came anew meanwhile stays.
-Source: include/uapi/linux/netfilter/nfnetlink_conntrack.h.
+An entry is deleted by its original tuple, zone and id, so that a newer entry with the same tuple stays. Source:
+include/uapi/linux/netfilter/nfnetlink_conntrack.h.
 """
 
 import struct
@@ -61,7 +61,7 @@ _SYSCTL = "/proc/sys/net/netfilter/nf_conntrack"
 _NFGENMSG = struct.Struct("!BBH")
 _ATTRIBUTE = struct.Struct("=H")
 _FEW = 5
-"""Addresses from which on it is quicker to look up the ends of each flow."""
+"""From this number of addresses on, looking up both ends of each flow is faster than searching its bytes."""
 _IPS_ASSURED, _IPS_DST_NAT = 1 << 2, 1 << 5  # linux/netfilter/nf_conntrack_common.h
 _PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
 
@@ -76,9 +76,10 @@ class Ends(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """One entry: protocol name (or number), what came first, and what answers to it look like.
+    """One entry: protocol name (or number), the tuple of the first packet, and the tuple of replies.
 
-    A translated flow has an answer that is not the mirror of the original. ``raw`` is what deletes it.
+    The reply tuple of a translated flow is not the mirror of the original one. ``raw`` identifies the entry in a
+    deletion.
     """
 
     protocol: str
@@ -89,9 +90,9 @@ class Flow(NamedTuple):
     raw: bytes = b""
     family: int = AF_INET
     redirected: bool = False
-    """Whether connection tracking itself translates the destination; IPVS changes only what answers look like."""
+    """Whether connection tracking itself translates the destination; IPVS changes only the reply tuple."""
     assured: bool = False
-    """Whether a handshake is complete; of UDP, UDPLITE and GRE whether there were answers; of others never."""
+    """Whether the handshake is complete; for UDP, UDPLITE and GRE whether a reply was received; for others never."""
 
     def __str__(self) -> str:
         one, two = self.original, self.reply
@@ -101,17 +102,17 @@ class Flow(NamedTuple):
         )
 
     def concerns(self, ips: Iterable[str]) -> bool:
-        """Whether any of the addresses is an end of it, in either direction."""
+        """Whether one of the addresses is an end of the flow, in either direction."""
         return not {self.original.src, self.original.dst, self.reply.src, self.reply.dst}.isdisjoint(ips)
 
     @property
     def backend(self) -> tuple[str, int]:
-        """The address that answers: behind a translated address, the real destination."""
+        """The source of replies: for a translated destination, the real one."""
         return (self.reply.src, self.reply.sport)
 
 
 class Target(NamedTuple):
-    """Where flows were sent by who began them; any address when it is empty."""
+    """The original destination of flows; an empty address means any."""
 
     address: str
     port: int
@@ -120,28 +121,28 @@ class Target(NamedTuple):
 def decode(payload: bytes) -> Flow:
     """The flow in a conntrack message.
 
-    Raises: ProtocolError, struct.error when the bytes are none.
+    Raises: ProtocolError, struct.error when the bytes are not a flow.
     """
     family, _version, _zone = _NFGENMSG.unpack_from(payload)
-    found = parse(payload, _NFGENMSG.size)
+    attributes = parse(payload, _NFGENMSG.size)
     kept = (CTA_TUPLE_ORIG, CTA_ZONE, CTA_ID)
-    status = int.from_bytes(found.get(CTA_STATUS, b""), "big")
-    protocol, original = _decode_tuple(found.get(CTA_TUPLE_ORIG, b""))
+    status = int.from_bytes(attributes.get(CTA_STATUS, b""), "big")
+    protocol, original = _decode_tuple(attributes.get(CTA_TUPLE_ORIG, b""))
     return Flow(
         protocol=_PROTOCOLS.get(protocol, str(protocol)),
         original=original,
-        reply=_decode_tuple(found.get(CTA_TUPLE_REPLY, b""))[1],
-        mark=int.from_bytes(found.get(CTA_MARK, b""), "big"),
-        zone=int.from_bytes(found.get(CTA_ZONE, b""), "big"),
-        raw=b"".join(attribute(kind | _nested(kind), found[kind]) for kind in kept if kind in found),
+        reply=_decode_tuple(attributes.get(CTA_TUPLE_REPLY, b""))[1],
+        mark=int.from_bytes(attributes.get(CTA_MARK, b""), "big"),
+        zone=int.from_bytes(attributes.get(CTA_ZONE, b""), "big"),
+        raw=b"".join(attribute(kind | _nested(kind), attributes[kind]) for kind in kept if kind in attributes),
         family=family,
         redirected=bool(status & _IPS_DST_NAT),
         assured=bool(status & _IPS_ASSURED),
     )
 
 
-def _filter(protocol: str, target: Target | None) -> bytes:
-    """Attributes that make the kernel list one protocol alone, or only what was sent to a target."""
+def _tuple_filter(protocol: str, target: Target | None) -> bytes:
+    """Attributes by which the kernel lists only one protocol, or only flows to a target."""
     number_of = {name: number for number, name in _PROTOCOLS.items()}
     if not protocol:
         return b""
@@ -154,23 +155,23 @@ def _filter(protocol: str, target: Target | None) -> bytes:
             flags |= CTA_FILTER_F_CTA_IP_DST
             kind = CTA_IP_V6_DST if ":" in target.address else CTA_IP_V4_DST
             ip = nested(CTA_TUPLE_IP, attribute(kind, pack_ip(target.address)))
-    chosen = nested(CTA_FILTER, u32(CTA_FILTER_ORIG_FLAGS, flags) + u32(CTA_FILTER_REPLY_FLAGS, 0))
-    return nested(CTA_TUPLE_ORIG, ip + nested(CTA_TUPLE_PROTO, proto)) + chosen
+    selected = nested(CTA_FILTER, u32(CTA_FILTER_ORIG_FLAGS, flags) + u32(CTA_FILTER_REPLY_FLAGS, 0))
+    return nested(CTA_TUPLE_ORIG, ip + nested(CTA_TUPLE_PROTO, proto)) + selected
 
 
-def _of_status(assured: bool | None) -> bytes:
-    """Attributes that make the kernel list those alone that are assured, or are not."""
+def _status_filter(assured: bool | None) -> bytes:
+    """Attributes by which the kernel lists only assured flows, or only others; empty for None."""
     if assured is None:
         return b""
     value, mask = (_IPS_ASSURED if assured else 0).to_bytes(4, "big"), _IPS_ASSURED.to_bytes(4, "big")
     return attribute(CTA_STATUS, value) + attribute(CTA_STATUS_MASK, mask)
 
 
-def _families(protocol: str, target: Target | None, wanted: Iterable[bytes]) -> tuple[int, ...]:
-    """One walk lists both families, but a filter is refused (EOPNOTSUPP) unless it names one."""
+def _families(protocol: str, target: Target | None, packed: Iterable[bytes]) -> tuple[int, ...]:
+    """The families to list: one walk lists both, but the kernel refuses a filter without a family (EOPNOTSUPP)."""
     if target is not None and target.address:
         return (AF_INET6 if ":" in target.address else AF_INET,)
-    sizes = {len(address) for address in wanted}
+    sizes = {len(address) for address in packed}
     if len(sizes) == 1:
         return (AF_INET if sizes == {4} else AF_INET6,)
     return (AF_INET, AF_INET6) if protocol else (AF_UNSPEC,)
@@ -181,8 +182,8 @@ def _nested(kind: int) -> int:
 
 
 def _decode_tuple(data: bytes) -> tuple[int, Ends]:
-    found = parse(data)
-    ip, transport = parse(found.get(CTA_TUPLE_IP, b"")), parse(found.get(CTA_TUPLE_PROTO, b""))
+    attributes = parse(data)
+    ip, transport = parse(attributes.get(CTA_TUPLE_IP, b"")), parse(attributes.get(CTA_TUPLE_PROTO, b""))
     src = ip.get(CTA_IP_V4_SRC) or ip.get(CTA_IP_V6_SRC) or b""
     dst = ip.get(CTA_IP_V4_DST) or ip.get(CTA_IP_V6_DST) or b""
     ends = Ends(
@@ -195,9 +196,9 @@ def _decode_tuple(data: bytes) -> tuple[int, Ends]:
 
 
 class Occupancy(NamedTuple):
-    """How full the table is: entries of the namespace, the machine's limit for each, packets dropped for want of room.
+    """Entries of the namespace, the limit per namespace, and packets that were dropped because the table was full.
 
-    Dropped are first packets of new connections since boot; those that are tracked already go on.
+    Only first packets of new connections are dropped, counted since boot; tracked connections continue.
     """
 
     entries: int
@@ -206,7 +207,7 @@ class Occupancy(NamedTuple):
 
 
 def occupancy(netns: Path | str | int | None = None) -> Occupancy | None:
-    """How full the table of a namespace is; None where nothing is tracked."""
+    """Entries, limit and drops of a namespace; None when nothing is tracked there."""
     with inside(netns):
         try:
             entries, limit = (int(Path(f"{_SYSCTL}_{name}").read_text()) for name in ("count", "max"))
@@ -220,25 +221,26 @@ def occupancy(netns: Path | str | int | None = None) -> Occupancy | None:
         return Occupancy(entries, limit, sum(int(row.split()[column], 16) for row in rows))
 
 
-def _holds(payload: bytes, wanted: frozenset[bytes]) -> bool:
-    """Whether one of some addresses is an end of a flow, before anything is decoded.
+def _contains_address(payload: bytes, packed: frozenset[bytes]) -> bool:
+    """Whether one of the addresses is an end of a flow, without decoding it.
 
-    Both tuples come first, with their addresses in front: so many are looked up at once. Few are looked for as bytes.
+    Both tuples come first, each begins with its addresses, so many addresses are compared at these offsets. Few
+    addresses are searched in the bytes.
     """
-    if len(wanted) < _FEW:
-        return any(ip in payload for ip in wanted)
+    if len(packed) < _FEW:
+        return any(ip in payload for ip in packed)
     size = 4 if payload[0] == AF_INET else 16
     at = _NFGENMSG.size
     for _ in range(2):
-        first = at + 12  # behind the heads of the tuple, of its addresses and of the first of them
+        first = at + 12  # Behind the headers of the tuple, of its addresses, and of the first address.
         second = first + size + 4
-        if payload[first : first + size] in wanted or payload[second : second + size] in wanted:
+        if payload[first : first + size] in packed or payload[second : second + size] in packed:
             return True
         at += _ATTRIBUTE.unpack_from(payload, at)[0] + 3 & ~3
     return False
 
 
-def _went(flow: Flow, target: Target) -> bool:
+def _was_sent_to(flow: Flow, target: Target) -> bool:
     return flow.original.dport == target.port and target.address in ("", flow.original.dst)
 
 
@@ -260,35 +262,36 @@ class Conntrack:
 
     def flows(
         self,
-        holding: Iterable[str] = (),
+        addresses: Iterable[str] = (),
         protocol: str = "",
         target: Target | None = None,
         matches: Callable[[Flow], bool] | None = None,
         *,
         assured: bool | None = None,
     ) -> list[Flow]:
-        """All entries of both families, or those of one protocol, or in which one of the addresses occurs.
+        """The entries of both families that meet all conditions.
 
-        With a protocol, ``target`` leaves those that were sent there; ``assured`` leaves those that are, or are not.
-        ``matches`` is asked about each of them.
+        ``addresses``: one of these addresses is an end of the flow. ``protocol``: only this one. With a protocol,
+        ``target`` keeps flows with this original destination; ``assured`` keeps those that are assured, or are not.
+        ``matches`` is called with each remaining flow.
 
         Raises: Unsupported when the kernel has no conntrack netlink; KernelError.
         """
-        wanted = frozenset(pack_ip(ip) for ip in holding)
+        packed = frozenset(pack_ip(ip) for ip in addresses)
 
         def keep(payload: bytes) -> bool:
-            if wanted and not _holds(payload, wanted):
+            if packed and not _contains_address(payload, packed):
                 return False
             flow = decode(payload)
-            if protocol not in ("", flow.protocol) or not (target is None or _went(flow, target)):
+            if protocol not in ("", flow.protocol) or not (target is None or _was_sent_to(flow, target)):
                 return False
             if assured not in (None, flow.assured):
                 return False
             return matches is None or matches(flow)
 
         kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET
-        chosen = _filter(protocol, target) + _of_status(assured)
-        bodies = [_NFGENMSG.pack(family, 0, 0) + chosen for family in _families(protocol, target, wanted)]
+        selected = _tuple_filter(protocol, target) + _status_filter(assured)
+        bodies = [_NFGENMSG.pack(family, 0, 0) + selected for family in _families(protocol, target, packed)]
         try:
             return [
                 decode(payload)
@@ -301,34 +304,34 @@ class Conntrack:
     def forget(
         self,
         matches: Callable[[Flow], bool],
-        holding: Iterable[str] = (),
+        addresses: Iterable[str] = (),
         protocol: str = "",
         target: Target | None = None,
         *,
         assured: bool | None = None,
     ) -> list[Flow]:
-        """Deletes the entries that ``matches`` accepts; those there were.
+        """Deletes the entries that ``matches`` accepts; returns those that existed.
 
-        The others choose as in :meth:`flows` what is looked at in the first place.
+        The other arguments select as in :meth:`flows`.
 
         Raises: Unsupported, KernelError.
         """
-        chosen = self.flows(holding, protocol, target, matches, assured=assured)
+        selected = self.flows(addresses, protocol, target, matches, assured=assured)
         kind = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
         failures = self._netlink.batch(
-            [Message(kind, 0, _NFGENMSG.pack(flow.family, 0, 0) + flow.raw, "forget", flow) for flow in chosen]
+            [Message(kind, 0, _NFGENMSG.pack(flow.family, 0, 0) + flow.raw, "forget", flow) for flow in selected]
         )
         for failure in failures.values():
             if not isinstance(failure, KernelNotFound):
                 raise failure
-        return [flow for at, flow in enumerate(chosen) if at not in failures]
+        return [flow for at, flow in enumerate(selected) if at not in failures]
 
     def forget_addresses(self, ips: Iterable[str], protocol: str = "") -> int:
-        """Deletes all entries that an address takes part in, of one protocol or of all; how many there were.
+        """Deletes all entries with one of the addresses at an end, of one protocol or of all; returns their number.
 
         Raises: Unsupported, KernelError.
         """
-        wanted = frozenset(ip_text(ip) for ip in ips)
-        if not wanted:
+        addresses = frozenset(ip_text(ip) for ip in ips)
+        if not addresses:
             return 0
-        return len(self.forget(lambda flow: flow.concerns(wanted), wanted, protocol))
+        return len(self.forget(lambda flow: flow.concerns(addresses), addresses, protocol))

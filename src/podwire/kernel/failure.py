@@ -1,4 +1,4 @@
-"""From an errno to the exception that says what kind of refusal it is."""
+"""Maps an errno to the fitting exception."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSU
 
 
 def refusal(operation: str, subject: str, number: int, detail: str = "") -> KernelError:
-    """The exception for ``number`` (an errno); the system's words join the detail."""
-    words = os.strerror(number)
-    said = f"{words}: {detail}" if detail else words
+    """The exception for ``number`` (an errno); its message is the system's error text and the detail."""
+    error_text = os.strerror(number)
+    message = f"{error_text}: {detail}" if detail else error_text
     if number in _NOT_FOUND:
-        return KernelNotFound(operation, subject, number, said)
+        return KernelNotFound(operation, subject, number, message)
     if number == errno.EEXIST:
-        return KernelExists(operation, subject, number, said)
+        return KernelExists(operation, subject, number, message)
     if number in _UNSUPPORTED:
-        return Unsupported(subject, detail=f"{operation}: {said}")
-    return KernelError(operation, subject, number, said)
+        return Unsupported(subject, detail=f"{operation}: {message}")
+    return KernelError(operation, subject, number, message)

@@ -1,11 +1,11 @@
-"""What the running kernel can do: probes with three answers.
+"""Probes for features of the running kernel, each with the answer yes, no or unknown.
 
-A probe does the thing in a namespace of its own, which goes away with it, instead of reading versions or
-configuration: distributions backport, and modules load on demand. ``no`` is only said when the kernel said that it
-does not know the thing; anything else, above all missing privileges, is ``unknown`` with the reason. A probe costs
-1-30 ms, is done when it is first asked for, and its answer is kept.
+A probe uses the feature in a namespace of its own, instead of reading versions or configuration: distributions
+backport, and modules load on demand. The answer is ``no`` only when the kernel says that it does not know the feature;
+any other failure, above all missing privileges, is ``unknown`` with the reason. A probe takes 1-30 ms; it runs at the
+first request, and its answer is kept.
 
-``minimum`` is the first kernel that has the feature when it is compiled in.
+``minimum`` is the first kernel version that can have the feature.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ class Feature(NamedTuple):
 
 
 def _link(kind: str, data: bytes = b"") -> Callable[[], None]:
-    """The module of some kinds makes the only device without settings itself (tunl0 of ipip): EEXIST counts as yes."""
+    """A probe for a kind of device. EEXIST counts as yes: some modules create a device themselves (tunl0 of ipip)."""
 
     def probe() -> None:
         descriptor = netns.create_anonymous()
@@ -87,7 +87,7 @@ def _link(kind: str, data: bytes = b"") -> Callable[[], None]:
 
 
 def _lower_link(kind: str) -> Callable[[], None]:
-    """Kinds on top of a device are refused without one: with EINVAL or ENODEV when the kernel knows them."""
+    """A probe for a kind with a lower device: without one, EINVAL or ENODEV shows that the kernel knows the kind."""
 
     def probe() -> None:
         try:
@@ -101,16 +101,16 @@ def _lower_link(kind: str) -> Callable[[], None]:
     return probe
 
 
-def _file(path: str, what: str) -> Callable[[], None]:
+def _file(path: str, feature: str) -> Callable[[], None]:
     def probe() -> None:
         if not Path(path).exists():
-            raise Unsupported(what, detail=f"{path} does not exist")
+            raise Unsupported(feature, detail=f"{path} does not exist")
 
     return probe
 
 
 def _nftables() -> None:
-    """A kernel may know the subsystem and no family of tables, or no translation."""
+    """The kernel may know the subsystem without any family of tables, or without NAT."""
     chain = Chain(name="probe", type="nat", hook="prerouting")
     descriptor = netns.create_anonymous()
     try:
@@ -121,7 +121,7 @@ def _nftables() -> None:
 
 
 def _nflog() -> None:
-    """A rule may log to a group where both nft_log and nfnetlink_log are there."""
+    """A rule can log to a group when both nft_log and nfnetlink_log are available."""
     rule = AddRule("probe", Rule((LogStatement(prefix="probe", group=1),)))
     descriptor = netns.create_anonymous()
     try:
@@ -181,7 +181,7 @@ def _bpf() -> None:
 
 def _cgroup2() -> None:
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-    if not any(words[2] == "cgroup2" for words in mounts):
+    if not any(fields[2] == "cgroup2" for fields in mounts):
         raise Unsupported("cgroup2", detail="no cgroup2 file system is mounted")
 
 
@@ -223,7 +223,7 @@ class Features:
         return self._answers[name]
 
     def lacks(self, name: str) -> str:
-        """What the kernel lacks as text; empty when the kernel has the feature, or when the probe has no answer.
+        """The missing feature as text; empty when the kernel has the feature, or when the probe has no answer.
 
         Raises: KeyError for a name that is not in ``FEATURES``.
         """

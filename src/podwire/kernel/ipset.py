@@ -1,9 +1,10 @@
-"""Sets of ipset(8) in one network namespace, by nfnetlink: read them, make the kernel hold them, commit changes.
+"""Sets of ipset(8) in one network namespace, by nfnetlink: read sets, apply a desired set, commit operations.
 
-:meth:`IpSets.apply` reads a set, takes the difference and writes that; an equal set is not touched. Each message is for
-itself: the kernel has no transactions here, and packets see elements come and go one by one, at once. A set that is to
-change as a whole is filled under another name and swapped (``ipset_diff.replacement``); nothing is swapped that was not
-filled whole. Deleting what does not exist is no error. Types are modules that the kernel loads on their first use.
+:meth:`IpSets.apply` reads a set and writes the difference; an equal set is not changed. The kernel has no transactions
+for sets: each message takes effect by itself, and packets see elements appear and disappear one by one. To change a set
+as a whole, its successor is filled under another name and swapped (``ipset_diff.replacement``); a set that was not
+filled completely is not swapped. Deleting a set that does not exist is not an error. The kernel loads the module of a
+set type on its first use.
 """
 
 import errno
@@ -52,16 +53,16 @@ class IpSets:
 
         Raises: KernelError.
         """
-        found = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.names_only(), "list", "sets"))
-        return tuple(codec.read_name(payload) for _, payload in found)
+        answers = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.names_only(), "list", "sets"))
+        return tuple(codec.read_name(payload) for _, payload in answers)
 
     def sizes(self) -> dict[str, int]:
         """The number of elements of every set of the namespace.
 
         Raises: KernelError.
         """
-        found = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.heads_only(), "list", "sets"))
-        return dict(codec.read_size(payload) for _, payload in found)
+        answers = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.heads_only(), "list", "sets"))
+        return dict(codec.read_size(payload) for _, payload in answers)
 
     def read(self, name: str) -> IpSet | None:
         """One set with its elements, or None.
@@ -69,79 +70,82 @@ class IpSets:
         Raises: KernelError; Unsupported for a set of a type that is not known here.
         """
         try:
-            found = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.named(name), "read", f"set {name}"))
+            answers = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.set_name(name), "read", f"set {name}"))
         except KernelNotFound:
             return None
-        return codec.read_set([payload for _, payload in found])
+        return codec.read_set([payload for _, payload in answers])
 
-    def apply(self, want: IpSet) -> tuple[Operation, ...]:
+    def apply(self, desired: IpSet) -> tuple[Operation, ...]:
         """Makes the kernel hold exactly this set; returns the operations that were needed.
 
-        Raises: ValueError for what no kernel takes, before anything is done; KernelError as in :meth:`commit`.
+        Raises: ValueError for a set that no kernel accepts, before any operation; KernelError as in :meth:`commit`.
         """
-        want.check()
-        operations = diff(self.read(want.name), want)
+        desired.check()
+        operations = diff(self.read(desired.name), desired)
         self.commit(operations)
         return operations
 
     def commit(self, operations: Iterable[Operation]) -> None:
         """Performs the operations in their order.
 
-        Raises: KernelError for the first that is refused. Elements behind it are in all the same; a swap and what
-        comes after it is not done then, and what was being filled for it is taken away.
+        Raises: KernelError for the first refused operation. Later elements of the same set are added nevertheless; a
+        swap and the operations after it are not done, and the set that was filled for the swap is destroyed.
         """
-        rest = list(operations)
-        while rest:
-            until = next((at for at, each in enumerate(rest) if at and isinstance(each, Swap)), len(rest))
-            step, rest = rest[:until], rest[until:]
+        remaining = list(operations)
+        while remaining:
+            swaps = (at for at, operation in enumerate(remaining) if at and isinstance(operation, Swap))
+            until = next(swaps, len(remaining))
+            batch, remaining = remaining[:until], remaining[until:]
             try:
-                self._commit(step)
+                self._commit(batch)
             except KernelError:
-                self._netlink.batch([self._encode(each) for each in rest if isinstance(each, Destroy)])
+                destroys = [operation for operation in remaining if isinstance(operation, Destroy)]
+                self._netlink.batch(list(map(self._encode, destroys)))
                 raise
 
     def _commit(self, operations: Sequence[Operation]) -> None:
-        messages = [self._encode(each) for each in operations]
+        messages = [self._encode(operation) for operation in operations]
         failures = self._netlink.batch(messages)
         for at in sorted(failures):
             if not (isinstance(operations[at], Destroy) and isinstance(failures[at], KernelNotFound)):
-                raise _in_words(failures[at])
+                raise _with_text(failures[at])
 
     def destroy(self, names: Iterable[str]) -> None:
-        """Deletes sets; no error for a name without a set.
+        """Deletes sets; a name without a set is not an error.
 
-        Raises: KernelError for one that rules refer to; the others are gone.
+        Raises: KernelError for a set that rules refer to; the other sets are deleted.
         """
         self.commit([Destroy(name) for name in names])
 
     def _encode(self, operation: Operation) -> Message:
         match operation:
-            case Create(want):
-                body = codec.create(want, self._revision(want))
-                return _message(codec.IPSET_CMD_CREATE, body, "create", f"set {want.name}", NLM_F_EXCL)
+            case Create(desired):
+                body = codec.create(desired, self._revision(desired))
+                return _message(codec.IPSET_CMD_CREATE, body, "create", f"set {desired.name}", NLM_F_EXCL)
             case Destroy(name):
-                return _message(codec.IPSET_CMD_DESTROY, codec.named(name), "destroy", f"set {name}")
+                return _message(codec.IPSET_CMD_DESTROY, codec.set_name(name), "destroy", f"set {name}")
             case Swap(name, other):
-                return _message(codec.IPSET_CMD_SWAP, codec.pair(name, other), "swap", f"sets {name} and {other}")
-            case Add(want, key):
-                body = codec.change(want, key, want.elements[key])
+                return _message(codec.IPSET_CMD_SWAP, codec.set_names(name, other), "swap", f"sets {name} and {other}")
+            case Add(desired, key):
+                body = codec.change(desired, key, desired.elements[key])
                 return _message(codec.IPSET_CMD_ADD, body, "ipset", operation)
-            case Delete(want, key):
-                return _message(codec.IPSET_CMD_DEL, codec.change(want, key, None), "ipset", operation)
+            case Delete(desired, key):
+                return _message(codec.IPSET_CMD_DEL, codec.change(desired, key, None), "ipset", operation)
 
-    def _revision(self, want: IpSet) -> int:
-        """The newest revision of a type that the kernel has.
+    def _revision(self, desired: IpSet) -> int:
+        """The newest revision of a set type that the kernel has.
 
-        Raises: Unsupported when it has none.
+        Raises: Unsupported when the kernel does not have the type.
         """
-        kind = want.kind, want.family
+        kind = desired.kind, desired.family
         if kind not in self._revisions:
-            message = _message(codec.IPSET_CMD_TYPE, codec.type_question(want), "find", f"sets of type {want.kind}")
+            subject = f"sets of type {desired.kind}"
+            message = _message(codec.IPSET_CMD_TYPE, codec.type_request(desired), "find", subject)
             try:
                 _, payload = self._netlink.get(message)
             except KernelError as failure:
                 if failure.errno == _NO_SUCH_TYPE:
-                    raise Unsupported(f"sets of type {want.kind}", detail=codec.ERRORS[_NO_SUCH_TYPE]) from failure
+                    raise Unsupported(f"sets of type {desired.kind}", detail=codec.ERRORS[_NO_SUCH_TYPE]) from failure
                 raise
             self._revisions[kind] = codec.read_revision(payload)
         return self._revisions[kind]
@@ -151,7 +155,7 @@ def _message(command: int, body: bytes, operation: str, subject: object, flags: 
     return Message(codec.NFNL_SUBSYS_IPSET << 8 | command, flags, body, operation, subject)
 
 
-def _in_words(failure: KernelError) -> KernelError:
-    """The failure with a text for error numbers that only ipset has."""
-    words = codec.ERRORS.get(failure.errno)
-    return failure if words is None else KernelError(failure.operation, failure.subject, failure.errno, words)
+def _with_text(failure: KernelError) -> KernelError:
+    """The failure with its text, if its number is one of ipset's own."""
+    text = codec.ERRORS.get(failure.errno)
+    return failure if text is None else KernelError(failure.operation, failure.subject, failure.errno, text)

@@ -1,9 +1,9 @@
-"""Messages of the nfnetlink subsystem ipset (pure): sets and elements to bytes and back.
+"""Messages of the nfnetlink subsystem ipset: sets and elements to bytes and back. Pure.
 
-Every message begins with the header of nfnetlink and says the protocol's version. Numbers of more than a byte are in
-network order and say so in their attribute's type. An element is a message: the kernel works a thousand off in a
-millisecond, and each that it refuses is told by itself. A dump answers with a message that holds the head of a set and
-as many elements as have room, then with more that hold elements alone.
+Every message begins with the header of nfnetlink and the version of the protocol. Numbers of more than one byte are in
+network order, and a flag of the attribute's type says so. An element is a message of its own: the kernel handles a
+thousand in a millisecond and reports each refused element. A dump is answered with a message that holds the head of a
+set and as many elements as fit, followed by messages with elements alone.
 
 Source: ``include/uapi/linux/netfilter/ipset/ip_set.h``; names keep the kernel's spelling.
 """
@@ -20,7 +20,7 @@ from podwire.state.ipset import KINDS, PROTOCOLS, Family, IpSet, IpSetElement
 
 NFNL_SUBSYS_IPSET = 6
 IPSET_PROTOCOL_MIN = 6
-"""All that is used here is in version 6, which every kernel since 2.6.39 speaks."""
+"""Version 6 has everything that is used here; every kernel since 2.6.39 supports it."""
 
 IPSET_CMD_CREATE, IPSET_CMD_DESTROY, IPSET_CMD_FLUSH, IPSET_CMD_SWAP, IPSET_CMD_LIST = 2, 3, 4, 6, 7
 IPSET_CMD_ADD, IPSET_CMD_DEL, IPSET_CMD_TYPE = 9, 10, 13
@@ -46,28 +46,28 @@ _ADDRESS = {4: IPSET_ATTR_IPADDR_IPV4, 16: IPSET_ATTR_IPADDR_IPV6}
 _HEAD = bytes(4) + u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN)
 
 ERRORS = {
-    4097: "the kernel does not speak this version of the protocol",
-    4098: "the kernel has no such type of set",
-    4099: "there are as many sets as there can be",
-    4100: "a rule or another set refers to it",
-    4101: "the other set is not there",
+    4097: "the kernel does not support this version of the ipset protocol",
+    4098: "the kernel does not have this set type",
+    4099: "the maximum number of sets is reached",
+    4100: "a rule or another set refers to the set",
+    4101: "the other set does not exist",
     4102: "the sets are of different types",
-    4103: "the element is there already, or is not there",
-    4104: "the length of a network is wrong",
+    4103: "the element to add exists, or the element to delete does not exist",
+    4104: "the prefix length of a network is wrong",
     4105: "the netmask is wrong",
     4106: "the family is wrong",
     4107: "the set has no timeouts",
-    4108: "a rule or another set refers to it",
-    4109: "an IPv4 address is expected",
-    4110: "an IPv6 address is expected",
+    4108: "a rule or another set refers to the set",
+    4109: "expected an IPv4 address",
+    4110: "expected an IPv6 address",
     4111: "the set has no counters",
     4112: "the set has no comments",
-    4352: "the set is full, or the element lies outside of its range",
+    4352: "the set is full, or the element is outside of its range",
     4353: "the element is empty",
     4354: "the protocol is wrong",
     4355: "the protocol is missing",
 }
-"""enum ipset_errno; those from 4352 on are of one type of sets."""
+"""enum ipset_errno; numbers from 4352 on are specific to a set type."""
 
 
 def _be16(kind: int, value: int) -> bytes:
@@ -78,19 +78,19 @@ def _be32(kind: int, value: int) -> bytes:
     return attribute(kind | _NLA_F_NET_BYTEORDER, value.to_bytes(4, "big"))
 
 
-def _be(found: Mapping[int, bytes], kind: int, default: int = 0) -> int:
-    data = found.get(kind)
+def _be(attributes: Mapping[int, bytes], kind: int, default: int = 0) -> int:
+    data = attributes.get(kind)
     return default if data is None else int.from_bytes(data, "big")
 
 
-def named(name: str) -> bytes:
+def set_name(name: str) -> bytes:
     """The body of a request about one set."""
     return _HEAD + text(IPSET_ATTR_SETNAME, name)
 
 
-def pair(name: str, other: str) -> bytes:
+def set_names(name: str, other: str) -> bytes:
     """The body of a swap."""
-    return named(name) + text(IPSET_ATTR_SETNAME2, other)
+    return set_name(name) + text(IPSET_ATTR_SETNAME2, other)
 
 
 def names_only() -> bytes:
@@ -103,72 +103,72 @@ def heads_only() -> bytes:
     return _HEAD + _be32(IPSET_ATTR_FLAGS, IPSET_FLAG_LIST_HEADER)
 
 
-def type_question(want: IpSet) -> bytes:
-    """The body of the question for the revisions of a type that the kernel has."""
-    return _HEAD + text(IPSET_ATTR_TYPENAME, want.kind) + u8(IPSET_ATTR_FAMILY, _family(want))
+def type_request(ip_set: IpSet) -> bytes:
+    """The body of a request for the revisions of a set type."""
+    return _HEAD + text(IPSET_ATTR_TYPENAME, ip_set.kind) + u8(IPSET_ATTR_FAMILY, _family(ip_set))
 
 
 def read_revision(payload: bytes) -> int:
-    """The newest revision, of the answer to that question."""
+    """The newest revision in the answer to that request."""
     return number(parse(payload, 4), IPSET_ATTR_REVISION)
 
 
-def _family(want: IpSet) -> int:
-    return 0 if want.kind == "bitmap:port" else _FAMILIES[want.family]
+def _family(ip_set: IpSet) -> int:
+    return 0 if ip_set.kind == "bitmap:port" else _FAMILIES[ip_set.family]
 
 
-def create(want: IpSet, revision: int) -> bytes:
-    """The body that makes a set."""
-    if want.kind == "bitmap:port":
-        data = _be16(IPSET_ATTR_PORT, want.ports[0]) + _be16(IPSET_ATTR_PORT_TO, want.ports[1])
+def create(ip_set: IpSet, revision: int) -> bytes:
+    """The body that creates a set."""
+    if ip_set.kind == "bitmap:port":
+        data = _be16(IPSET_ATTR_PORT, ip_set.ports[0]) + _be16(IPSET_ATTR_PORT_TO, ip_set.ports[1])
     else:
-        data = _be32(IPSET_ATTR_HASHSIZE, want.hashsize) + _be32(IPSET_ATTR_MAXELEM, want.maxelem)
-    if want.timeout_s is not None:
-        data += _be32(IPSET_ATTR_TIMEOUT, want.timeout_s)
-    flags = (IPSET_FLAG_WITH_COMMENT if want.comment else 0) | (IPSET_FLAG_WITH_SKBINFO if want.marks else 0)
+        data = _be32(IPSET_ATTR_HASHSIZE, ip_set.hashsize) + _be32(IPSET_ATTR_MAXELEM, ip_set.maxelem)
+    if ip_set.timeout_s is not None:
+        data += _be32(IPSET_ATTR_TIMEOUT, ip_set.timeout_s)
+    flags = (IPSET_FLAG_WITH_COMMENT if ip_set.comment else 0) | (IPSET_FLAG_WITH_SKBINFO if ip_set.marks else 0)
     if flags:
         data += _be32(IPSET_ATTR_CADT_FLAGS, flags)
-    kind = text(IPSET_ATTR_TYPENAME, want.kind) + u8(IPSET_ATTR_REVISION, revision)
-    return named(want.name) + kind + u8(IPSET_ATTR_FAMILY, _family(want)) + nested(IPSET_ATTR_DATA, data)
+    kind = text(IPSET_ATTR_TYPENAME, ip_set.kind) + u8(IPSET_ATTR_REVISION, revision)
+    return set_name(ip_set.name) + kind + u8(IPSET_ATTR_FAMILY, _family(ip_set)) + nested(IPSET_ATTR_DATA, data)
 
 
 def element(kind: str, key: str) -> bytes:
     """The attributes of an element's key in canonical form."""
     return b"".join(
-        _part(part, word, second=at == 2)
-        for at, (part, word) in enumerate(zip(KINDS[kind], key.split(","), strict=True))
+        _dimension(dimension, value, second=at == 2)
+        for at, (dimension, value) in enumerate(zip(KINDS[kind], key.split(","), strict=True))
     )
 
 
-def _part(part: str, word: str, *, second: bool) -> bytes:
-    if part == "number":
-        return _be16(IPSET_ATTR_PORT, int(word))
-    if part == "port":
-        return _port(word)
-    if part == "device":
-        return text(IPSET_ATTR_IFACE, word)
-    address, _, length = word.partition("/")
+def _dimension(dimension: str, value: str, *, second: bool) -> bytes:
+    if dimension == "number":
+        return _be16(IPSET_ATTR_PORT, int(value))
+    if dimension == "port":
+        return _port(value)
+    if dimension == "device":
+        return text(IPSET_ATTR_IFACE, value)
+    address, _, length = value.partition("/")
     packed = pack_ip(address)
-    found = nested(IPSET_ATTR_IP2 if second else IPSET_ATTR_IP, _address(packed))
-    if part in ("net", "within"):
-        found += u8(IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, int(length or len(packed) * 8))
-    return found
+    encoded = nested(IPSET_ATTR_IP2 if second else IPSET_ATTR_IP, _address(packed))
+    if dimension in ("net", "within"):
+        encoded += u8(IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, int(length or len(packed) * 8))
+    return encoded
 
 
 def _address(packed: bytes) -> bytes:
     return attribute(_ADDRESS[len(packed)] | _NLA_F_NET_BYTEORDER, packed)
 
 
-def _port(word: str) -> bytes:
-    protocol, _, port = word.partition(":")
+def _port(value: str) -> bytes:
+    protocol, _, port = value.partition(":")
     kind, _, code = port.partition("/")
-    value = int(kind) << 8 | int(code) if code else int(kind)
-    return _be16(IPSET_ATTR_PORT, value) + u8(IPSET_ATTR_PROTO, PROTOCOLS.get(protocol) or int(protocol))
+    number_or_icmp_type = int(kind) << 8 | int(code) if code else int(kind)
+    return _be16(IPSET_ATTR_PORT, number_or_icmp_type) + u8(IPSET_ATTR_PROTO, PROTOCOLS.get(protocol) or int(protocol))
 
 
-def change(want: IpSet, key: str, options: IpSetElement | None) -> bytes:
-    """The body that adds an element with its options, or (None) takes it away."""
-    data = element(want.kind, key)
+def change(ip_set: IpSet, key: str, options: IpSetElement | None) -> bytes:
+    """The body that adds an element with its options, or deletes it (None)."""
+    data = element(ip_set.kind, key)
     if options is not None:
         if options.timeout_s is not None:
             data += _be32(IPSET_ATTR_TIMEOUT, options.timeout_s)
@@ -179,39 +179,39 @@ def change(want: IpSet, key: str, options: IpSetElement | None) -> bytes:
         if options.mark is not None:
             mark, mask = options.mark
             data += attribute(IPSET_ATTR_SKBMARK | _NLA_F_NET_BYTEORDER, (mark << 32 | mask).to_bytes(8, "big"))
-    return named(want.name) + nested(IPSET_ATTR_DATA, data)
+    return set_name(ip_set.name) + nested(IPSET_ATTR_DATA, data)
 
 
 def read_name(payload: bytes) -> str:
-    """The name in an answer of a dump."""
+    """The name of a set in an answer to a dump."""
     return string(parse(payload, 4), IPSET_ATTR_SETNAME)
 
 
 def read_size(payload: bytes) -> tuple[str, int]:
-    """The name in an answer of a dump of heads, and the number of elements."""
-    found = parse(payload, 4)
-    return string(found, IPSET_ATTR_SETNAME), _be(parse(found.get(IPSET_ATTR_DATA, b"")), IPSET_ATTR_ELEMENTS)
+    """The name of a set in an answer to a dump of heads, and the number of its elements."""
+    attributes = parse(payload, 4)
+    return string(attributes, IPSET_ATTR_SETNAME), _be(parse(attributes.get(IPSET_ATTR_DATA, b"")), IPSET_ATTR_ELEMENTS)
 
 
 def read_set(payloads: list[bytes]) -> IpSet:
-    """The set that the answers of a dump of one set tell.
+    """The set in the answers to a dump of one set.
 
-    Raises: Unsupported for a type that is not known here; ProtocolError.
+    Raises: Unsupported for a type that podwire does not know; ProtocolError.
     """
-    found: IpSet | None = None
+    ip_set: IpSet | None = None
     elements: dict[str, IpSetElement] = {}
     for payload in payloads:
         top = parse(payload, 4)
         if IPSET_ATTR_TYPENAME in top:
-            found = _read_head(top)
-        if found is None:
+            ip_set = _read_head(top)
+        if ip_set is None:
             raise ProtocolError("remote", "the answer to the ipset dump does not begin with the head of a set")
-        for each in _listed(top.get(IPSET_ATTR_ADT, b"")):
-            attributes = parse(each)
-            elements[_read_key(found.kind, attributes)] = _read_options(attributes)
-    if found is None:
+        for element_data in _list_payloads(top.get(IPSET_ATTR_ADT, b"")):
+            attributes = parse(element_data)
+            elements[_read_key(ip_set.kind, attributes)] = _read_options(attributes)
+    if ip_set is None:
         raise ProtocolError("remote", "the answer to the ipset dump holds no set")
-    return msgspec.structs.replace(found, elements=elements)
+    return msgspec.structs.replace(ip_set, elements=elements)
 
 
 def _read_head(top: Mapping[int, bytes]) -> IpSet:
@@ -232,7 +232,7 @@ def _read_head(top: Mapping[int, bytes]) -> IpSet:
     )
 
 
-def _listed(data: bytes) -> Iterator[bytes]:
+def _list_payloads(data: bytes) -> Iterator[bytes]:
     """The payloads of a list of attributes."""
     offset = 0
     while offset + 4 <= len(data):
@@ -243,35 +243,35 @@ def _listed(data: bytes) -> Iterator[bytes]:
         offset += size + 3 & ~3
 
 
-def _read_key(kind: str, found: Mapping[int, bytes]) -> str:
-    return ",".join(_read_part(part, found, second=at == 2) for at, part in enumerate(KINDS[kind]))
+def _read_key(kind: str, attributes: Mapping[int, bytes]) -> str:
+    return ",".join(_read_dimension(dimension, attributes, second=at == 2) for at, dimension in enumerate(KINDS[kind]))
 
 
-def _read_part(part: str, found: Mapping[int, bytes], *, second: bool) -> str:
-    if part == "number":
-        return str(_be(found, IPSET_ATTR_PORT))
-    if part == "port":
-        protocol, port = number(found, IPSET_ATTR_PROTO), _be(found, IPSET_ATTR_PORT)
+def _read_dimension(dimension: str, attributes: Mapping[int, bytes], *, second: bool) -> str:
+    if dimension == "number":
+        return str(_be(attributes, IPSET_ATTR_PORT))
+    if dimension == "port":
+        protocol, port = number(attributes, IPSET_ATTR_PROTO), _be(attributes, IPSET_ATTR_PORT)
         name = _PROTOCOL_OF.get(protocol, str(protocol))
         return f"{name}:{port >> 8}/{port & 0xFF}" if name.startswith("icmp") else f"{name}:{port}"
-    if part == "device":
-        return string(found, IPSET_ATTR_IFACE)
-    packed = next(iter(parse(found.get(IPSET_ATTR_IP2 if second else IPSET_ATTR_IP, b"")).values()), b"")
+    if dimension == "device":
+        return string(attributes, IPSET_ATTR_IFACE)
+    packed = next(iter(parse(attributes.get(IPSET_ATTR_IP2 if second else IPSET_ATTR_IP, b"")).values()), b"")
     if len(packed) not in _ADDRESS:
         raise ProtocolError("remote", f"an address of {len(packed)} bytes in an element of a set")
-    whole = len(packed) * 8
-    length = (
-        number(found, IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, whole) if part in ("net", "within") else whole
-    )
-    return unpack_ip(packed) if length == whole else f"{unpack_ip(packed)}/{length}"
+    full_length = len(packed) * 8
+    length = full_length
+    if dimension in ("net", "within"):
+        length = number(attributes, IPSET_ATTR_CIDR2 if second else IPSET_ATTR_CIDR, full_length)
+    return unpack_ip(packed) if length == full_length else f"{unpack_ip(packed)}/{length}"
 
 
-def _read_options(found: Mapping[int, bytes]) -> IpSetElement:
+def _read_options(attributes: Mapping[int, bytes]) -> IpSetElement:
     return IpSetElement(
-        timeout_s=_be(found, IPSET_ATTR_TIMEOUT) if IPSET_ATTR_TIMEOUT in found else None,
-        comment=string(found, IPSET_ATTR_COMMENT),
-        nomatch=bool(_be(found, IPSET_ATTR_CADT_FLAGS) & IPSET_FLAG_NOMATCH),
-        mark=_read_mark(found.get(IPSET_ATTR_SKBMARK)),
+        timeout_s=_be(attributes, IPSET_ATTR_TIMEOUT) if IPSET_ATTR_TIMEOUT in attributes else None,
+        comment=string(attributes, IPSET_ATTR_COMMENT),
+        nomatch=bool(_be(attributes, IPSET_ATTR_CADT_FLAGS) & IPSET_FLAG_NOMATCH),
+        mark=_read_mark(attributes.get(IPSET_ATTR_SKBMARK)),
     )
 
 

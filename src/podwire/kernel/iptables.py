@@ -1,11 +1,11 @@
-"""iptables in a network namespace, by its own programs: there is no netlink interface that both kinds share.
+"""iptables in a network namespace, by its own programs, because its two kinds share no netlink interface.
 
-There are two kinds of iptables on a machine: ``nft`` (rules end up in nf_tables) and ``legacy`` (ip_tables). Both may
-hold rules at once, and a packet passes both, so :func:`choose` takes the one that is in use already: legacy when
-tables of legacy hold rules and none of nft are there; nft otherwise, when the kernel and the programs know it.
+A machine can have two kinds of iptables: ``nft`` (rules in nf_tables) and ``legacy`` (ip_tables). Both may hold rules
+at once, and a packet passes both. :func:`choose` takes the kind that is in use: legacy when tables of legacy hold rules
+and nft has no tables; otherwise nft, when the kernel and the programs support it.
 
-One call changes all tables of a family (2 ms and up; nft also reads the chains that a text names). The text is
-written only after ``started`` was called with the process: of its changes nf_tables then tells under this number.
+One call changes all tables of a family (2 ms and more; nft also reads the chains that a text names). The text is
+written only after ``started`` was called with the process id: notifications of nf_tables carry this number.
 """
 
 import ctypes
@@ -41,11 +41,11 @@ _LOCK = "/run/xtables.lock"
 _TABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
 _CLOCK_MONOTONIC = 1  # linux/time.h
 _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
-_OUT_OF_MEMORY = 4  # exit status of iptables-restore for a resource problem (iptables(8))
+_OUT_OF_MEMORY = 4  # Exit status of iptables-restore for a resource problem (iptables(8)).
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """Where the programs of one kind are."""
+    """The paths of the programs of one kind."""
 
     kind: Kind
     save: dict[str, str]
@@ -54,7 +54,7 @@ class Programs(msgspec.Struct, frozen=True):
 
 
 def find(kind: Kind) -> Programs | None:
-    """The programs of a kind; None when they are not all installed."""
+    """The programs of a kind; None when one of them is not installed."""
     for middle in (f"-{kind}", ""):
         paths = [shutil.which(f"{name}{middle}-{verb}", path=_PATH) for name in _PROGRAMS.values() for verb in _VERBS]
         if all(paths):
@@ -68,8 +68,8 @@ _VERBS = ("save", "restore")
 
 
 def _kind_of(program: str) -> Kind:
-    said = call((program, "--version"), env=_environment(), timeout_s=_TIMEOUT_S)
-    return "nft" if b"nf_tables" in said.output else "legacy"
+    finished = call((program, "--version"), env=_environment(), timeout_s=_TIMEOUT_S)
+    return "nft" if b"nf_tables" in finished.output else "legacy"
 
 
 def _environment() -> dict[str, str]:
@@ -79,12 +79,12 @@ def _environment() -> dict[str, str]:
 def legacy_tables(netns_path: Path | str | None = None) -> frozenset[str]:
     """Tables of legacy iptables that exist in a namespace, of either family."""
     with netns.inside(netns_path):
-        found: set[str] = set()
+        tables: set[str] = set()
         for name in _NAMES.values():
             path = Path("/proc/thread-self/net", name)
             if path.exists():
-                found.update(path.read_text(encoding="ascii").split())
-    return frozenset(found)
+                tables.update(path.read_text(encoding="ascii").split())
+    return frozenset(tables)
 
 
 def nft_tables(netns_path: Path | str | None = None) -> frozenset[tuple[str, str]]:
@@ -103,7 +103,7 @@ def locked(programs: Programs) -> bool:
     try:
         descriptor = os.open(_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False  # no process has ever taken the lock
+        return False  # No process has taken the lock since boot.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,7 +137,7 @@ def choose(netns_path: Path | str | None = None) -> Programs:
 
 
 def _try(programs: Programs) -> str:
-    """Why a kind does not work on this machine, tried in a new namespace; empty when it works."""
+    """The reason why a kind does not work on this machine, by a trial in a new namespace; empty when it works."""
     descriptor = netns.create_anonymous()
     try:
         if programs.kind == "nft":
@@ -149,17 +149,17 @@ def _try(programs: Programs) -> str:
             tried = call((programs.restore["ip"], "--noflush"), env=_environment(), stdin=_PROBE, timeout_s=_TIMEOUT_S)
     finally:
         os.close(descriptor)
-    return "" if tried.code == 0 else f"{programs.kind}: {_words(tried)}"
+    return "" if tried.code == 0 else f"{programs.kind}: {_error_messages(tried)}"
 
 
 _PROBE = b"*nat\n-A OUTPUT -m comment --comment probe -m addrtype --dst-type LOCAL -j ACCEPT\nCOMMIT\n"
 
 
-def _words(finished: Finished) -> str:
-    """The error messages of a program, in one line."""
+def _error_messages(finished: Finished) -> str:
+    """The error messages of a program, as one line."""
     lines = finished.errors.decode(errors="replace").splitlines()
-    kept = [line.strip() for line in lines if line.strip() and "for more information" not in line]
-    return "; ".join(kept) or f"exit status {finished.code}"
+    messages = [line.strip() for line in lines if line.strip() and "for more information" not in line]
+    return "; ".join(messages) or f"exit status {finished.code}"
 
 
 class Iptables:
@@ -183,20 +183,20 @@ class Iptables:
             self._netns = None
 
     def save(self, table: str = "", *, counters: bool = False) -> str:
-        """What iptables-save prints of all tables, or of one table; with ``counters`` also the packet counters.
+        """The output of iptables-save for all tables, or for one table; with ``counters`` also the packet counters.
 
         Raises: KernelError.
         """
         options = (*(("-t", table) if table else ()), *(("-c",) if counters else ()))
         finished = self._call((self._programs.save[self.family], *options), b"", None)
         if finished.code != 0:
-            raise KernelError("read", f"iptables {self.family}", errno.EIO, _words(finished))
+            raise KernelError("read", f"iptables {self.family}", errno.EIO, _error_messages(finished))
         return finished.output.decode()
 
     def restore(self, text: str, started: Callable[[int], None] | None = None) -> None:
-        """Runs iptables-restore with a text that changes only the chains in it; nothing is run for an empty text.
+        """Runs iptables-restore with a text that changes only the chains in it; an empty text runs nothing.
 
-        Raises: KernelError with the program's words; tables before the refused one are changed.
+        Raises: KernelError with the program's message; tables before the refused one are changed.
         """
         if not text:
             return
@@ -206,7 +206,7 @@ class Iptables:
             number = errno.ENOMEM if finished.code == _OUT_OF_MEMORY else errno.EINVAL
             number = errno.ETIMEDOUT if finished.code is None else number
             raise KernelError(
-                "iptables-restore", f"{self.family} ({_subject(text, finished)})", number, _words(finished)
+                "iptables-restore", f"{self.family} ({_subject(text, finished)})", number, _error_messages(finished)
             )
 
     def _call(self, argv: tuple[str, ...], stdin: bytes, started: Callable[[int], None] | None) -> Finished:
@@ -228,7 +228,7 @@ def _subject(text: str, finished: Finished) -> str:
 
 
 class Ticker:
-    """A descriptor that is readable every ``period_s`` seconds, to poll what the kernel sends no notifications for."""
+    """A descriptor that becomes readable every ``period_s`` seconds, to poll state without kernel notifications."""
 
     def __init__(self, period_s: float) -> None:
         libc = ctypes.CDLL(None, use_errno=True)

@@ -13,15 +13,15 @@ from podwire.state.iptables_diff import Saved, own_part, repair
 def saved_by_kind(netns_path: NetnsPath, tables: Iterable[str]) -> Iterator[tuple[Programs, dict[str, Saved]]]:
     """The kinds of iptables in which one of the tables exists, and all rules of the kind, by family.
 
-    Where no table exists no program is run.
+    Without such a table no program runs.
 
     Raises: KernelError.
     """
-    wanted = frozenset(tables)
-    only = next(iter(wanted)) if len(wanted) == 1 else ""
+    desired = frozenset(tables)
+    only = next(iter(desired)) if len(desired) == 1 else ""
     kinds: tuple[tuple[Kind, bool], ...] = (
-        ("nft", any(name in wanted for _, name in nft_tables(netns_path))),
-        ("legacy", bool(wanted & legacy_tables(netns_path))),
+        ("nft", any(name in desired for _, name in nft_tables(netns_path))),
+        ("legacy", bool(desired & legacy_tables(netns_path))),
     )
     for kind, used in kinds:
         programs = find(kind) if used else None
@@ -45,7 +45,7 @@ def marked(netns_path: NetnsPath, mark: ChainMark) -> Iterator[tuple[Programs, d
 
 
 def read(netns_path: NetnsPath, mark: ChainMark) -> tuple[Ruleset, ...]:
-    """What the kernel holds of the owner, a table each; chains whose order is free come in canonical order.
+    """The owner's chains in the kernel, by table; chains whose order is free are in canonical order.
 
     Raises: KernelError.
     """
@@ -57,20 +57,20 @@ def read(netns_path: NetnsPath, mark: ChainMark) -> tuple[Ruleset, ...]:
     )
 
 
-def apply(netns_path: NetnsPath, mark: ChainMark, wanted: Iterable[Ruleset]) -> tuple[str, ...]:
+def apply(netns_path: NetnsPath, mark: ChainMark, desired: Iterable[Ruleset]) -> tuple[str, ...]:
     """Makes the kernel hold exactly these chains of the owner; returns the texts for iptables-restore.
 
     Raises: KernelError; a table that was not refused may be changed.
     """
     programs = next((found for found, _ in marked(netns_path, mark)), None) or choose(netns_path)
     make_tables(programs, mark.tables, netns_path, lambda _: None)
-    rulesets = list(wanted)
+    rulesets = list(desired)
     written: list[str] = []
     for family in FAMILIES:
-        own = {table: Ruleset(family=family, table=table) for table in mark.tables}
-        own |= {ruleset.table: ruleset for ruleset in rulesets if ruleset.family == family}
+        by_table = {table: Ruleset(family=family, table=table) for table in mark.tables}
+        by_table |= {ruleset.table: ruleset for ruleset in rulesets if ruleset.family == family}
         with Iptables(family, programs, netns_path) as tool:
-            text = repair(parse_save(tool.save()), own.values(), mark)
+            text = repair(parse_save(tool.save()), by_table.values(), mark)
             tool.restore(text)
         written += [text] if text else []
     return tuple(written)

@@ -1,9 +1,9 @@
-"""Tables of iptables (nft kind) that podwire makes, and deletes when they are no longer used.
+"""Tables of iptables (nft kind) that podwire creates, and deletes when they are no longer used.
 
-iptables-restore creates a missing table, and never deletes one. So missing tables are created here first, with a
-comment that names the owner: nft(8) shows it, and for iptables it is a table like any other. A table with this comment
-is deleted when it holds nothing but the kernel's own chains, empty and with policy accept. A rule or a chain of another
-owner keeps it.
+iptables-restore creates a missing table and never deletes one. So missing tables are created here first, with a comment
+that names the owner: nft(8) shows the comment, and iptables uses the table like any other. A table with this comment is
+deleted when it holds only the kernel's own chains, empty and with policy accept. Any other rule or chain keeps the
+table.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ def make_tables(programs: Programs, names: Iterable[str], netns_path: NetnsPath,
 
 
 def drop_tables(names: Iterable[str], netns_path: NetnsPath, started: Started = lambda _: None) -> None:
-    """Deletes podwire's tables of both families that hold no rules any more.
+    """Deletes podwire's tables of both families that hold no rules.
 
     Raises: KernelError.
     """
@@ -55,4 +55,4 @@ def drop_tables(names: Iterable[str], netns_path: NetnsPath, started: Started = 
         started(nft.port)
         for family in FAMILIES:
             for name in names:
-                nft.delete_bare(family, name, COMMENT)
+                nft.delete_unused(family, name, COMMENT)

@@ -1,7 +1,7 @@
-"""Changes of iptables rules by other programs in a network namespace.
+"""Detects changes of iptables rules by other programs in a network namespace.
 
-For the nft kind the kernel sends notifications. For legacy rules it sends none: there ``changed`` returns True every
-30 s.
+For the nft kind the kernel sends notifications. For legacy rules it sends none; ``changed`` then returns True every 30
+s.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,22 +16,22 @@ POLL_S = 30.0  # as kube-proxy's syncPeriod
 
 
 class ChainWatch(Protocol):
-    """Notices when another program may have changed rules."""
+    """Reports when another program may have changed rules."""
 
     def fileno(self) -> int:
-        """Readable when :meth:`changed` should be asked."""
+        """Readable when :meth:`changed` should be called."""
         ...
 
     def changed(self) -> bool:
         """Whether another program may have changed a table since the last call."""
         ...
 
-    def started(self, process: int) -> None:
-        """To be called with the process of an iptables program that podwire starts; its changes are left out."""
+    def ignore_process(self, process: int) -> None:
+        """Must be called with the process id of an iptables program that podwire starts; its changes are ignored."""
         ...
 
-    def unheard(self, write: Callable[[], int]) -> None:
-        """Calls ``write`` with notifications off; ``write`` returns the number of tables that it changed."""
+    def notifications_off(self, write: Callable[[], int]) -> None:
+        """Calls ``write`` with notifications off; ``write`` returns the number of changed tables."""
         ...
 
     def close(self) -> None:
@@ -40,22 +40,22 @@ class ChainWatch(Protocol):
 
 
 class _NftWatch:
-    """Notifications of nf_tables, without those about podwire's own changes."""
+    """Notifications of nf_tables, without podwire's own changes."""
 
     def __init__(self, netns_path: NetnsPath, tables: frozenset[str]) -> None:
         self._nft = Nft(netns_path)
         self._monitor = NftMonitor(netns_path)
         self._tables = tables
-        self._unheard = False
-        self.started = self._monitor.leave_out
+        self._missed = False
+        self.ignore_process = self._monitor.ignore_port
         self.fileno = self._monitor.fileno
 
     def changed(self) -> bool:
-        found = self._monitor.changed()
-        unheard, self._unheard = self._unheard, False
-        return unheard or any(f in ("", *FAMILIES) and (not t or t in self._tables) for f, t in found)
+        changes = self._monitor.changed()
+        missed, self._missed = self._missed, False
+        return missed or any(f in ("", *FAMILIES) and (not t or t in self._tables) for f, t in changes)
 
-    def unheard(self, write: Callable[[], int]) -> None:
+    def notifications_off(self, write: Callable[[], int]) -> None:
         self._monitor.pause()
         before = self._nft.generation()
         count = -1
@@ -63,7 +63,7 @@ class _NftWatch:
             count = write()
         finally:
             self._monitor.resume()
-            self._unheard = self._nft.generation() != before + count
+            self._missed = self._nft.generation() != before + count
 
     def close(self) -> None:
         self._monitor.close()
@@ -79,10 +79,10 @@ class _Poll:
         self.changed = self._ticker.ticked
         self.close = self._ticker.close
 
-    def started(self, process: int) -> None:
-        """Not needed: own changes cause no notifications."""
+    def ignore_process(self, process: int) -> None:
+        """Has no effect, since own changes cause no notifications."""
 
-    def unheard(self, write: Callable[[], int]) -> None:
+    def notifications_off(self, write: Callable[[], int]) -> None:
         write()
 
 

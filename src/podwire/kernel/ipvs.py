@@ -1,8 +1,9 @@
 """IPVS in one network namespace, by generic netlink.
 
-:func:`Ipvs.read` asks for all virtual servers and then for the real servers of each, one request a server (the kernel
-has no other): 5,000 with two real servers in 0.44 s. A change is a message for each object, many in one send: the same
-in 0.24 s. Deleting what does not exist is no error. Schedulers are modules that the kernel loads on their first use.
+:func:`Ipvs.read` requests all virtual servers and then the real servers of each, one request per server, because the
+kernel has no other: 5,000 with two real servers each in 0.44 s. A change is one message per object, many in one send:
+the same in 0.24 s. Deleting an object that does not exist is not an error. The kernel loads the module of a scheduler
+on its first use.
 """
 
 import struct
@@ -73,41 +74,41 @@ class Ipvs:
         Raises: KernelError.
         """
         body = codec.encode_plain(codec.IPVS_CMD_GET_SERVICE)
-        found = self._netlink.dump(self._message(body, "list", "virtual servers"))
-        decoded = (codec.decode_server(payload) for _, payload in found)
+        answers = self._netlink.dump(self._message(body, "list", "virtual servers"))
+        decoded = (codec.decode_server(payload) for _, payload in answers)
         return tuple(server for server in decoded if server is not None)
 
     def destinations(self, key: Key) -> tuple[tuple[Destination, int], ...]:
-        """The real servers of a virtual server with the number of their connections, in the order of their text.
+        """The real servers of a virtual server with their numbers of connections, in the order of their text.
 
-        Empty when there is no such virtual server.
+        Empty when the virtual server does not exist.
 
         Raises: KernelError.
         """
         message = self._message(codec.encode_key(codec.IPVS_CMD_GET_DEST, key), "list", key)
         try:
-            found = self._netlink.dump(message)
+            answers = self._netlink.dump(message)
         except KernelNotFound:
             return ()
-        decoded = (codec.decode_destination(payload, key) for _, payload in found)
+        decoded = (codec.decode_destination(payload, key) for _, payload in answers)
         return tuple(sorted(decoded, key=lambda each: str(each[0])))
 
     def read(self, keys: Iterable[Key] | None = None) -> tuple[VirtualServer, ...]:
-        """Virtual servers with their destinations: those of the keys, or all.
+        """Virtual servers with their destinations: those with the keys, or all.
 
         Raises: KernelError.
         """
-        wanted = None if keys is None else frozenset(keys)
+        selected = None if keys is None else frozenset(keys)
         return tuple(
             replace(server, destinations=tuple(destination for destination, _ in self.destinations(server.key)))
             for server in self.servers()
-            if wanted is None or server.key in wanted
+            if selected is None or server.key in selected
         )
 
     def apply(self, steps: Sequence[Step]) -> None:
-        """Takes the steps in their order, 500 of them in one send.
+        """Performs the steps in their order, 500 of them in one send.
 
-        Raises: KernelError of the first that the kernel refused; the others are taken.
+        Raises: KernelError of the first step that the kernel refused; the other steps are done.
         """
         messages = [self._message(_encode(step), step.verb, step.subject) for step in steps]
         for at, failure in sorted(self._netlink.batch(messages).items()):
@@ -123,7 +124,7 @@ class Ipvs:
         return Timeouts(*codec.decode_timeouts(self._netlink.get(self._message(body, "read", "timeouts of IPVS"))[1]))
 
     def set_timeouts(self, timeouts: Timeouts) -> None:
-        """Sets the namespace's timeouts; 0 leaves one as it is.
+        """Sets the namespace's timeouts; 0 keeps the present value.
 
         Raises: KernelError.
         """

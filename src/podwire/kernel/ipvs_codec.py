@@ -1,9 +1,9 @@
 """Messages of IPVS' generic netlink family, as bytes (include/uapi/linux/ip_vs.h). Pure.
 
-A command carries a virtual server (``IPVS_CMD_ATTR_SERVICE``) and, where it is about one, a real server
-(``IPVS_CMD_ATTR_DEST``), both as nested attributes. A server is named by family, protocol, address and port; making or
-changing it also needs scheduler, flags, timeout and mask. Ports and IPv4 masks are in network order, addresses always
-16 bytes.
+A command carries a virtual server (``IPVS_CMD_ATTR_SERVICE``) and, if needed, a real server (``IPVS_CMD_ATTR_DEST``),
+both as nested attributes. Family, protocol, address and port identify a server; a command that creates or changes it
+also needs scheduler, flags, timeout and mask. Ports and IPv4 masks are in network order, addresses always have 16
+bytes.
 """
 
 import struct
@@ -64,7 +64,7 @@ def _key(key: Key) -> tuple[bytes, ...]:
 
 
 def encode_server(command: int, server: VirtualServer) -> bytes:
-    """Makes (NEW_SERVICE) or changes (SET_SERVICE) a virtual server; its destinations are not part of it."""
+    """Creates (NEW_SERVICE) or changes (SET_SERVICE) a virtual server, without its destinations."""
     flags = server.flags | (_PERSISTENT if server.persistent_s else 0)
     mask = FLAG_1 | FLAG_2 | FLAG_3 | _PERSISTENT
     fields = (
@@ -86,12 +86,12 @@ def _netmask(server: VirtualServer) -> bytes:
 
 
 def encode_key(command: int, key: Key) -> bytes:
-    """A command about a virtual server that needs no more than its name: DEL_SERVICE, GET_DEST."""
+    """A command that needs only the key of a virtual server: DEL_SERVICE, GET_DEST."""
     return _header(command) + nested(_CMD_SERVICE, *_key(key))
 
 
 def encode_destination(command: int, key: Key, destination: Destination) -> bytes:
-    """Makes, changes or removes a real server."""
+    """Creates, changes or removes a real server."""
     fields = (
         _u16(_DEST_ADDR_FAMILY, _family(destination.address)),
         _address(_DEST_ADDR, destination.address),
@@ -110,62 +110,62 @@ def encode_plain(command: int) -> bytes:
 
 
 def encode_timeouts(tcp_s: int, tcp_fin_s: int, udp_s: int) -> bytes:
-    """SET_CONFIG: seconds until a connection that says nothing is forgotten; the kernel leaves what is 0."""
+    """SET_CONFIG: seconds until an idle connection is deleted; 0 keeps the kernel's value."""
     pairs = ((_CMD_TIMEOUT_TCP, tcp_s), (_CMD_TIMEOUT_TCP_FIN, tcp_fin_s), (_CMD_TIMEOUT_UDP, udp_s))
     return _header(IPVS_CMD_SET_CONFIG) + b"".join(u32(kind, value) for kind, value in pairs)
 
 
 def decode_timeouts(payload: bytes) -> tuple[int, int, int]:
     """The answer to GET_CONFIG: seconds for tcp, tcpfin, udp."""
-    found = parse(payload, GENLMSGHDR_SIZE)
+    attributes = parse(payload, GENLMSGHDR_SIZE)
     return (
-        number(found, _CMD_TIMEOUT_TCP),
-        number(found, _CMD_TIMEOUT_TCP_FIN),
-        number(found, _CMD_TIMEOUT_UDP),
+        number(attributes, _CMD_TIMEOUT_TCP),
+        number(attributes, _CMD_TIMEOUT_TCP_FIN),
+        number(attributes, _CMD_TIMEOUT_UDP),
     )
 
 
 def decode_server(payload: bytes) -> VirtualServer | None:
-    """A virtual server without its destinations; None for one chosen by a mark or of another protocol."""
-    found = parse(parse(payload, GENLMSGHDR_SIZE).get(_CMD_SERVICE, b""))
-    protocol = _NAMES.get(number(found, _SVC_PROTOCOL))
-    if _SVC_FWMARK in found or protocol is None:
+    """A virtual server without its destinations; None for one selected by a mark or of another protocol."""
+    attributes = parse(parse(payload, GENLMSGHDR_SIZE).get(_CMD_SERVICE, b""))
+    protocol = _NAMES.get(number(attributes, _SVC_PROTOCOL))
+    if _SVC_FWMARK in attributes or protocol is None:
         return None
-    address = _decode_address(found, _SVC_ADDR, number(found, _SVC_AF))
-    (flags,) = struct.unpack_from("=I", found.get(_SVC_FLAGS, bytes(4)))
+    address = _decode_address(attributes, _SVC_ADDR, number(attributes, _SVC_AF))
+    (flags,) = struct.unpack_from("=I", attributes.get(_SVC_FLAGS, bytes(4)))
     return VirtualServer(
-        key=Key(protocol, address, _decode_port(found, _SVC_PORT)),
-        scheduler=string(found, _SVC_SCHED_NAME),
+        key=Key(protocol, address, _decode_port(attributes, _SVC_PORT)),
+        scheduler=string(attributes, _SVC_SCHED_NAME),
         flags=flags & (FLAG_1 | FLAG_2 | FLAG_3),
-        persistent_s=number(found, _SVC_TIMEOUT) if flags & _PERSISTENT else 0,
-        client_bits=_decode_bits(found, ":" in address),
+        persistent_s=number(attributes, _SVC_TIMEOUT) if flags & _PERSISTENT else 0,
+        client_bits=_decode_bits(attributes, ":" in address),
     )
 
 
-def _decode_bits(found: Mapping[int, bytes], six: bool) -> int:
-    """How much of a client's address counts; 0 stands for all of it."""
-    data = found.get(_SVC_NETMASK, b"\xff" * 4)
+def _decode_bits(attributes: Mapping[int, bytes], six: bool) -> int:
+    """The prefix length by which clients are grouped; 0 stands for the whole address."""
+    data = attributes.get(_SVC_NETMASK, b"\xff" * 4)
     bits = struct.unpack("=I", data)[0] if six else int.from_bytes(data, "big").bit_count()
     return 0 if bits == WHOLE[six] else int(bits)
 
 
 def decode_destination(payload: bytes, key: Key) -> tuple[Destination, int]:
-    """A real server of a virtual server, and how many connections it has, active or not."""
-    found = parse(parse(payload, GENLMSGHDR_SIZE).get(_CMD_DEST, b""))
-    family = number(found, _DEST_ADDR_FAMILY, _family(key.address))
+    """A real server of a virtual server, and the number of its connections, active and inactive."""
+    attributes = parse(parse(payload, GENLMSGHDR_SIZE).get(_CMD_DEST, b""))
+    family = number(attributes, _DEST_ADDR_FAMILY, _family(key.address))
     destination = Destination(
-        address=_decode_address(found, _DEST_ADDR, family),
-        port=_decode_port(found, _DEST_PORT),
-        weight=number(found, _DEST_WEIGHT),
-        forward=_FORWARD_NAMES.get(number(found, _DEST_FWD_METHOD) & _FORWARD_MASK, "local"),
+        address=_decode_address(attributes, _DEST_ADDR, family),
+        port=_decode_port(attributes, _DEST_PORT),
+        weight=number(attributes, _DEST_WEIGHT),
+        forward=_FORWARD_NAMES.get(number(attributes, _DEST_FWD_METHOD) & _FORWARD_MASK, "local"),
     )
-    return destination, number(found, _DEST_ACTIVE_CONNS) + number(found, _DEST_INACT_CONNS)
+    return destination, number(attributes, _DEST_ACTIVE_CONNS) + number(attributes, _DEST_INACT_CONNS)
 
 
-def _decode_address(found: Mapping[int, bytes], kind: int, family: int) -> str:
-    data = found.get(kind, bytes(16))
+def _decode_address(attributes: Mapping[int, bytes], kind: int, family: int) -> str:
+    data = attributes.get(kind, bytes(16))
     return unpack_ip(data[:16] if family == AF_INET6 else data[:4])
 
 
-def _decode_port(found: Mapping[int, bytes], kind: int) -> int:
-    return int.from_bytes(found.get(kind, b"\0\0"), "big")
+def _decode_port(attributes: Mapping[int, bytes], kind: int) -> int:
+    return int.from_bytes(attributes.get(kind, b"\0\0"), "big")

@@ -1,8 +1,8 @@
-"""The kernel's half of every kind of state: read, apply, watch.
+"""The kernel's functions for every kind of state: read, apply, watch.
 
-A row reads what a namespace holds under an owner mark, makes it hold the wanted values under that mark, and tells when
-somebody may have changed them. The other half, with the mark itself, stands under the same name in ``state.kinds``.
-A namespace is a path; None is that of the calling thread.
+A row reads the values of a namespace under an owner mark, makes the namespace hold the desired values under that mark,
+and reports possible changes by others. ``state.kinds`` has a row of the same name with the mark. A namespace is a path;
+None is that of the calling thread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,26 +32,26 @@ from podwire.state.value import StateValue
 
 
 class Watch(Protocol):
-    """Tells when somebody may have changed what carries the mark; one's own changes count as well."""
+    """Reports when values under the mark may have changed; changes by podwire count as well."""
 
     def fileno(self) -> int:
-        """The descriptor that is readable when :meth:`changed` should be asked."""
+        """The descriptor; when it is readable, :meth:`changed` should be called."""
         ...
 
     def changed(self) -> bool:
-        """Whether something may have changed since the last call."""
+        """Whether a value may have changed since the last call."""
         ...
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the watch."""
         ...
 
 
 class KernelKind(NamedTuple):
-    """One kind of state in a kernel. Each function is given the namespace and the owner mark.
+    """One kind of state in a kernel; each function takes the namespace and the owner mark.
 
-    All three raise KernelError. ``apply`` returns what was done as text, and nothing when the kernel held it already;
-    after a failure the values that were not refused are in force.
+    All three raise KernelError. ``apply`` returns the changes as text, empty when there were none; after a failure all
+    values that the kernel did not refuse are in force.
     """
 
     read: Callable[[NetnsPath, Any], tuple[StateValue, ...]]
@@ -60,7 +60,7 @@ class KernelKind(NamedTuple):
 
 
 class _Watch(NamedTuple):
-    """A watch made of three functions."""
+    """A watch that consists of three functions."""
 
     fileno: Callable[[], int]
     changed: Callable[[], bool]
@@ -68,7 +68,7 @@ class _Watch(NamedTuple):
 
 
 def _poll(_netns_path: NetnsPath, _mark: object) -> Watch:
-    """For kinds of which no kernel tells a change: they may have changed every 30 s."""
+    """For kinds without kernel notifications: reports a possible change every 30 s."""
     ticker = Ticker(POLL_S)
     return _Watch(ticker.fileno, ticker.ticked, ticker.close)
 
@@ -83,9 +83,9 @@ def _read_network(netns_path: NetnsPath, mark: NetworkMark | Literal["paths"]) -
         return (network.read(netlink, mark.owner, mark.sysctls),)
 
 
-def _apply_network(netns_path: NetnsPath, mark: NetworkMark, wanted: Sequence[NetworkState]) -> tuple[str, ...]:
+def _apply_network(netns_path: NetnsPath, mark: NetworkMark, desired: Sequence[NetworkState]) -> tuple[str, ...]:
     with Netlink(netns_path) as netlink:
-        report = network.apply(netlink, merge(wanted), mark.owner).check()
+        report = network.apply(netlink, merge(desired), mark.owner).check()
     return tuple(map(str, report.applied))
 
 
@@ -102,10 +102,10 @@ def _read_tables(netns_path: NetnsPath, names: Sequence[TableName]) -> tuple[Tab
         return tuple(table for name in names if (table := nft.read(*name)) is not None)
 
 
-def _apply_tables(netns_path: NetnsPath, _names: Sequence[TableName], wanted: Sequence[Table]) -> tuple[str, ...]:
+def _apply_tables(netns_path: NetnsPath, _names: Sequence[TableName], desired: Sequence[Table]) -> tuple[str, ...]:
     done, failures = [], []
     with Nft(netns_path) as nft:
-        for table in wanted:
+        for table in desired:
             try:
                 if transaction := nft.apply(table):
                     done.append(str(transaction))
@@ -137,8 +137,8 @@ def _read_chains(netns_path: NetnsPath, mark: ChainMark) -> tuple[Ruleset, ...]:
     return iptables_chains.read(netns_path, mark)
 
 
-def _apply_chains(netns_path: NetnsPath, mark: ChainMark, wanted: Sequence[Ruleset]) -> tuple[str, ...]:
-    return iptables_chains.apply(netns_path, mark, wanted)
+def _apply_chains(netns_path: NetnsPath, mark: ChainMark, desired: Sequence[Ruleset]) -> tuple[str, ...]:
+    return iptables_chains.apply(netns_path, mark, desired)
 
 
 def _watch_chains(netns_path: NetnsPath, mark: ChainMark) -> Watch:
@@ -155,14 +155,14 @@ def _read_sets(netns_path: NetnsPath, mark: SetMark) -> tuple[IpSet, ...]:
     except Unsupported:
         return ()  # a kernel without ip_set holds no sets
     with sets:
-        own = [name for name in sets.names() if name.startswith(mark.prefixes)] if mark.prefixes else []
-        read = map(sets.read, dict.fromkeys((*mark.names, *own)))
-        return tuple(each for each in read if each is not None)
+        names = [name for name in sets.names() if name.startswith(mark.prefixes)] if mark.prefixes else []
+        read = map(sets.read, dict.fromkeys((*mark.names, *names)))
+        return tuple(ip_set for ip_set in read if ip_set is not None)
 
 
-def _apply_sets(netns_path: NetnsPath, _mark: SetMark, wanted: Sequence[IpSet]) -> tuple[str, ...]:
+def _apply_sets(netns_path: NetnsPath, _mark: SetMark, desired: Sequence[IpSet]) -> tuple[str, ...]:
     with IpSets(netns_path) as sets:
-        return tuple(str(operation) for each in wanted for operation in sets.apply(each))
+        return tuple(str(operation) for ip_set in desired for operation in sets.apply(ip_set))
 
 
 def _read_servers(netns_path: NetnsPath, flag: int) -> tuple[VirtualServer, ...]:
@@ -170,9 +170,9 @@ def _read_servers(netns_path: NetnsPath, flag: int) -> tuple[VirtualServer, ...]
         return ipvs.read([server.key for server in ipvs.servers() if server.flags & flag])
 
 
-def _apply_servers(netns_path: NetnsPath, flag: int, wanted: Sequence[VirtualServer]) -> tuple[str, ...]:
-    have = {server.key: server for server in _read_servers(netns_path, flag)}
-    steps = ipvs_changes.plan(have, {server.key: server for server in wanted})
+def _apply_servers(netns_path: NetnsPath, flag: int, desired: Sequence[VirtualServer]) -> tuple[str, ...]:
+    present = {server.key: server for server in _read_servers(netns_path, flag)}
+    steps = ipvs_changes.plan(present, {server.key: server for server in desired})
     with Ipvs(netns_path) as ipvs:
         ipvs.apply(steps)
     return tuple(map(str, steps))
@@ -186,11 +186,11 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
-"""Every kind by the name that it has in ``state.kinds.KINDS``."""
+"""Every kind by its name in ``state.kinds.KINDS``."""
 
 
 def read_values(netns_path: NetnsPath, marks: Mapping[str, Any]) -> tuple[StateValue, ...]:
-    """What a namespace holds under owner marks, which are given by the names of their kinds; in the order of marks.
+    """The values of a namespace under owner marks, which are given by the names of their kinds; in the order of marks.
 
     Raises: KernelError.
     """

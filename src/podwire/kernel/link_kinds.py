@@ -1,6 +1,6 @@
-"""What rtnetlink carries of single kinds of devices: the kernel's half of ``state.link_kinds``. Pure.
+"""The rtnetlink attributes of kinds of devices, which ``state.link_kinds`` describes. Pure.
 
-A row turns the options of a kind into the payload of IFLA_INFO_DATA and back. A kind without options needs none.
+A row turns the options of a kind into the payload of IFLA_INFO_DATA and back. A kind without options needs no row.
 """
 
 import struct
@@ -34,14 +34,14 @@ Data = Mapping[int, bytes]
 
 
 class LinkCodec(NamedTuple):
-    """One kind of device in rtnetlink."""
+    """The rtnetlink encoding of one kind of device."""
 
     encode: Callable[[Link, Mapping[str, int]], bytes]
-    """The payload of IFLA_INFO_DATA, given the numbers of devices by name; KeyError for a device that is not there."""
+    """The payload of IFLA_INFO_DATA, from interface indexes by name; KeyError for a missing device."""
     decode: Callable[[Data], Mapping[str, Any]]
-    """The fields of the link that the attributes give, but for the device below."""
+    """The fields of the link that the attributes contain, without the lower device."""
     lower: int = 0
-    """The attribute with the number of the device below; 0: that is IFLA_LINK."""
+    """The attribute with the index of the lower device; 0: IFLA_LINK."""
     forwards: bool = False
     """Whether the device has a forwarding table, whose entries are ``fdb`` objects."""
 
@@ -77,7 +77,7 @@ def _decode_vxlan(data: Data) -> Mapping[str, Any]:
 
 
 def _mode_codec(key: int, form: str, modes: Mapping[str, int]) -> LinkCodec:
-    """The codec of a kind whose only option is a mode: an attribute of this number and struct format."""
+    """The codec of a kind whose only option is a mode: an attribute with this number and struct format."""
 
     def encode(link: Link, _indexes: Mapping[str, int]) -> bytes:
         if not link.mode:
@@ -100,9 +100,9 @@ CODECS: dict[str, LinkCodec] = {
 }
 
 NO_OPTIONS = LinkCodec(lambda _link, _indexes: b"", lambda _data: {})
-"""The row of every other kind."""
+"""The row of every kind that has none in the list."""
 
 
 def codec_of(kind: str) -> LinkCodec:
-    """The row of a kind; one without options where the list has none."""
+    """The row of a kind; ``NO_OPTIONS`` when the list has none."""
     return CODECS.get(kind, NO_OPTIONS)

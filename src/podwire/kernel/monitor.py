@@ -1,15 +1,15 @@
-"""Changes of a namespace as they happen: rtnetlink's multicast groups.
+"""Changes of a namespace, by rtnetlink's multicast groups.
 
-The kernel tells every listener of a group about each change, so a reconciler need not poll: somebody deletes a
-device, and it is back before the next packet. A notification says what changed, not what to do: the listener
-reads the state again. When more comes than the socket holds, the kernel drops the rest and says so (ENOBUFS): that
-is an :class:`Event` of kind ``lost``, upon which everything may have changed.
+The kernel notifies every listener of a group of each change, so a reconciler need not poll: a deleted device is
+restored before the next packet. A notification names the changed object; the listener reads the state again. When more
+notifications arrive than the socket can hold, the kernel drops the rest and reports ENOBUFS. That becomes an
+:class:`Event` of kind ``lost``: any object may have changed.
 
-Of sysctls the kernel tells forwarding, rp_filter and a few more (netconf.h), one message a changed parameter. Those of
-a new device come in one message with all of them, which is left out: the device is announced as well.
+For sysctls the kernel reports forwarding, rp_filter and a few more (netconf.h), one message per changed parameter. A
+new device causes one message with all of its parameters, which is ignored because the device is reported too.
 
-One's own changes are announced as well; :func:`Monitor.ignore` leaves out those of a socket for routes and
-rules, where the kernel names the author (for devices, addresses and neighbours it does not).
+Changes by this process are reported as well; :func:`Monitor.ignore` leaves out those of a socket for routes and rules,
+whose notifications name the author (those of devices, addresses and neighbours do not).
 """
 
 import asyncio
@@ -95,10 +95,10 @@ _RECEIVE = 1 << 16
 
 
 class Event(NamedTuple):
-    """One change: what kind of object, whether it went away, its device's number, its protocol (owner mark).
+    """One change: kind of object, whether it was removed, interface index, protocol (owner mark).
 
-    ``lost`` stands for changes that were missed. ``device`` and ``proto`` are 0 where they do not apply; a sysctl of
-    the whole namespace has device 0.
+    ``lost`` stands for missed changes. ``device`` and ``proto`` are 0 where they do not apply; a sysctl of the whole
+    namespace has device 0.
     """
 
     kind: Subject | Literal["lost"]
@@ -134,11 +134,11 @@ class Monitor:
         return self._socket.fileno()
 
     def ignore(self, port: int) -> None:
-        """Leaves out what the socket with this port id (``Netlink.port``) changes, where the kernel says so."""
+        """Ignores changes by the socket with this port id (``Netlink.port``), where notifications name the author."""
         self._ignored.add(port)
 
     def attach(self, on_change: Callable[[Sequence[Event]], None]) -> None:
-        """Calls ``on_change`` from the running loop with all changes that have come, whenever some have."""
+        """Calls ``on_change`` in the running loop with the changes, as soon as some have arrived."""
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
@@ -150,7 +150,7 @@ class Monitor:
         self._detach = lambda: _remove_reader(loop, self._socket)
 
     def read(self) -> list[Event]:
-        """All changes that have come since the last call; empty when there are none.
+        """All changes since the last call; empty when there are none.
 
         Raises: KernelError when the socket fails.
         """
@@ -172,25 +172,25 @@ class Monitor:
 
 
 def decode(datagram: bytes) -> list[Event]:
-    """The changes in a notification; what cannot be read counts as lost."""
-    found: list[Event] = []
+    """The changes in a notification; one that cannot be decoded counts as lost."""
+    events: list[Event] = []
     try:
         for kind, _flags, _sequence, payload in attributes.messages(datagram):
             if kind in _KINDS:
                 subject, removed = _KINDS[kind]
                 if subject == "sysctl":
-                    found += _parameters(payload)
+                    events += _parameters(payload)
                 else:
-                    found.append(Event(subject, removed, *_details(subject, payload)))
+                    events.append(Event(subject, removed, *_details(subject, payload)))
     except (ProtocolError, struct.error):
-        found.append(Event("lost"))
-    return found
+        events.append(Event("lost"))
+    return events
 
 
 def _parameters(payload: bytes) -> Iterator[Event]:
-    found = attributes.parse(payload, _NETCONFMSG_SIZE)
-    if len(found) == _ONE_PARAMETER:
-        index = attributes.number(found, NETCONFA_IFINDEX)
+    values = attributes.parse(payload, _NETCONFMSG_SIZE)
+    if len(values) == _ONE_PARAMETER:
+        index = attributes.number(values, NETCONFA_IFINDEX)
         yield Event("sysctl", device=0 if index >= _SPECIAL else index)
 
 
@@ -200,16 +200,16 @@ def _details(subject: Subject, payload: bytes) -> tuple[int, int]:
         return link_codec.IFINFOMSG.unpack_from(payload)[2], 0
     if subject == "address":
         index = route_codec.IFADDRMSG.unpack_from(payload)[4]
-        found = attributes.parse(payload, route_codec.IFADDRMSG.size)
-        return index, attributes.number(found, IFA_PROTO)
+        values = attributes.parse(payload, route_codec.IFADDRMSG.size)
+        return index, attributes.number(values, IFA_PROTO)
     if subject == "neighbour":
         index = route_codec.NDMSG.unpack_from(payload)[1]
-        found = attributes.parse(payload, route_codec.NDMSG.size)
-        return index, attributes.number(found, NDA_PROTOCOL)
-    found = attributes.parse(payload, route_codec.RTMSG.size)
+        values = attributes.parse(payload, route_codec.NDMSG.size)
+        return index, attributes.number(values, NDA_PROTOCOL)
+    values = attributes.parse(payload, route_codec.RTMSG.size)
     if subject == "rule":
-        return 0, attributes.number(found, FRA_PROTOCOL)
-    return attributes.number(found, RTA_OIF), route_codec.RTMSG.unpack_from(payload)[5]
+        return 0, attributes.number(values, FRA_PROTOCOL)
+    return attributes.number(values, RTA_OIF), route_codec.RTMSG.unpack_from(payload)[5]
 
 
 def _subscribe(groups: Sequence[int]) -> socket.socket:

@@ -1,14 +1,14 @@
 """Netlink sockets: requests, batches in one send, dumps.
 
-The kernel works a request off inside ``send``, so the calls here are synchronous and return within
-microseconds; nothing waits for another machine. A batch is many messages in one datagram with NLM_F_ACK on the
-last alone: each message that fails is still reported by its sequence number, and the acknowledgement of the
-last says that all were worked off (a pod's ten messages: 0.46-0.75 ms; one by one in pyroute2: 26-97 ms).
-Messages are independent: one that fails does not stop those after it.
+The kernel handles a request inside ``send``, so the calls here are synchronous and return within microseconds; they do
+not wait for other machines. A batch is many messages in one datagram with NLM_F_ACK on the last message alone: each
+refused message is still reported by its sequence number, and the acknowledgement of the last one says that all were
+handled (a pod's ten messages: 0.46-0.75 ms; one by one in pyroute2: 26-97 ms). Messages are independent: a failure does
+not stop later messages.
 
-NETLINK_EXT_ACK makes the kernel say in words what it did not like, NETLINK_CAP_ACK keeps it from sending the
-request back, NETLINK_GET_STRICT_CHK makes it filter dumps by what the request names (and refuse short headers).
-A dump during which the tables changed (NLM_F_DUMP_INTR) is inconsistent and is asked for again.
+NETLINK_EXT_ACK makes the kernel add an error text, NETLINK_CAP_ACK keeps it from returning the request,
+NETLINK_GET_STRICT_CHK makes it filter dumps by the fields of the request (and refuse short headers). A dump during
+which the tables changed (NLM_F_DUMP_INTR) is inconsistent and is requested again.
 """
 
 import contextlib
@@ -44,20 +44,22 @@ _BUFFER = 1 << 22
 """Socket buffers in bytes: 4 MiB hold the errors of a batch in which every message fails."""
 
 _RECEIVE = 1 << 16
-"""The longest datagram: the kernel's dumps are at most 32 KiB, batches' error reports far below."""
+"""The longest datagram: dumps have at most 32 KiB, error reports of batches are much shorter."""
 
 _BATCH = 500
-"""Messages a datagram; larger ones gain nothing (measured) and could overflow with errors."""
+"""Messages per datagram; more are not faster (measured), and their errors could overflow the receive buffer."""
 
 _ANSWER_TIMEOUT_S = 10
-"""The kernel answers inside send; this bounds a wait only if it does not (a bug, never seen)."""
+"""The kernel answers inside send; this limit matters only if it does not (a kernel bug, never observed)."""
 
 _DUMP_TRIES = 10
 
 
 class Message(NamedTuple):
-    """One request: message type, flags beyond NLM_F_REQUEST, family header with attributes, and what it is
-    about (shown in errors; turned into text only then)."""
+    """One request: message type, flags besides NLM_F_REQUEST, family header with attributes.
+
+    ``subject`` is the object for error messages; it is converted to text only then.
+    """
 
     kind: int
     flags: int
@@ -81,7 +83,7 @@ class Netlink:
         self.close()
 
     def close(self) -> None:
-        """Closes the socket; harmless when closed."""
+        """Closes the socket; has no effect when it is closed."""
         self._socket.close()
 
     def fileno(self) -> int:
@@ -94,9 +96,9 @@ class Netlink:
         return int(self._socket.getsockname()[0])
 
     def request(self, message: Message) -> None:
-        """Sends one message and returns when the kernel has done it.
+        """Sends one message and returns when the kernel has handled it.
 
-        Raises: KernelError and its kinds.
+        Raises: KernelError and its subclasses.
         """
         failures = self._exchange((message,))
         if failures:
@@ -105,7 +107,7 @@ class Netlink:
     def batch(self, messages: Sequence[Message]) -> dict[int, KernelError]:
         """Sends all messages, in datagrams of 500, and returns the failures by position in ``messages``.
 
-        Messages after a failed one are worked off all the same.
+        Messages after a failed one are handled nevertheless.
 
         Raises: KernelError when the socket itself fails.
         """
@@ -120,13 +122,13 @@ class Netlink:
             return {}
         first = self._sequence + 1
         self._sequence += len(messages)
-        parts = []
+        chunks = []
         for at, message in enumerate(messages):
             flags = message.flags | NLM_F_REQUEST | (NLM_F_ACK if at == len(messages) - 1 else 0)
             size = NLMSGHDR.size + len(message.body)
-            parts.append(NLMSGHDR.pack(size, message.kind, flags, first + at, 0))
-            parts.append(message.body)
-        self._send(b"".join(parts), messages[0])
+            chunks.append(NLMSGHDR.pack(size, message.kind, flags, first + at, 0))
+            chunks.append(message.body)
+        self._send(b"".join(chunks), messages[0])
         failures: dict[int, KernelError] = {}
         while True:
             for kind, flags, sequence, payload in attributes.messages(self._receive(messages[-1])):
@@ -140,19 +142,19 @@ class Netlink:
                     return failures
 
     def dump(self, message: Message, keep: Callable[[bytes], bool] | None = None) -> list[tuple[int, bytes]]:
-        """Type and payload of every object that a dump request yields, from one consistent state.
+        """Type and payload of every object in the answer to a dump request, from one consistent state.
 
-        ``keep`` says of a payload, as it comes, whether it is wanted; the memory taken is that of what is.
-        After ten interrupted tries the last answer is taken: the reconciler that called comes back anyway.
+        ``keep`` says whether to keep a payload; only kept payloads take memory. After ten interrupted attempts the last
+        answer is returned: the calling reconciler runs again anyway.
 
         Raises: KernelError.
         """
-        found: list[tuple[int, bytes]] = []
+        objects: list[tuple[int, bytes]] = []
         for _attempt in range(_DUMP_TRIES):
-            found, interrupted = self._dump_once(message, keep)
+            objects, interrupted = self._dump_once(message, keep)
             if not interrupted:
                 break
-        return found
+        return objects
 
     def _dump_once(
         self, message: Message, keep: Callable[[bytes], bool] | None
@@ -162,23 +164,23 @@ class Netlink:
         size = NLMSGHDR.size + len(message.body)
         flags = message.flags | NLM_F_REQUEST | NLM_F_DUMP
         self._send(NLMSGHDR.pack(size, message.kind, flags, sequence, 0) + message.body, message)
-        found: list[tuple[int, bytes]] = []
+        objects: list[tuple[int, bytes]] = []
         interrupted = False
         while True:
-            for kind, flags, answered, payload in attributes.messages(self._receive(message)):
-                if answered != sequence:
+            for kind, flags, answered_sequence, payload in attributes.messages(self._receive(message)):
+                if answered_sequence != sequence:
                     continue
                 interrupted |= bool(flags & NLM_F_DUMP_INTR)
                 if kind in (NLMSG_DONE, NLMSG_ERROR):
                     failure = _failure(payload, flags, message, done=kind == NLMSG_DONE)
                     if failure is not None:
                         raise failure
-                    return found, interrupted
+                    return objects, interrupted
                 if keep is None or keep(payload):
-                    found.append((kind, payload))
+                    objects.append((kind, payload))
 
     def get(self, message: Message) -> tuple[int, bytes]:
-        """Type and payload of the one object that a request without NLM_F_DUMP yields.
+        """Type and payload of the single object in the answer to a request without NLM_F_DUMP.
 
         Raises: KernelNotFound, KernelError.
         """
@@ -188,16 +190,16 @@ class Netlink:
         head = NLMSGHDR.pack(size, message.kind, message.flags | NLM_F_REQUEST, sequence, 0)
         self._send(head + message.body, message)
         while True:
-            for kind, flags, answered, payload in attributes.messages(self._receive(message)):
-                if answered != sequence:
+            for kind, flags, answered_sequence, payload in attributes.messages(self._receive(message)):
+                if answered_sequence != sequence:
                     continue
                 if kind != NLMSG_ERROR:
                     return kind, payload
                 failure = _failure(payload, flags, message)
                 raise failure or refusal(message.operation, str(message.subject), errno.ENODATA)
 
-    def unasked(self) -> bytes | None:
-        """A datagram that came without a request, empty where the kernel had no room for some; None: there is none.
+    def receive_notification(self) -> bytes | None:
+        """The next notification; empty when the kernel dropped some for lack of room; None: there is none.
 
         Raises: KernelError when the socket fails.
         """
@@ -234,8 +236,8 @@ def _open(family: int) -> socket.socket:
         (socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER),
         (socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER),
     ):
-        # Kernels before 4.12 and 4.20 lack the first three, namespaces of users the right to the last two:
-        # words are missing then, dumps are longer and batches must be shorter, and all still works.
+        # Kernels before 4.12 and 4.20 lack the first three, user namespaces lack the right to the last two. Then error
+        # texts are missing, dumps are longer and batches must be shorter, but everything works.
         with contextlib.suppress(OSError):
             opened.setsockopt(level, option, value)
     opened.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, struct.pack("@ll", _ANSWER_TIMEOUT_S, 0))

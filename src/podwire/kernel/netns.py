@@ -1,12 +1,11 @@
 """Network namespaces, without forks.
 
-A namespace has a name by a bind mount of its nsfs file on a path, as ``ip netns`` makes them. Everything that
-is to happen inside one is done by this very thread: ``setns`` there, open the socket or the file, ``setns``
-back (0.03 ms; pyroute2 forks a child for it, 14-18 ms). A socket belongs to its namespace for life, so nobody
-has to stay inside.
+A namespace gets a name by a bind mount of its nsfs file on a path, as with ``ip netns``. To act inside a namespace, the
+calling thread calls ``setns``, opens the socket or file, and returns with ``setns`` (0.03 ms; pyroute2 forks a child:
+14-18 ms). A socket stays in the namespace in which it was opened, so the thread need not stay there.
 
-/proc/sys/net and /proc/thread-self/net follow the thread; /proc/self/net follows the main thread, which is why
-nothing here uses it. Python 3.11 has no os.setns, hence ctypes.
+/proc/sys/net and /proc/thread-self/net show the namespace of the thread; /proc/self/net shows that of the main thread
+and is not used. Python 3.11 has no os.setns, hence ctypes.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ _DELETE_PAUSE_S = 0.01
 T = TypeVar("T")
 
 NetnsPath = Path | str | None
-"""Where a namespace is mounted; None stands for that of the calling thread."""
+"""The mount point of a namespace; None stands for the namespace of the calling thread."""
 
 
 def _call(operation: str, subject: str, function: Callable[..., int], *arguments: object) -> None:
@@ -40,7 +39,7 @@ def _call(operation: str, subject: str, function: Callable[..., int], *arguments
 def open_netns(path: Path | str) -> int:
     """A descriptor of the namespace; the caller closes it.
 
-    Raises: KernelNotFound when there is nothing at the path, KernelError when it is not a namespace.
+    Raises: KernelNotFound when the path does not exist, KernelError when it is not a namespace.
     """
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -50,11 +49,11 @@ def open_netns(path: Path | str) -> int:
 
 @contextlib.contextmanager
 def inside(netns: Path | str | int | None) -> Iterator[None]:
-    """Runs the body with this thread in the namespace (a path, a descriptor; None changes nothing).
+    """Runs the body with this thread in the namespace (a path or a descriptor; None: no change).
 
     The body must not await: another task would run in the wrong namespace.
 
-    Raises: KernelNotFound, KernelError; the thread is then where it was.
+    Raises: KernelNotFound, KernelError; the thread is then in its former namespace.
     """
     if netns is None:
         yield
@@ -71,7 +70,7 @@ def inside(netns: Path | str | int | None) -> Iterator[None]:
 
 
 def enter(netns: Path | str | int) -> None:
-    """Moves this thread into the namespace for good.
+    """Moves this thread into the namespace permanently.
 
     Raises: KernelNotFound, KernelError.
     """
@@ -86,9 +85,9 @@ def enter(netns: Path | str | int) -> None:
 
 
 def create(path: Path | str) -> None:
-    """Makes a new namespace and mounts it at ``path`` (its folder is made when missing). ``lo`` is down in it.
+    """Creates a namespace and mounts it at ``path``, whose directory is created when missing; its ``lo`` is down.
 
-    Raises: KernelExists when something is at the path; KernelError, with nothing left behind.
+    Raises: KernelExists when the path exists; KernelError, with nothing left behind.
     """
     mount_point = Path(path)
     mount_point.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +115,7 @@ def create(path: Path | str) -> None:
 
 
 def create_anonymous() -> int:
-    """A descriptor of a new namespace without a name; it goes when the last descriptor and socket is closed.
+    """A descriptor of a new namespace without a name, which ends with its last descriptor and socket.
 
     Raises: KernelError, EPERM without CAP_SYS_ADMIN.
     """
@@ -126,11 +125,11 @@ def create_anonymous() -> int:
 
 
 def delete(path: Path | str) -> bool:
-    """Unmounts the namespace and removes the path; False when there was nothing.
+    """Unmounts the namespace and removes the path; False when the path did not exist.
 
-    The kernel takes the namespace itself away, in the background, once no process or socket is left in it. While
-    another process makes or ends a mount namespace, the path can stay a mount point for some milliseconds after the
-    unmount; the removal is tried again for up to a second, and this thread waits meanwhile.
+    The kernel deletes the namespace itself in the background, when no process or socket is left in it. While another
+    process creates or ends a mount namespace, the path can stay a mount point for some milliseconds after the unmount;
+    the removal is retried for up to a second, and blocks this thread.
 
     Raises: KernelError, EBUSY when something else stays mounted on the path.
     """
@@ -152,15 +151,15 @@ def delete(path: Path | str) -> bool:
 
 
 def unmount(path: Path | str) -> None:
-    """Unmounts whatever is mounted on the path, at once for those who look it up from now on (MNT_DETACH).
+    """Unmounts whatever is mounted on the path; new look-ups of the path no longer find it (MNT_DETACH).
 
-    Raises: KernelError, EINVAL when it is no mount point.
+    Raises: KernelError, EINVAL when the path is not a mount point.
     """
     _call("unmount", str(path), _LIBC.umount2, os.fsencode(path), MNT_DETACH)
 
 
 def exists(path: Path | str) -> bool:
-    """Whether a namespace is mounted at the path (a plain file left by a dead process is none)."""
+    """Whether a namespace is mounted at the path; a plain file that a killed process left is not one."""
     try:
         return Path(path).stat().st_dev == Path(_OWN).stat().st_dev
     except OSError:
@@ -168,9 +167,9 @@ def exists(path: Path | str) -> bool:
 
 
 def identity(path: Path | str | None = None) -> int:
-    """The number (inode) that tells namespaces apart; of this thread's own one without a path.
+    """The inode number that identifies a namespace; without a path that of this thread's namespace.
 
-    Raises: KernelNotFound when there is nothing at the path.
+    Raises: KernelNotFound when the path does not exist.
     """
     try:
         return Path(path or _OWN).stat().st_ino
@@ -179,6 +178,6 @@ def identity(path: Path | str | None = None) -> int:
 
 
 def run_inside(netns: Path | str | int | None, action: Callable[[], T]) -> T:
-    """What ``action`` returns when called inside the namespace."""
+    """Calls ``action`` inside the namespace and returns its result."""
     with inside(netns):
         return action()

@@ -1,13 +1,13 @@
 """Reads, adds and reconciles the network state of one namespace.
 
-:func:`apply` takes the whole share of one owner: dump, diff, one batch per kind of step. Calling it again
-changes nothing, and restores what another program removed. Steps that touch devices or take addresses away have side
-effects in the kernel (a device that goes down loses its routes and neighbours; an address takes routes that
-prefer it along), so after such a round the state is read and compared once more, at most twice.
+:func:`apply` takes the whole share of one owner: dump, diff, one batch per kind of step. A second call changes nothing,
+or restores objects that another program removed. Steps that change devices or remove addresses have side effects in the
+kernel: a device that goes down loses its routes and neighbours, and an address takes along the routes that prefer it.
+After such a round the state is read and compared again, at most twice.
 
-Cost (2 busy cores, Linux 6.18, bench/netlink.py): 1,000 vxlan peers, which are 3,000 objects, 0.15-0.2 s the first
-time and 25 ms when nothing is to be done; 5,000 peers 1.6 s and 0.3 s; one peer more by :func:`add` 0.5-1 ms.
-Failures are per object: the rest is applied.
+Cost (2 busy cores, Linux 6.18, bench/netlink.py): 1,000 vxlan peers, which are 3,000 objects, 0.15-0.2 s the first time
+and 25 ms when nothing differs; 5,000 peers 1.6 s and 0.3 s; one further peer by :func:`add` 0.5-1 ms. A failure affects
+one object; the others are applied.
 """
 
 import contextlib
@@ -56,17 +56,17 @@ from podwire.state.route import ZERO_MAC, Address, Fdb, FibRule, Neighbour, Rout
 _ROUNDS = 3
 
 DELETE_GROUP = 0x706F6477
-"""The group of devices that are to be deleted together ("podw"); nothing lives in it."""
+"""The group of devices that are deleted together ("podw"); no device stays in it."""
 
 
 class Report(NamedTuple):
-    """What was done, in order, and what the kernel refused."""
+    """The applied changes in their order, and the errors of the refused ones."""
 
     applied: tuple[Change, ...] = ()
     failed: tuple[KernelError, ...] = ()
 
     def check(self) -> "Report":
-        """Itself when nothing failed.
+        """Returns this report when nothing failed.
 
         Raises: the first failure, with the others as notes.
         """
@@ -79,7 +79,7 @@ class Report(NamedTuple):
 
 
 class _Devices(NamedTuple):
-    """The devices of a namespace and their numbers both ways."""
+    """The devices of a namespace, and their interface indexes by name and back."""
 
     links: tuple[Link, ...]
     indexes: dict[str, int]
@@ -90,10 +90,10 @@ class _Devices(NamedTuple):
 
 
 def read(netlink: Netlink, owner: OwnerMark | None = None, sysctls: tuple[str, ...] = ()) -> NetworkState:
-    """The state of the socket's namespace; with an owner its routes alone, but everything else.
+    """The state of the socket's namespace; with an owner only its routes, but all other objects.
 
-    Left out is what the kernel does by itself: local routes, connected routes, learned neighbours. Sysctls are
-    read where their paths are named.
+    Objects that the kernel makes by itself are left out: local routes, connected routes, learned neighbours. Only the
+    sysctls with these paths are read.
 
     Raises: KernelError.
     """
@@ -101,7 +101,7 @@ def read(netlink: Netlink, owner: OwnerMark | None = None, sysctls: tuple[str, .
 
 
 def read_paths(netlink: Netlink) -> NetworkState:
-    """Devices, addresses and routes alone, which is enough to see where packets leave.
+    """Devices, addresses and routes alone, which show by which device packets leave.
 
     The kernel keeps the neighbours of all namespaces in one table and walks through all of it for each list.
 
@@ -133,8 +133,8 @@ def _read(netlink: Netlink, devices: _Devices, owner: OwnerMark | None, sysctls:
 
 
 def _read_addresses(netlink: Netlink, devices: _Devices) -> tuple[Address, ...]:
-    found = _dump(netlink, RTM_GETADDR, route_codec.encode_address_dump(), "addresses")
-    return _known(route_codec.decode_address(payload, devices.names) for payload in found)
+    payloads = _dump(netlink, RTM_GETADDR, route_codec.encode_address_dump(), "addresses")
+    return _known(route_codec.decode_address(payload, devices.names) for payload in payloads)
 
 
 def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route, ...]:
@@ -184,7 +184,7 @@ def read_link(netlink: Netlink, name: str) -> Link:
 
 
 def read_raw_link(netlink: Netlink, name: str) -> link_codec.ReadLink:
-    """One device with its relations as numbers and its operstate.
+    """One device with its relations as interface indexes and its operstate.
 
     Raises: KernelNotFound, KernelError.
     """
@@ -193,9 +193,9 @@ def read_raw_link(netlink: Netlink, name: str) -> link_codec.ReadLink:
 
 
 def _read_devices(netlink: Netlink) -> _Devices:
-    found = [link_codec.decode(payload) for payload in _dump(netlink, RTM_GETLINK, link_codec.encode_dump(), "links")]
-    names = {entry.link.index: entry.link.name for entry in found}
-    links = tuple(_resolve(entry, names) for entry in found)
+    devices = [link_codec.decode(payload) for payload in _dump(netlink, RTM_GETLINK, link_codec.encode_dump(), "links")]
+    names = {entry.link.index: entry.link.name for entry in devices}
+    links = tuple(_resolve(entry, names) for entry in devices)
     return _Devices(links, {name: index for index, name in names.items()}, names)
 
 
@@ -212,21 +212,21 @@ def _resolve(entry: link_codec.ReadLink, names: Mapping[int, str]) -> Link:
 # Writing
 
 
-def apply(netlink: Netlink, want: NetworkState, owner: OwnerMark) -> Report:
-    """Makes the namespace hold exactly ``want`` of what is the owner's.
+def apply(netlink: Netlink, desired: NetworkState, owner: OwnerMark) -> Report:
+    """Makes the namespace hold exactly ``desired`` under the owner's mark.
 
-    Objects of ``want`` without a mark get the owner's. Nothing foreign is changed: where a foreign object has
-    the place, the report says KernelExists. Each failure stands for one object, the others are applied.
+    Objects of ``desired`` without a mark get the owner's. Objects of other owners are not changed; when one is in the
+    way, the report has a KernelExists. A failure affects one object; the others are applied.
 
-    Raises: KernelError when the state cannot even be read.
+    Raises: KernelError when the state cannot be read.
     """
-    want = owner.stamp(want)
+    desired = owner.stamp(desired)
     applied: list[Change] = []
     failed: tuple[KernelError, ...] = ()
-    paths = tuple(x.path for x in want.sysctls)
+    paths = tuple(x.path for x in desired.sysctls)
     for _round in range(_ROUNDS):
         devices = _read_devices(netlink)
-        changes = diff(_read(netlink, devices, owner, paths), want, owner)
+        changes = diff(_read(netlink, devices, owner, paths), desired, owner)
         report = _execute(netlink, changes, devices.indexes)
         applied += report.applied
         failed = report.failed
@@ -235,35 +235,36 @@ def apply(netlink: Netlink, want: NetworkState, owner: OwnerMark) -> Report:
     return Report(tuple(applied), failed)
 
 
-def follow(netlink: Netlink, before: NetworkState, want: NetworkState, owner: OwnerMark) -> Report:
-    """Takes the steps from ``before``, which the owner had the namespace hold, to ``want``; nothing else is looked at.
+def follow(netlink: Netlink, before: NetworkState, desired: NetworkState, owner: OwnerMark) -> Report:
+    """Takes the steps from ``before``, the owner's state in the kernel, to ``desired``, without reading the kernel.
 
-    Costs what is different, where :func:`apply` reads everything. After a failure :func:`apply` puts all right.
+    The cost depends on the difference; :func:`apply` reads everything. After a failure :func:`apply` restores the
+    state.
 
     Raises: KernelError when the devices cannot be read.
     """
-    changes = diff(owner.stamp(before), owner.stamp(want), owner)
+    changes = diff(owner.stamp(before), owner.stamp(desired), owner)
     return _execute(netlink, changes, _read_devices(netlink).indexes)
 
 
-def plan(netlink: Netlink, want: NetworkState, owner: OwnerMark) -> Changes:
-    """What :func:`apply` would do.
+def plan(netlink: Netlink, desired: NetworkState, owner: OwnerMark) -> Changes:
+    """The changes that :func:`apply` would make.
 
     Raises: KernelError when the state cannot be read.
     """
-    paths = tuple(x.path for x in want.sysctls)
-    return diff(read(netlink, owner, paths), owner.stamp(want), owner)
+    paths = tuple(x.path for x in desired.sysctls)
+    return diff(read(netlink, owner, paths), owner.stamp(desired), owner)
 
 
 def remove(netlink: Netlink, owner: OwnerMark) -> Report:
-    """Takes away everything that carries the owner's mark."""
+    """Deletes all objects that carry the owner's mark."""
     return apply(netlink, NetworkState(), owner)
 
 
 def add(netlink: Netlink, state: NetworkState) -> Report:
-    """Puts the objects of ``state`` into the namespace without looking at what is there.
+    """Adds the objects of ``state`` to the namespace without reading it.
 
-    Addresses, neighbours and entries that exist are replaced; links, routes and rules that exist fail.
+    Existing addresses, neighbours and forwarding entries are replaced; existing links, routes and rules are failures.
     """
     return _execute(netlink, diff(NetworkState(), state), _read_devices(netlink).indexes)
 
@@ -281,7 +282,7 @@ def _execute(netlink: Netlink, changes: Changes, indexes: dict[str, int]) -> Rep
 
     def flush() -> None:
         failures = netlink.batch([message for _, message in waiting])
-        failed.extend(x for at, x in failures.items() if not _harmless(waiting[at][0], x))
+        failed.extend(x for at, x in failures.items() if not _is_already_deleted(waiting[at][0], x))
         applied.extend(dict.fromkeys(x for at, (x, _) in enumerate(waiting) if at not in failures))
         waiting.clear()
 
@@ -311,7 +312,7 @@ def _deletes_link(step: Change) -> bool:
 
 
 def _delete_together(waiting: list[tuple[Change, Message]]) -> list[tuple[Change, Message]]:
-    """The deletion of devices as that of one group; one by one, the kernel takes 16-22 ms for each device."""
+    """Deletes several devices as one group; one by one, the kernel takes 16-22 ms for each device."""
     moved = [
         (step, Message(RTM_SETLINK, 0, link_codec.encode_group(step.value.index, DELETE_GROUP), "delete", step.value))
         for step, _ in waiting
@@ -321,13 +322,13 @@ def _delete_together(waiting: list[tuple[Change, Message]]) -> list[tuple[Change
     return [*moved, (waiting[-1][0], everything)]
 
 
-def _harmless(step: Change, failure: KernelError) -> bool:
-    """Whether the failure means that an object to delete does not exist any more."""
+def _is_already_deleted(step: Change, failure: KernelError) -> bool:
+    """Whether the failure means that an object to delete does not exist."""
     return step.verb == "delete" and isinstance(failure, KernelNotFound)
 
 
 def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
-    """Makes a device and learns its number, so that what comes after can name it."""
+    """Creates a device and learns its interface index, which later steps need."""
     operation, subject = "add", str(link)
     with contextlib.ExitStack() as stack:
         descriptor = -1
@@ -337,7 +338,7 @@ def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
         if link.kind == "tun":
             tun.create_persistent(link.name, netlink.netns, mode=link.mode or "tun")
         else:
-            with _naming(operation, subject):
+            with _unknown_device_errors(operation, subject):
                 body = link_codec.encode_add(link, indexes, descriptor)
             flags = NLM_F_CREATE | NLM_F_EXCL
             netlink.request(Message(RTM_NEWLINK, flags, body, operation, link))
@@ -350,7 +351,7 @@ def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
 
 
 @contextlib.contextmanager
-def _naming(operation: str, subject: object) -> Iterator[None]:
+def _unknown_device_errors(operation: str, subject: object) -> Iterator[None]:
     """Turns an encoder's KeyError for an unknown device into the error that the kernel would give."""
     try:
         yield
@@ -361,12 +362,12 @@ def _naming(operation: str, subject: object) -> Iterator[None]:
 
 
 def _set_messages(link: Link, indexes: Mapping[str, int]) -> list[Message]:
-    with _naming("set", str(link)):
+    with _unknown_device_errors("set", str(link)):
         index = indexes[link.name]
-        found = [Message(RTM_SETLINK, 0, link_codec.encode_set(link, index, indexes), "set", link)]
+        messages = [Message(RTM_SETLINK, 0, link_codec.encode_set(link, index, indexes), "set", link)]
         if link.master:
-            found.append(Message(RTM_SETLINK, 0, link_codec.encode_set_port(link, index), "set port", link))
-        return found
+            messages.append(Message(RTM_SETLINK, 0, link_codec.encode_set_port(link, index), "set port", link))
+        return messages
 
 
 _TYPES: dict[type, tuple[int, int]] = {
@@ -389,7 +390,7 @@ def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
             return _set_messages(value, indexes)
         body = link_codec.header(value.index or indexes.get(value.name, 0))
         return [Message(RTM_DELLINK, 0, body, "delete", value)]
-    with _naming(step.verb, value):
+    with _unknown_device_errors(step.verb, value):
         body = encode(value, indexes)
     new, delete = _TYPES[type(value)]
     if step.verb == "delete":
@@ -398,7 +399,7 @@ def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
 
 
 def _new_flags(step: Change) -> int:
-    """A new route must not replace the route of another owner; a replaced route must leave no gap."""
+    """Flags of a creation: a new route must not replace another owner's; replacing a route must leave no gap."""
     value = step.value
     if isinstance(value, Fdb) and value.mac == ZERO_MAC:
         return NLM_F_APPEND

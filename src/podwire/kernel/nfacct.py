@@ -1,7 +1,7 @@
-"""Named packet counters that rules of iptables count into (nfnetlink_acct), and what nfacct(8) shows.
+"""Named packet counters for rules of iptables (nfnetlink_acct), as nfacct(8) shows them.
 
-A counter belongs to a network namespace, not to a rule, so it goes on counting when rules are written anew. The kernel
-refuses to remove one that a rule names. Source: include/uapi/linux/netfilter/nfnetlink_acct.h.
+A counter belongs to a network namespace and not to a rule, so it keeps its value when rules are replaced. The kernel
+refuses to remove a counter that a rule names. Source: include/uapi/linux/netfilter/nfnetlink_acct.h.
 """
 
 import struct
@@ -29,7 +29,7 @@ _NFGENMSG = struct.pack("=BBH", 0, 0, 0)
 class Counters:
     """The named counters of one network namespace (None: that of this process).
 
-    A kernel without nfnetlink is noticed when they are first asked for.
+    A kernel without nfnetlink causes an error at the first use.
     """
 
     def __init__(self, netns: Path | str | int | None = None) -> None:
@@ -55,9 +55,9 @@ class Counters:
             self._opened = None
 
     def make(self, names: Iterable[str]) -> None:
-        """Makes those that are not there.
+        """Creates the missing counters.
 
-        Raises: KernelError, on a kernel without such counters too.
+        Raises: KernelError, also on a kernel without such counters.
         """
         for name in names:
             try:
@@ -66,7 +66,7 @@ class Counters:
                 continue
 
     def remove(self, names: Iterable[str]) -> None:
-        """Removes those that are there and that no rule names."""
+        """Removes those of the counters that exist and that no rule names."""
         for name in names:
             try:
                 self._netlink.request(_about(NFNL_MSG_ACCT_DEL, 0, name))
@@ -74,16 +74,16 @@ class Counters:
                 continue
 
     def packets(self) -> dict[str, int]:
-        """What each has counted.
+        """The packets of each counter by name.
 
         Raises: KernelError.
         """
         kind = NFNL_SUBSYS_ACCT << 8 | NFNL_MSG_ACCT_GET
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for _, payload in self._netlink.dump(Message(kind, 0, _NFGENMSG, "list", "packet counters")):
             values = parse(payload, len(_NFGENMSG))
-            found[values[NFACCT_NAME].rstrip(b"\0").decode()] = int.from_bytes(values[NFACCT_PKTS], "big")
-        return found
+            counts[values[NFACCT_NAME].rstrip(b"\0").decode()] = int.from_bytes(values[NFACCT_PKTS], "big")
+        return counts
 
 
 def _about(kind: int, flags: int, name: str) -> Message:

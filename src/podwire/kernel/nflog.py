@@ -1,13 +1,12 @@
 """Copies of packets that rules log: netfilter's nflog (nfnetlink_log).
 
-A rule ``log prefix "..." group N`` hands the head of a packet to whoever has bound the group in that network namespace;
-the packet itself goes its way and waits for nobody. Without a listener the kernel stops at looking for one. It gathers
-messages and sends up to ``_GATHERED`` at once, or what it has after 0.1 s; of a listener that is too slow it drops
-messages (ENOBUFS), and the numbers of those that come show it. One socket alone may have a group.
+A rule ``log prefix "..." group N`` sends the first bytes of a packet to the socket that has bound the group in that
+network namespace; the packet itself continues at once. Without a listener the kernel does no further work. It collects
+messages and sends up to ``_GATHERED`` at once, or after 0.1 s. When a listener is too slow, the kernel drops messages
+(ENOBUFS); the sequence numbers of later messages show how many. Only one socket can bind a group.
 
-Cost: some 20 us a packet that is decoded, 0.4 us for one that is passed over (measured).
-
-Source: include/uapi/linux/netfilter/nfnetlink_log.h, net/netfilter/nfnetlink_log.c.
+Cost: about 20 us per decoded packet, 0.4 us per skipped packet (measured). Source:
+include/uapi/linux/netfilter/nfnetlink_log.h, net/netfilter/nfnetlink_log.c.
 """
 
 import socket
@@ -59,7 +58,7 @@ _MOST_EXTENSIONS = 8
 
 
 class Logged(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One packet as it was logged."""
+    """One logged packet."""
 
     prefix: str
     source: str
@@ -68,30 +67,33 @@ class Logged(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """TCP, UDP, SCTP, ICMP, ICMPv6, or a number."""
     source_port: int = 0
     destination_port: int = 0
-    """0 where there is none, or where it is not in the copy, as in later fragments."""
+    """0 for a protocol without ports, or when the port is not in the copy, as in later fragments."""
     hook: str = ""
     input: int = 0
-    """Number of the device that it came by; 0: none."""
+    """The index of the input device; 0: none."""
     output: int = 0
     at: float | None = None
-    """When it was received, in seconds of the clock; None: unknown to the kernel."""
+    """The time of reception in seconds since the epoch; None: unknown to the kernel."""
     number: int = 0
-    """Counts the messages of the group, with those that were lost."""
+    """The message's number in its group; dropped messages are counted."""
 
 
 class Nflog:
     """The listener of one group in one network namespace (None: that of this process)."""
 
     def __init__(self, group: int, netns: Path | str | int | None = None) -> None:
-        """Raises: KernelError when the kernel has no nflog; EBUSY when another process listens to the group."""
+        """Binds the group.
+
+        Raises: KernelError when the kernel has no nflog; EBUSY when another process listens to the group.
+        """
         self._netlink = Netlink(netns, NETLINK_NETFILTER)
         self._last: int | None = None
         self._passed = 0
         self.lost = 0
-        """The number of packets that the kernel dropped for want of buffer space."""
+        """The number of packets that the kernel dropped because the buffer was full."""
         try:
-            for each in _settings(group):
-                self._netlink.request(each)
+            for message in _settings(group):
+                self._netlink.request(message)
         except BaseException:
             self._netlink.close()
             raise
@@ -104,28 +106,28 @@ class Nflog:
         """The descriptor that is readable when a packet was logged."""
         return self._netlink.fileno()
 
-    def read(self, most: int) -> tuple[Sequence[Logged], int]:
-        """At most so many of the packets that have come, and how many more there were; all are gone then.
+    def read(self, limit: int) -> tuple[Sequence[Logged], int]:
+        """At most ``limit`` of the packets that have arrived, and the number of further packets, which are discarded.
 
         Raises: KernelError when the socket fails.
         """
-        found: list[Logged] = []
-        passed = 0
+        logged: list[Logged] = []
+        discarded = 0
         for _ in range(_DATAGRAMS):
-            datagram = self._netlink.unasked()
+            datagram = self._netlink.receive_notification()
             if datagram is None:
                 break
             for payload in packets(datagram):
-                if len(found) >= most:
-                    passed += 1
-                elif (one := decode(payload)) is not None:
-                    found.append(one)
-                    self._count(one.number, passed)
-        self._passed += passed
-        return found, passed
+                if len(logged) >= limit:
+                    discarded += 1
+                elif (packet := decode(payload)) is not None:
+                    logged.append(packet)
+                    self._count(packet.number, discarded)
+        self._passed += discarded
+        return logged, discarded
 
-    def _count(self, number: int, passed: int) -> None:
-        """Counts what is missing before a packet, beside those that were passed over."""
+    def _count(self, number: int, discarded: int) -> None:
+        """Adds the packets missing before this one to ``lost``, without the discarded ones."""
         if self._last is not None:
             self.lost += max(0, (number - self._last - 1 & 0xFFFFFFFF) - self._passed)
         self._last, self._passed = number, 0
@@ -146,7 +148,7 @@ def _settings(group: int) -> tuple[Message, ...]:
 
 
 def packets(datagram: bytes) -> Iterator[bytes]:
-    """What a message of the kernel says of each packet, for :func:`decode`; ends at what is no message."""
+    """The payload of each packet in a datagram, for :func:`decode`; ends at malformed data."""
     try:
         for kind, _, _, payload in attributes.messages(datagram):
             if kind == NFNL_SUBSYS_ULOG << 8 | NFULNL_MSG_PACKET:
@@ -204,7 +206,7 @@ def _ends(packet: bytes) -> Logged | None:
 
 
 def _upper(packet: bytes) -> tuple[int, int, int]:
-    """IPv6: the protocol behind the extension headers, where it begins, and the offset of a fragment."""
+    """IPv6: the protocol behind the extension headers, the offset of its header, and the offset of a fragment."""
     protocol, start, later = packet[6], 40, 0
     for _ in range(_MOST_EXTENSIONS):
         if len(packet) < start + 8 or protocol not in (*_EXTENSIONS, _FRAGMENT):

@@ -1,9 +1,9 @@
-"""nftables of one network namespace: read a table, make the kernel hold a table, commit keyed changes.
+"""nftables of one network namespace: read a table, apply a desired table, commit keyed changes.
 
-:meth:`Nft.apply` reads what is there, takes the difference and commits it as one transaction: packets see the old
-table or the new one, never a mixture, and an equal table is not touched at all. :meth:`Nft.commit` sends a prepared
-transaction without reading anything (one changed element costs about 0.1 ms at any size of the table). No process
-is started. A refusal names the operation and, for elements, the very element.
+:meth:`Nft.apply` reads the table and commits the difference as one transaction: packets see the old table or the new
+one, never a mixture; an equal table is not changed. :meth:`Nft.commit` sends a prepared transaction without reading
+(one changed element costs about 0.1 ms at any size of the table). No process is started. An error names the refused
+operation and, for elements, the element.
 """
 
 import errno
@@ -35,9 +35,9 @@ from podwire.state.nft_rules import Rule
 
 _READS = 32
 _SETTLED = 32_768
-"""Bytes of elements above which a dump is checked: while the kernel makes a hash table larger, which it does in the
-background after a load, a dump leaves elements out and has others twice. A kernel that says how many there are (6.18
-does) is believed; with others a dump is believed when the next one has the same elements."""
+"""A dump of more bytes of elements is checked. While the kernel enlarges a hash table, in the background after a load,
+a dump lacks some elements and repeats others. If the kernel states the number of elements (6.18 does), the dump is
+compared with it; otherwise a dump is accepted when the next one has the same elements."""
 
 
 class Nft:
@@ -58,23 +58,23 @@ class Nft:
 
     @property
     def port(self) -> int:
-        """What notifications of this object's transactions carry; for :class:`NftMonitor` to leave out."""
+        """The port in notifications of this object's transactions; :class:`NftMonitor` ignores them by it."""
         return self._socket.port
 
     def generation(self) -> int:
-        """A number that grows with every transaction of anybody in this namespace."""
+        """A number that grows with every transaction in this namespace."""
         return self._socket.generation()
 
     def tables(self) -> tuple[tuple[str, str], ...]:
         """(family, name) of every table."""
-        found: list[tuple[str, str]] = []
+        names: list[tuple[str, str]] = []
         for family, value in FAMILIES.items():
             bodies = self._socket.dump(uapi.NFT_MSG_GETTABLE, value)
-            found.extend((family, read_table(body)[0]) for body in bodies)
-        return tuple(found)
+            names.extend((family, read_table(body)[0]) for body in bodies)
+        return tuple(names)
 
     def read(self, family: str, name: str) -> Table | None:
-        """The table in canonical order with its counters, or None. Elements of dynamic sets are included.
+        """The table in canonical order with its counters and the elements of dynamic sets; None when it does not exist.
 
         Raises: KernelError.
         """
@@ -109,19 +109,20 @@ class Nft:
             written = (delinearize(e, family, sets, comment) for e, comment in rules.get(chain.name, ()))
             chains.append(msgspec.structs.replace(chain, rules=tuple(written)))
         chains.sort(key=lambda chain: chain.name)
-        named = sorted((each for each in sets.values() if "anonymous" not in each.flags), key=lambda s: s.name)
-        return Table(family=family, name=name, comment=comments[name], chains=tuple(chains), sets=tuple(named))
+        named_sets = [declared for declared in sets.values() if "anonymous" not in declared.flags]
+        named_sets.sort(key=lambda declared: declared.name)
+        return Table(family=family, name=name, comment=comments[name], chains=tuple(chains), sets=tuple(named_sets))
 
     def _sets(self, family: int, table: str) -> dict[str, Set]:
-        found: dict[str, tuple[Set, int | None]] = {}
+        declarations: dict[str, tuple[Set, int | None]] = {}
         for body in self._socket.dump(uapi.NFT_MSG_GETSET, family, nl.text(uapi.NFTA_SET_TABLE, table)):
             owner, declared = read_set(body)
             if owner == table:
-                found[declared.name] = declared, element_count(body, declared)
-        return {name: self._with_elements(family, table, *each) for name, each in found.items()}
+                declarations[declared.name] = declared, element_count(body, declared)
+        return {name: self._with_elements(family, table, *each) for name, each in declarations.items()}
 
     def _with_elements(self, family: int, table: str, declared: Set, count: int | None) -> Set:
-        """The set with its elements; ``count`` is how many the kernel says it has, None when it does not say."""
+        """The set with its elements; ``count`` is the number of elements that the kernel states, or None."""
         request = nl.text(uapi.NFTA_SET_ELEM_LIST_TABLE, table) + nl.text(uapi.NFTA_SET_ELEM_LIST_SET, declared.name)
         elements: dict[bytes, Element] = {}
         for _ in range(_READS):
@@ -142,27 +143,27 @@ class Nft:
         return tuple(chain for owner, chain in (read_chain(body, family) for body in bodies) if owner == table)
 
     def rules(self, family: str, table: str, chain: str, sets: Mapping[str, Set]) -> tuple[Rule, ...]:
-        """The rules of one chain, with what they counted; ``sets`` are the declarations that the table has.
+        """The rules of one chain with their counters; ``sets`` are the declared sets of the table.
 
         Raises: KernelError.
         """
         request = nl.text(uapi.NFTA_RULE_TABLE, table) + nl.text(uapi.NFTA_RULE_CHAIN, chain)
-        found = (read_rule(body) for body in self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request))
-        return tuple(delinearize(e, family, sets, c) for t, owner, _, e, c in found if (t, owner) == (table, chain))
+        answers = (read_rule(body) for body in self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request))
+        return tuple(delinearize(e, family, sets, c) for t, owner, _, e, c in answers if (t, owner) == (table, chain))
 
     def counters(self, family: str, table: str, chain: str = "") -> dict[str, tuple[int, int]]:
-        """Packets and bytes that the rules of each chain have counted in all, or those of one chain alone.
+        """The sum of packets and bytes of the rules' counters by chain, or of one chain.
 
-        Chains without a counter are left out, and so is everything where there is no such table or chain.
+        Chains without a counter are left out; empty when the table or chain does not exist.
 
         Raises: KernelError.
         """
         request = nl.text(uapi.NFTA_RULE_TABLE, table) + (nl.text(uapi.NFTA_RULE_CHAIN, chain) if chain else b"")
-        found: dict[str, tuple[int, int]] = {}
+        totals: dict[str, tuple[int, int]] = {}
         try:
             bodies = self._socket.dump(uapi.NFT_MSG_GETRULE, FAMILIES[family], request)
         except KernelNotFound:
-            return found
+            return totals
         for body in bodies:
             if _COUNTER not in body:
                 continue
@@ -170,29 +171,30 @@ class Nft:
             name = nl.string(fields.get(uapi.NFTA_RULE_CHAIN))
             if nl.string(fields.get(uapi.NFTA_RULE_TABLE)) == table and chain in ("", name):
                 for packets, size in _counted(fields.get(uapi.NFTA_RULE_EXPRESSIONS, b"")):
-                    before = found.get(name, (0, 0))
-                    found[name] = before[0] + packets, before[1] + size
-        return found
+                    before = totals.get(name, (0, 0))
+                    totals[name] = before[0] + packets, before[1] + size
+        return totals
 
-    def apply(self, want: Table) -> Transaction:
-        """Makes the kernel hold exactly this table; returns what had to change, empty when nothing had.
+    def apply(self, desired: Table) -> Transaction:
+        """Makes the kernel hold exactly this table; returns the changes, empty when there were none.
 
-        Raises: KernelError naming the refused operation; the table is as it was before.
+        Raises: KernelError naming the refused operation; the table is unchanged.
         """
-        have = self.read(want.family, want.name)
-        transaction = diff(have, want)
+        present = self.read(desired.family, desired.name)
+        transaction = diff(present, desired)
         self.commit(transaction)
         return transaction
 
     def delete(self, family: str, name: str) -> None:
-        """Removes the table with everything in it; where there is none, nothing is written."""
+        """Removes the table with everything in it; has no effect when it does not exist."""
         if (family, name) in self.tables():
             self.commit(removal(family, name))
 
-    def delete_bare(self, family: str, name: str, comment: str) -> bool:
-        """Removes a table with this comment that holds nothing but base chains which let all pass; whether it did.
+    def delete_unused(self, family: str, name: str, comment: str) -> bool:
+        """Removes a table with this comment that holds only base chains without rules and with policy accept.
 
-        Where a rule or chain comes at the same moment, the kernel refuses, and the table stays.
+        Returns whether it was removed. When a rule or chain is added at the same moment, the kernel refuses, and the
+        table stays.
 
         Raises: KernelError.
         """
@@ -201,9 +203,9 @@ class Nft:
         chains = self.chains(family, name)
         if any(not chain.hook or chain.policy != "accept" for chain in chains):
             return False
-        gone: list[Operation] = [DeleteChain(chain.name, empty=True) for chain in chains]
+        deletions: list[Operation] = [DeleteChain(chain.name, empty=True) for chain in chains]
         try:
-            self.commit(Transaction(family, name, (*gone, DeleteTable(empty=True))))
+            self.commit(Transaction(family, name, (*deletions, DeleteTable(empty=True))))
         except KernelError as failure:
             if failure.errno == errno.EBUSY:
                 return False
@@ -211,7 +213,7 @@ class Nft:
         return True
 
     def commit(self, transaction: Transaction) -> None:
-        """Commits the operations together or not at all; an empty transaction is not sent.
+        """Commits all operations or none; an empty transaction is not sent.
 
         Raises: KernelError naming the refused operation.
         """
@@ -229,11 +231,11 @@ class Nft:
         operation, message = batch.subject(refused.sequence)
         table = f"{batch.transaction.family} {batch.transaction.table}"
         if operation is None:
-            return refusal("commit", f"table {table}", refused.number, refused.words)
+            return refusal("commit", f"table {table}", refused.number, refused.text)
         subject = str(operation)
         if isinstance(operation, AddElements | DeleteElements) and refused.offset:
             subject = _element_at(operation, message, refused.offset) or subject
-        return refusal("nft", f"{subject} in table {table}", refused.number, refused.words)
+        return refusal("nft", f"{subject} in table {table}", refused.number, refused.text)
 
 
 _COUNTER = b"counter\0"
@@ -241,12 +243,12 @@ _COUNTER = b"counter\0"
 
 def _counted(expressions: bytes) -> Iterator[tuple[int, int]]:
     """Packets and bytes of the counters among a rule's expressions."""
-    for _, element in nl.pieces(expressions):
+    for _, element in nl.attribute_list(expressions):
         if _COUNTER not in element:
             continue
-        found = nl.attributes(element)
-        if found.get(uapi.NFTA_EXPR_NAME) == _COUNTER:
-            values = nl.attributes(found.get(uapi.NFTA_EXPR_DATA, b""))
+        attrs = nl.attributes(element)
+        if attrs.get(uapi.NFTA_EXPR_NAME) == _COUNTER:
+            values = nl.attributes(attrs.get(uapi.NFTA_EXPR_DATA, b""))
             yield nl.number(values.get(uapi.NFTA_COUNTER_PACKETS)), nl.number(values.get(uapi.NFTA_COUNTER_BYTES))
 
 

@@ -1,6 +1,6 @@
-"""nftables objects out of the kernel's answers (pure): tables, chains, rules, sets and their elements.
+"""Decodes nftables objects in the kernel's answers: tables, chains, rules, sets and their elements. Pure.
 
-Elements are the bulk of a large table: those of one form (key and data of fixed lengths) are read by position, in a
+Elements are most of a large table. Elements of one form (key and data of fixed lengths) are read by position, in a
 third of the time. Source: ``include/uapi/linux/netfilter/nf_tables.h``.
 """
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 
 from podwire.kernel import uapi
-from podwire.kernel.nft_codec import attributes, number, pieces, string
+from podwire.kernel.nft_codec import attribute_list, attributes, number, string
 from podwire.kernel.nft_delinearize import verdict_of
 from podwire.kernel.nft_messages import ELEM_COMMENT, HOOKS, SET_COMMENT, SET_FLAGS, is_tree, records
 from podwire.state.nft import Chain, Element, Set
@@ -18,68 +18,68 @@ from podwire.state.nft_types import types_of_number
 
 def read_table(body: bytes) -> tuple[str, str]:
     """Name and comment of a NEWTABLE answer."""
-    found = attributes(body)
-    return string(found.get(uapi.NFTA_TABLE_NAME)), string(records(found.get(uapi.NFTA_TABLE_USERDATA)).get(0))
+    attrs = attributes(body)
+    return string(attrs.get(uapi.NFTA_TABLE_NAME)), string(records(attrs.get(uapi.NFTA_TABLE_USERDATA)).get(0))
 
 
 def read_chain(body: bytes, family: str) -> tuple[str, Chain]:
     """Table name and chain (without rules) of a NEWCHAIN answer."""
-    found = attributes(body)
-    comment = string(records(found.get(uapi.NFTA_CHAIN_USERDATA)).get(0))
-    name = string(found.get(uapi.NFTA_CHAIN_NAME))
-    if uapi.NFTA_CHAIN_HOOK not in found:
-        return string(found.get(uapi.NFTA_CHAIN_TABLE)), Chain(name=name, comment=comment)
-    hook = attributes(found[uapi.NFTA_CHAIN_HOOK])
+    attrs = attributes(body)
+    comment = string(records(attrs.get(uapi.NFTA_CHAIN_USERDATA)).get(0))
+    name = string(attrs.get(uapi.NFTA_CHAIN_NAME))
+    if uapi.NFTA_CHAIN_HOOK not in attrs:
+        return string(attrs.get(uapi.NFTA_CHAIN_TABLE)), Chain(name=name, comment=comment)
+    hook = attributes(attrs[uapi.NFTA_CHAIN_HOOK])
     hooks = {value: word for word, value in HOOKS.get(family, {}).items()}
     priority = struct.unpack("!i", hook[uapi.NFTA_HOOK_PRIORITY])[0]
-    return string(found.get(uapi.NFTA_CHAIN_TABLE)), Chain(
+    return string(attrs.get(uapi.NFTA_CHAIN_TABLE)), Chain(
         name=name,
-        type=string(found.get(uapi.NFTA_CHAIN_TYPE)),
+        type=string(attrs.get(uapi.NFTA_CHAIN_TYPE)),
         hook=hooks.get(number(hook.get(uapi.NFTA_HOOK_HOOKNUM)), "unknown"),
         priority=priority,
-        policy="accept" if number(found.get(uapi.NFTA_CHAIN_POLICY), 1) else "drop",
+        policy="accept" if number(attrs.get(uapi.NFTA_CHAIN_POLICY), 1) else "drop",
         comment=comment,
     )
 
 
 def read_rule(body: bytes) -> tuple[str, str, int, bytes, str]:
     """Table, chain, handle, expression list and comment of a NEWRULE answer."""
-    found = attributes(body)
-    comment = string(records(found.get(uapi.NFTA_RULE_USERDATA)).get(0))
+    attrs = attributes(body)
+    comment = string(records(attrs.get(uapi.NFTA_RULE_USERDATA)).get(0))
     return (
-        string(found.get(uapi.NFTA_RULE_TABLE)),
-        string(found.get(uapi.NFTA_RULE_CHAIN)),
-        number(found.get(uapi.NFTA_RULE_HANDLE)),
-        found.get(uapi.NFTA_RULE_EXPRESSIONS, b""),
+        string(attrs.get(uapi.NFTA_RULE_TABLE)),
+        string(attrs.get(uapi.NFTA_RULE_CHAIN)),
+        number(attrs.get(uapi.NFTA_RULE_HANDLE)),
+        attrs.get(uapi.NFTA_RULE_EXPRESSIONS, b""),
         comment,
     )
 
 
 def read_set(body: bytes) -> tuple[str, Set]:
     """Table name and declaration of a NEWSET answer."""
-    found = attributes(body)
-    bits = number(found.get(uapi.NFTA_SET_FLAGS))
+    attrs = attributes(body)
+    bits = number(attrs.get(uapi.NFTA_SET_FLAGS))
     flags = tuple(flag for flag, bit in SET_FLAGS.items() if bits & bit)
     data: tuple[str, ...] = ()
     if bits & uapi.NFT_SET_MAP:
-        kind = number(found.get(uapi.NFTA_SET_DATA_TYPE))
+        kind = number(attrs.get(uapi.NFTA_SET_DATA_TYPE))
         data = ("verdict",) if kind == uapi.NFT_DATA_VERDICT else types_of_number(kind) or ("unknown",)
-    size = number(attributes(found.get(uapi.NFTA_SET_DESC, b"")).get(uapi.NFTA_SET_DESC_SIZE))
-    return string(found.get(uapi.NFTA_SET_TABLE)), Set(
-        name=string(found.get(uapi.NFTA_SET_NAME)),
-        key=types_of_number(number(found.get(uapi.NFTA_SET_KEY_TYPE))) or ("unknown",),
+    size = number(attributes(attrs.get(uapi.NFTA_SET_DESC, b"")).get(uapi.NFTA_SET_DESC_SIZE))
+    return string(attrs.get(uapi.NFTA_SET_TABLE)), Set(
+        name=string(attrs.get(uapi.NFTA_SET_NAME)),
+        key=types_of_number(number(attrs.get(uapi.NFTA_SET_KEY_TYPE))) or ("unknown",),
         data=data,
         flags=flags,
         size=size,
-        timeout_s=number(found.get(uapi.NFTA_SET_TIMEOUT)) // 1000,
-        comment=string(records(found.get(uapi.NFTA_SET_USERDATA)).get(SET_COMMENT)),
+        timeout_s=number(attrs.get(uapi.NFTA_SET_TIMEOUT)) // 1000,
+        comment=string(records(attrs.get(uapi.NFTA_SET_USERDATA)).get(SET_COMMENT)),
     )
 
 
 def element_count(body: bytes, declared: Set) -> int | None:
-    """How many elements a NEWSET answer says there are; None where the kernel does not say (6.18 does).
+    """The number of elements in a NEWSET answer; None when the kernel does not state it (6.18 does).
 
-    Also None where elements end by themselves: those that have ended count until they are collected.
+    Also None for elements with a timeout: expired elements are counted until the kernel collects them.
     """
     count = attributes(body).get(uapi.NFTA_SET_COUNT)
     return None if count is None or {"timeout", "dynamic"} & set(declared.flags) else number(count)
@@ -88,32 +88,34 @@ def element_count(body: bytes, declared: Set) -> int | None:
 def read_elements(bodies: Iterable[bytes], declared: Set) -> dict[bytes, Element]:
     """The elements in NEWSETELEM answers."""
     raw = [
-        element for body in bodies for _, element in pieces(attributes(body).get(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, b""))
+        element
+        for body in bodies
+        for _, element in attribute_list(attributes(body).get(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, b""))
     ]
     if is_tree(declared):
         return _tree_elements([attributes(element) for element in raw])
     verdicts: dict[bytes, Verdict] = {}
-    found: dict[bytes, Element] = {}
+    elements: dict[bytes, Element] = {}
     size = declared.key_length
     like = None
     for part in raw:
         if like is not None and like.fits(part):
-            found[part[8 : 8 + size]] = Element(part[like.data :])
+            elements[part[8 : 8 + size]] = Element(part[like.data :])
             continue
         element = attributes(part)
-        read = found[element[uapi.NFTA_SET_ELEM_KEY][4:][:size]] = _read_element(element, declared, verdicts)
+        read = elements[element[uapi.NFTA_SET_ELEM_KEY][4:][:size]] = _read_element(element, declared, verdicts)
         if (
             like is None
             and read.data
             and not len(read.data) & 3
             and element.keys() == {uapi.NFTA_SET_ELEM_KEY, uapi.NFTA_SET_ELEM_DATA}
         ):
-            like = _Like(part, len(read.data))
-    return found
+            like = _ElementForm(part, len(read.data))
+    return elements
 
 
-class _Like:
-    """An element of key and data alone, and whether another one has the same form: a third of the time to read it."""
+class _ElementForm:
+    """The form of an element of key and data; elements of the same form are read in a third of the time."""
 
     def __init__(self, part: bytes, size: int) -> None:
         self.data = len(part) - size
@@ -160,7 +162,7 @@ def _tree_elements(raw: list[dict[int, bytes]]) -> dict[bytes, Element]:
         ((attributes(e[key_of])[value_of], e) for e, end in zip(raw, ended, strict=True) if not end),
         key=lambda pair: pair[0],
     )
-    found: dict[bytes, Element] = {}
+    elements: dict[bytes, Element] = {}
     place = 0
     for key, element in starts:
         while place < len(ends) and ends[place] <= key:
@@ -172,5 +174,5 @@ def _tree_elements(raw: list[dict[int, bytes]]) -> dict[bytes, Element]:
         data = attributes(element.get(uapi.NFTA_SET_ELEM_DATA, b""))
         verdict = verdict_of(data[uapi.NFTA_DATA_VERDICT]) if uapi.NFTA_DATA_VERDICT in data else None
         comment = string(records(element.get(uapi.NFTA_SET_ELEM_USERDATA)).get(ELEM_COMMENT))
-        found[key] = Element(data.get(value_of, b""), verdict, last, comment)
-    return found
+        elements[key] = Element(data.get(value_of, b""), verdict, last, comment)
+    return elements

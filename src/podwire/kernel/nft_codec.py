@@ -1,7 +1,7 @@
-"""nfnetlink framing for nftables: attributes, message headers, batches (pure).
+"""nfnetlink framing for nftables: attributes, message headers, batches. Pure.
 
-A batch is BEGIN, messages, END in one buffer; the kernel commits all of it or nothing. Attribute lengths are 16 bits,
-so long element lists are cut into several messages of one batch. All integers inside nftables attributes are in
+A batch is BEGIN, messages, END in one buffer; the kernel commits all of it or nothing. Attribute lengths have 16 bits,
+so long element lists are divided into several messages of one batch. All integers inside nftables attributes are in
 network order, headers in host order.
 
 Source: ``include/uapi/linux/netfilter/nf_tables.h`` and ``nfnetlink.h``; names keep the kernel's spelling.
@@ -54,7 +54,7 @@ def string(payload: bytes | None) -> str:
     return "" if payload is None else payload.split(b"\0", 1)[0].decode(errors="replace")
 
 
-def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
+def attribute_list(data: bytes) -> Iterator[tuple[int, bytes]]:
     """(type, payload) of each attribute in order."""
     offset, end = 0, len(data)
     while offset + 4 <= end:
@@ -66,12 +66,12 @@ def pieces(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def attributes(data: bytes) -> dict[int, bytes]:
-    """The attributes by type; the last of equal ones wins."""
-    return dict(pieces(data))
+    """The attributes by type; of several with one type the last."""
+    return dict(attribute_list(data))
 
 
 def message(kind: int, flags: int, sequence: int, family: int, body: bytes, *, batch: bool = False) -> bytes:
-    """One nfnetlink message; ``batch`` marks BEGIN and END, which name the subsystem in another place."""
+    """One nfnetlink message; ``batch`` marks BEGIN and END, which have the subsystem in another field."""
     subsystem = 0 if batch else uapi.NFNL_SUBSYS_NFTABLES << 8
     resource = uapi.NFNL_SUBSYS_NFTABLES if batch else 0
     head = _HEADER.pack(HEADER_SIZE + len(body), subsystem | kind, flags | uapi.NLM_F_REQUEST, sequence, 0)

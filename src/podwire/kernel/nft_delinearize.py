@@ -1,15 +1,14 @@
-"""The kernel's register expressions back into rules (pure).
+"""Decodes the kernel's register expressions into rules. Pure.
 
-The expressions are run symbolically: a register holds the operand that was loaded there, and a statement takes what
-lies in the registers that it names. Matches that nft implies are dropped again when the field that implied them
-follows. An expression or combination that has no counterpart in ``state.nft_rules`` makes the rule
-:class:`~podwire.state.nft_rules.Opaque`.
+The expressions are run symbolically: a register holds the operand that was loaded, and a statement uses the operands of
+the registers that it names. A match that nft adds before a field is removed when that field follows. An expression or
+combination that ``state.nft_rules`` cannot express makes the rule :class:`~podwire.state.nft_rules.Opaque`.
 """
 
 from collections.abc import Mapping
 
 from podwire.kernel import uapi
-from podwire.kernel.nft_codec import attributes, number, pieces, string
+from podwire.kernel.nft_codec import attribute_list, attributes, number, string
 from podwire.kernel.nft_linearize import (
     COMPARISONS,
     DYNSET_OPS,
@@ -64,22 +63,22 @@ _DREG = uapi.NFTA_META_DREG
 
 
 class _Unknown(Exception):
-    """An expression without a counterpart; the argument says which."""
+    """An expression that ``state.nft_rules`` cannot express; the argument is its name."""
 
 
 def verdict_of(payload: bytes) -> Verdict:
     """The verdict in a ``NFTA_DATA_VERDICT`` payload."""
-    found = attributes(payload)
+    attrs = attributes(payload)
     return Verdict(
-        _VERDICTS.get(number(found.get(uapi.NFTA_VERDICT_CODE)), "drop"), string(found.get(uapi.NFTA_VERDICT_CHAIN))
+        _VERDICTS.get(number(attrs.get(uapi.NFTA_VERDICT_CODE)), "drop"), string(attrs.get(uapi.NFTA_VERDICT_CHAIN))
     )
 
 
 def delinearize(expressions: bytes, family: str, sets: Mapping[str, Set], comment: str = "") -> Rule:
-    """The rule that an expression list means; ``sets`` are those of its table, anonymous ones included."""
+    """The rule of an expression list; ``sets`` are those of its table, with anonymous ones."""
     reader = _Reader(family, sets)
     try:
-        for _, element in pieces(expressions):
+        for _, element in attribute_list(expressions):
             outer = attributes(element)
             reader.expression(string(outer.get(uapi.NFTA_EXPR_NAME)), attributes(outer.get(uapi.NFTA_EXPR_DATA, b"")))
     except _Unknown as unknown:
@@ -88,9 +87,9 @@ def delinearize(expressions: bytes, family: str, sets: Mapping[str, Set], commen
 
 
 def _slot(payload: bytes | None) -> int:
-    found = number(payload)
+    attrs = number(payload)
     first = uapi.NFT_REG32_00
-    return found - first if found >= first else (found - 1) * 4
+    return attrs - first if attrs >= first else (attrs - 1) * 4
 
 
 def _data(payload: bytes | None) -> bytes:
@@ -98,7 +97,7 @@ def _data(payload: bytes | None) -> bytes:
 
 
 class _Partial:
-    """The first bytes of a payload field, on their way to a prefix match."""
+    """The first bytes of a payload field, before a prefix match."""
 
     def __init__(self, field: FieldType) -> None:
         self.field = field
@@ -115,7 +114,7 @@ Content = Field | Numgen | Masked | Concat | Mapped | _Partial | _Bits | bytes
 
 
 class _Reader:
-    """Registers and the statements so far."""
+    """The registers, and the statements so far."""
 
     def __init__(self, family: str, sets: Mapping[str, Set]) -> None:
         self.family = family
@@ -126,29 +125,29 @@ class _Reader:
         self.network = family if family in ("ip", "ip6") else ""
         self.implied: Match | None = None
 
-    def expression(self, name: str, found: dict[int, bytes]) -> None:
+    def expression(self, name: str, attrs: dict[int, bytes]) -> None:
         """Runs one expression."""
         read = _READERS.get(name)
         if read is None:
             raise _Unknown(name)
-        read(self, found)
+        read(self, attrs)
 
     def drop_implied(self, name: str) -> None:
-        """Takes back the match that the field just loaded implies."""
+        """Removes the match that the loaded field implies."""
         last = self.out[-1] if self.out else None
         if last is not None and last is self.implied and isinstance(last, Match) and str(last.left) == name:
             self.out.pop()
         self.implied = None
 
-    def payload(self, found: dict[int, bytes]) -> None:
+    def payload(self, attrs: dict[int, bytes]) -> None:
         """A header field, whole or its first bytes."""
         base, offset, size = (
-            number(found.get(uapi.NFTA_PAYLOAD_BASE)),
-            number(found.get(uapi.NFTA_PAYLOAD_OFFSET)),
-            number(found.get(uapi.NFTA_PAYLOAD_LEN)),
+            number(attrs.get(uapi.NFTA_PAYLOAD_BASE)),
+            number(attrs.get(uapi.NFTA_PAYLOAD_OFFSET)),
+            number(attrs.get(uapi.NFTA_PAYLOAD_LEN)),
         )
         field = payload_field(base, offset, size, self.network, self.protocol)
-        slot = _slot(found.get(uapi.NFTA_PAYLOAD_DREG))
+        slot = _slot(attrs.get(uapi.NFTA_PAYLOAD_DREG))
         if field is None:
             self.registers[slot] = _Partial(self._shortened(base, offset, size))
             return
@@ -169,35 +168,35 @@ class _Reader:
         elif field.family and self.family not in ("ip", "ip6"):
             self.drop_implied("meta protocol" if self.family == "bridge" else "meta nfproto")
 
-    def loaded(self, source: str, found: dict[int, bytes], direction: int) -> None:
+    def loaded(self, source: str, attrs: dict[int, bytes], direction: int) -> None:
         """A ``meta``, ``ct`` or ``fib`` value."""
-        a = number(found.get(_KEY))
+        a = number(attrs.get(_KEY))
         field = loaded_field(source, a, direction)
         if field is None:
             raise _Unknown(f"{source} {a}")
-        self.registers[_slot(found.get(_DREG))] = Field(field.name)
+        self.registers[_slot(attrs.get(_DREG))] = Field(field.name)
 
-    def meta(self, found: dict[int, bytes]) -> None:
+    def meta(self, attrs: dict[int, bytes]) -> None:
         """Loads or sets packet metadata."""
-        if uapi.NFTA_META_SREG in found:
-            self.assign("meta", found, _slot(found[uapi.NFTA_META_SREG]))
+        if uapi.NFTA_META_SREG in attrs:
+            self.assign("meta", attrs, _slot(attrs[uapi.NFTA_META_SREG]))
         else:
-            self.loaded("meta", found, 0)
+            self.loaded("meta", attrs, 0)
 
-    def connection(self, found: dict[int, bytes]) -> None:
+    def connection(self, attrs: dict[int, bytes]) -> None:
         """Loads or sets connection data."""
-        if uapi.NFTA_CT_SREG in found:
-            self.assign("ct", found, _slot(found[uapi.NFTA_CT_SREG]))
+        if uapi.NFTA_CT_SREG in attrs:
+            self.assign("ct", attrs, _slot(attrs[uapi.NFTA_CT_SREG]))
         else:
-            self.loaded("ct", found, number(found[uapi.NFTA_CT_DIRECTION]) if uapi.NFTA_CT_DIRECTION in found else -1)
+            self.loaded("ct", attrs, number(attrs[uapi.NFTA_CT_DIRECTION]) if uapi.NFTA_CT_DIRECTION in attrs else -1)
 
-    def fib(self, found: dict[int, bytes]) -> None:
+    def fib(self, attrs: dict[int, bytes]) -> None:
         """A routing lookup."""
-        self.loaded("fib", found, number(found.get(uapi.NFTA_FIB_FLAGS)))
+        self.loaded("fib", attrs, number(attrs.get(uapi.NFTA_FIB_FLAGS)))
 
-    def assign(self, source: str, found: dict[int, bytes], slot: int) -> None:
+    def assign(self, source: str, attrs: dict[int, bytes], slot: int) -> None:
         """A mark that is set."""
-        field = loaded_field(source, number(found.get(_KEY)), 0 if source == "meta" else -1)
+        field = loaded_field(source, number(attrs.get(_KEY)), 0 if source == "meta" else -1)
         if field is None:
             raise _Unknown(f"{source} set")
         content = self.registers.get(slot)
@@ -205,7 +204,7 @@ class _Reader:
         self.out.append(Assign(Field(field.name), value))
 
     def operand(self, slot: int) -> Operand:
-        """What a register holds, as an operand."""
+        """The operand in a register."""
         content = self.registers.get(slot)
         if isinstance(content, _Bits):
             return _masked(content)
@@ -213,28 +212,28 @@ class _Reader:
             raise _Unknown("register")
         return content
 
-    def numgen(self, found: dict[int, bytes]) -> None:
+    def numgen(self, attrs: dict[int, bytes]) -> None:
         """A generated number."""
-        mode = "random" if number(found.get(uapi.NFTA_NG_TYPE)) else "inc"
-        self.registers[_slot(found.get(uapi.NFTA_NG_DREG))] = Numgen(
-            number(found.get(uapi.NFTA_NG_MODULUS)), number(found.get(uapi.NFTA_NG_OFFSET)), mode
+        mode = "random" if number(attrs.get(uapi.NFTA_NG_TYPE)) else "inc"
+        self.registers[_slot(attrs.get(uapi.NFTA_NG_DREG))] = Numgen(
+            number(attrs.get(uapi.NFTA_NG_MODULUS)), number(attrs.get(uapi.NFTA_NG_OFFSET)), mode
         )
 
-    def bitwise(self, found: dict[int, bytes]) -> None:
+    def bitwise(self, attrs: dict[int, bytes]) -> None:
         """Masks a register."""
-        content = self.registers.get(_slot(found.get(uapi.NFTA_BITWISE_SREG)))
-        if not isinstance(content, Field) or number(found.get(uapi.NFTA_BITWISE_OP)):
+        content = self.registers.get(_slot(attrs.get(uapi.NFTA_BITWISE_SREG)))
+        if not isinstance(content, Field) or number(attrs.get(uapi.NFTA_BITWISE_OP)):
             raise _Unknown("bitwise")
-        self.registers[_slot(found.get(uapi.NFTA_BITWISE_DREG))] = _Bits(
-            content, _data(found.get(uapi.NFTA_BITWISE_MASK)), _data(found.get(uapi.NFTA_BITWISE_XOR))
+        self.registers[_slot(attrs.get(uapi.NFTA_BITWISE_DREG))] = _Bits(
+            content, _data(attrs.get(uapi.NFTA_BITWISE_MASK)), _data(attrs.get(uapi.NFTA_BITWISE_XOR))
         )
 
-    def compare(self, found: dict[int, bytes]) -> None:
+    def compare(self, attrs: dict[int, bytes]) -> None:
         """A match with a constant."""
         slot, op, data = (
-            _slot(found.get(uapi.NFTA_CMP_SREG)),
-            _OPS[number(found.get(uapi.NFTA_CMP_OP))],
-            _data(found.get(uapi.NFTA_CMP_DATA)),
+            _slot(attrs.get(uapi.NFTA_CMP_SREG)),
+            _OPS[number(attrs.get(uapi.NFTA_CMP_OP))],
+            _data(attrs.get(uapi.NFTA_CMP_DATA)),
         )
         content = self.registers.get(slot)
         if isinstance(content, _Partial):
@@ -272,18 +271,18 @@ class _Reader:
             self.network = str(match.right)
             self.implied = match
 
-    def range(self, found: dict[int, bytes]) -> None:
+    def range(self, attrs: dict[int, bytes]) -> None:
         """A match with an interval."""
-        operand = self.operand(_slot(found.get(uapi.NFTA_RANGE_SREG)))
+        operand = self.operand(_slot(attrs.get(uapi.NFTA_RANGE_SREG)))
         text = interval_text(
             operand_types(operand)[0].name,
-            _data(found.get(uapi.NFTA_RANGE_FROM_DATA)),
-            _data(found.get(uapi.NFTA_RANGE_TO_DATA)),
+            _data(attrs.get(uapi.NFTA_RANGE_FROM_DATA)),
+            _data(attrs.get(uapi.NFTA_RANGE_TO_DATA)),
         )
-        self.out.append(Match(operand, LiteralValue(text), _OPS[number(found.get(uapi.NFTA_RANGE_OP))]))
+        self.out.append(Match(operand, LiteralValue(text), _OPS[number(attrs.get(uapi.NFTA_RANGE_OP))]))
 
     def key(self, slot: int, declared: Set, *, masked: bool = False) -> Field | Numgen | Concat:
-        """The fields in the registers that a set's key covers; with ``masked``, a concatenation may have such."""
+        """The fields in the registers of a set's key; with ``masked``, a concatenation may contain masked fields."""
         parts: list[Field | Numgen | Masked] = []
         for name in declared.key:
             part = self.operand(slot)
@@ -297,45 +296,45 @@ class _Reader:
             raise _Unknown("lookup key")
         return parts[0]
 
-    def lookup(self, found: dict[int, bytes]) -> None:
-        """A set match, a map's answer or a verdict map."""
-        declared = self.sets.get(string(found.get(uapi.NFTA_LOOKUP_SET)))
+    def lookup(self, attrs: dict[int, bytes]) -> None:
+        """A set match, the answer of a map, or a verdict map."""
+        declared = self.sets.get(string(attrs.get(uapi.NFTA_LOOKUP_SET)))
         if declared is None:
             raise _Unknown("lookup")
-        key = self.key(_slot(found.get(uapi.NFTA_LOOKUP_SREG)), declared)
-        op = "!=" if number(found.get(uapi.NFTA_LOOKUP_FLAGS)) & uapi.NFT_LOOKUP_F_INV else "=="
-        if uapi.NFTA_LOOKUP_DREG not in found:
+        key = self.key(_slot(attrs.get(uapi.NFTA_LOOKUP_SREG)), declared)
+        op = "!=" if number(attrs.get(uapi.NFTA_LOOKUP_FLAGS)) & uapi.NFT_LOOKUP_F_INV else "=="
+        if uapi.NFTA_LOOKUP_DREG not in attrs:
             self.out.append(Match(key, _set_operand(declared), op))
-        elif number(found[uapi.NFTA_LOOKUP_DREG]) == uapi.NFT_REG_VERDICT:
+        elif number(attrs[uapi.NFTA_LOOKUP_DREG]) == uapi.NFT_REG_VERDICT:
             self.out.append(VerdictMap(key, declared.name))
         else:
-            self.registers[_slot(found[uapi.NFTA_LOOKUP_DREG])] = Mapped(key, declared.name)
+            self.registers[_slot(attrs[uapi.NFTA_LOOKUP_DREG])] = Mapped(key, declared.name)
 
-    def immediate(self, found: dict[int, bytes]) -> None:
+    def immediate(self, attrs: dict[int, bytes]) -> None:
         """A constant, or a verdict."""
-        if number(found.get(uapi.NFTA_IMMEDIATE_DREG)) == uapi.NFT_REG_VERDICT:
+        if number(attrs.get(uapi.NFTA_IMMEDIATE_DREG)) == uapi.NFT_REG_VERDICT:
             self.out.append(
-                verdict_of(attributes(found.get(uapi.NFTA_IMMEDIATE_DATA, b"")).get(uapi.NFTA_DATA_VERDICT, b""))
+                verdict_of(attributes(attrs.get(uapi.NFTA_IMMEDIATE_DATA, b"")).get(uapi.NFTA_DATA_VERDICT, b""))
             )
         else:
-            self.registers[_slot(found.get(uapi.NFTA_IMMEDIATE_DREG))] = _data(found.get(uapi.NFTA_IMMEDIATE_DATA))
+            self.registers[_slot(attrs.get(uapi.NFTA_IMMEDIATE_DREG))] = _data(attrs.get(uapi.NFTA_IMMEDIATE_DATA))
 
-    def nat(self, found: dict[int, bytes]) -> None:
+    def nat(self, attrs: dict[int, bytes]) -> None:
         """An address translation."""
-        kind = "dnat" if number(found.get(uapi.NFTA_NAT_TYPE)) == uapi.NFT_NAT_DNAT else "snat"
-        family = "ip" if number(found.get(uapi.NFTA_NAT_FAMILY)) == FAMILIES["ip"] else "ip6"
+        kind = "dnat" if number(attrs.get(uapi.NFTA_NAT_TYPE)) == uapi.NFT_NAT_DNAT else "snat"
+        family = "ip" if number(attrs.get(uapi.NFTA_NAT_FAMILY)) == FAMILIES["ip"] else "ip6"
         address = (
-            self.registers.get(_slot(found.get(uapi.NFTA_NAT_REG_ADDR_MIN)))
-            if uapi.NFTA_NAT_REG_ADDR_MIN in found
+            self.registers.get(_slot(attrs.get(uapi.NFTA_NAT_REG_ADDR_MIN)))
+            if uapi.NFTA_NAT_REG_ADDR_MIN in attrs
             else None
         )
-        flags = _flag_names(number(found.get(uapi.NFTA_NAT_FLAGS)))
+        flags = _flag_names(number(attrs.get(uapi.NFTA_NAT_FLAGS)))
         if isinstance(address, Mapped):
-            self.out.append(Nat(kind, family, address, ports=uapi.NFTA_NAT_REG_PROTO_MIN in found, flags=flags))
+            self.out.append(Nat(kind, family, address, ports=uapi.NFTA_NAT_REG_PROTO_MIN in attrs, flags=flags))
             return
         port = (
-            self.registers.get(_slot(found.get(uapi.NFTA_NAT_REG_PROTO_MIN)))
-            if uapi.NFTA_NAT_REG_PROTO_MIN in found
+            self.registers.get(_slot(attrs.get(uapi.NFTA_NAT_REG_PROTO_MIN)))
+            if uapi.NFTA_NAT_REG_PROTO_MIN in attrs
             else None
         )
         if not isinstance(address, bytes) or not isinstance(port, bytes | None):
@@ -344,26 +343,26 @@ class _Reader:
         shown = None if port is None else LiteralValue(str(int.from_bytes(port[:2], "big")))
         self.out.append(Nat(kind, family, LiteralValue(text), shown, flags=flags))
 
-    def masquerade(self, found: dict[int, bytes]) -> None:
-        """Source address of the way out."""
-        if uapi.NFTA_MASQ_REG_PROTO_MIN in found:
+    def masquerade(self, attrs: dict[int, bytes]) -> None:
+        """Masquerade: the source becomes the address of the output device."""
+        if uapi.NFTA_MASQ_REG_PROTO_MIN in attrs:
             raise _Unknown("masq")
-        self.out.append(Masquerade(_flag_names(number(found.get(uapi.NFTA_MASQ_FLAGS)))))
+        self.out.append(Masquerade(_flag_names(number(attrs.get(uapi.NFTA_MASQ_FLAGS)))))
 
-    def redirect(self, found: dict[int, bytes]) -> None:
-        """To this machine."""
+    def redirect(self, attrs: dict[int, bytes]) -> None:
+        """Redirect to this machine."""
         port = (
-            self.registers.get(_slot(found.get(uapi.NFTA_REDIR_REG_PROTO_MIN)))
-            if uapi.NFTA_REDIR_REG_PROTO_MIN in found
+            self.registers.get(_slot(attrs.get(uapi.NFTA_REDIR_REG_PROTO_MIN)))
+            if uapi.NFTA_REDIR_REG_PROTO_MIN in attrs
             else None
         )
         if not isinstance(port, bytes | None):
             raise _Unknown("redir")
         self.out.append(Redirect(None if port is None else LiteralValue(str(int.from_bytes(port[:2], "big")))))
 
-    def reject(self, found: dict[int, bytes]) -> None:
-        """An answer of refusal."""
-        kind, code = number(found.get(uapi.NFTA_REJECT_TYPE)), number(found.get(uapi.NFTA_REJECT_ICMP_CODE))
+    def reject(self, attrs: dict[int, bytes]) -> None:
+        """Reject with an error message."""
+        kind, code = number(attrs.get(uapi.NFTA_REJECT_TYPE)), number(attrs.get(uapi.NFTA_REJECT_ICMP_CODE))
         if kind == uapi.NFT_REJECT_TCP_RST:
             self.drop_implied("meta l4proto")
             self.out.append(Reject("tcp reset"))
@@ -377,45 +376,45 @@ class _Reader:
                 return
         raise _Unknown("reject")
 
-    def counter(self, found: dict[int, bytes]) -> None:
-        """A counter with what it has counted."""
+    def counter(self, attrs: dict[int, bytes]) -> None:
+        """A counter with its packets and bytes."""
         self.out.append(
-            Counter(number(found.get(uapi.NFTA_COUNTER_PACKETS)), number(found.get(uapi.NFTA_COUNTER_BYTES)))
+            Counter(number(attrs.get(uapi.NFTA_COUNTER_PACKETS)), number(attrs.get(uapi.NFTA_COUNTER_BYTES)))
         )
 
-    def log(self, found: dict[int, bytes]) -> None:
+    def log(self, attrs: dict[int, bytes]) -> None:
         """A log line or netlink message."""
-        level = _LEVELS.get(number(found.get(uapi.NFTA_LOG_LEVEL), 4), "")
-        group = number(found[uapi.NFTA_LOG_GROUP]) if uapi.NFTA_LOG_GROUP in found else None
+        level = _LEVELS.get(number(attrs.get(uapi.NFTA_LOG_LEVEL), 4), "")
+        group = number(attrs[uapi.NFTA_LOG_GROUP]) if uapi.NFTA_LOG_GROUP in attrs else None
         self.out.append(
             LogStatement(
-                string(found.get(uapi.NFTA_LOG_PREFIX)), "" if level == "warn" or group is not None else level, group
+                string(attrs.get(uapi.NFTA_LOG_PREFIX)), "" if level == "warn" or group is not None else level, group
             )
         )
 
-    def limit(self, found: dict[int, bytes]) -> None:
+    def limit(self, attrs: dict[int, bytes]) -> None:
         """A rate."""
-        unit = _UNITS.get(number(found.get(uapi.NFTA_LIMIT_UNIT)))
-        if unit is None or number(found.get(uapi.NFTA_LIMIT_TYPE)) != uapi.NFT_LIMIT_PKTS:
+        unit = _UNITS.get(number(attrs.get(uapi.NFTA_LIMIT_UNIT)))
+        if unit is None or number(attrs.get(uapi.NFTA_LIMIT_TYPE)) != uapi.NFT_LIMIT_PKTS:
             raise _Unknown("limit")
-        over = bool(number(found.get(uapi.NFTA_LIMIT_FLAGS)) & uapi.NFT_LIMIT_F_INV)
+        over = bool(number(attrs.get(uapi.NFTA_LIMIT_FLAGS)) & uapi.NFT_LIMIT_F_INV)
         self.out.append(
-            Limit(number(found.get(uapi.NFTA_LIMIT_RATE)), unit, number(found.get(uapi.NFTA_LIMIT_BURST)), over)
+            Limit(number(attrs.get(uapi.NFTA_LIMIT_RATE)), unit, number(attrs.get(uapi.NFTA_LIMIT_BURST)), over)
         )
 
-    def dynset(self, found: dict[int, bytes]) -> None:
-        """An entry into a dynamic set."""
-        declared = self.sets.get(string(found.get(uapi.NFTA_DYNSET_SET_NAME)))
-        if declared is None or uapi.NFTA_DYNSET_EXPR in found:
+    def dynset(self, attrs: dict[int, bytes]) -> None:
+        """Adds an element to a dynamic set."""
+        declared = self.sets.get(string(attrs.get(uapi.NFTA_DYNSET_SET_NAME)))
+        if declared is None or uapi.NFTA_DYNSET_EXPR in attrs:
             raise _Unknown("dynset")
-        key = self.key(_slot(found.get(uapi.NFTA_DYNSET_SREG_KEY)), declared, masked=True)
-        data = self.operand(_slot(found[uapi.NFTA_DYNSET_SREG_DATA])) if uapi.NFTA_DYNSET_SREG_DATA in found else None
+        key = self.key(_slot(attrs.get(uapi.NFTA_DYNSET_SREG_KEY)), declared, masked=True)
+        data = self.operand(_slot(attrs[uapi.NFTA_DYNSET_SREG_DATA])) if uapi.NFTA_DYNSET_SREG_DATA in attrs else None
         if isinstance(key, Numgen) or not isinstance(data, Field | Numgen | None):
             raise _Unknown("dynset")
-        timeout = number(found.get(uapi.NFTA_DYNSET_TIMEOUT)) // 1000
-        self.out.append(Update(_DYNSET[number(found.get(uapi.NFTA_DYNSET_OP))], declared.name, key, data, timeout))
+        timeout = number(attrs.get(uapi.NFTA_DYNSET_TIMEOUT)) // 1000
+        self.out.append(Update(_DYNSET[number(attrs.get(uapi.NFTA_DYNSET_OP))], declared.name, key, data, timeout))
 
-    def notrack(self, _found: dict[int, bytes]) -> None:
+    def notrack(self, _attrs: dict[int, bytes]) -> None:
         """No connection tracking."""
         self.out.append(Notrack())
 

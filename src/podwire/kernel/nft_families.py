@@ -1,18 +1,18 @@
-"""A table of one name in both families of IP: what a data plane of nftables keeps in one network namespace.
+"""A table of one name in both IP families: the table of an nftables data plane in one network namespace.
 
-1. Notifications tell only of changes by other programs, not of changes made here. 2. A large change is made
-:meth:`unheard <FamilyTables.unheard>`, since the kernel sends each listener a message for each element (25 us);
-the number of transactions says whether other programs wrote meanwhile. 3. On a kernel that cannot program IPv6, IPv4 is
-programmed nevertheless; ``missing`` names the family.
+1. Only changes by other programs are reported. 2. During a large change notifications are off (:meth:`notifications_off
+<FamilyTables.notifications_off>`), because the kernel sends each listener a message per element (25 us); the number of
+transactions shows whether other programs wrote meanwhile. 3. On a kernel that cannot program IPv6, IPv4 is programmed
+nevertheless; ``missing`` names the family.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from podwire.errors import Unsupported
 from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.nft_socket import NftMonitor, Touched
 from podwire.state.nft import Table
 from podwire.state.nft_diff import FlushChain, Transaction, diff, removal
 
@@ -30,7 +30,8 @@ class FamilyTables:
         self._monitor = NftMonitor(netns, (self.nft.port,))
         self._missing: set[str] = set()
         self._committed = 0
-        self._unheard = False
+        self._missed = False
+        self._touched: dict[str, Touched] = {}
 
     def close(self) -> None:
         """Closes the sockets; the tables stay."""
@@ -38,14 +39,25 @@ class FamilyTables:
         self._monitor.close()
 
     def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
+        """Readable when :meth:`disturbed` should be called."""
         return self._monitor.fileno()
 
     def disturbed(self) -> bool:
         """Whether another program may have changed one of the tables since the last call."""
-        changed = self._monitor.changed()
-        unheard, self._unheard = self._unheard, False
-        return unheard or ("", "") in changed or any((family, self.name) in changed for family in FAMILIES)
+        changed = self._monitor.read()
+        missed, self._missed = self._missed, False
+        own = {family: changed[family, self.name] for family in FAMILIES if (family, self.name) in changed}
+        for family, touched in own.items():
+            known = self._touched.setdefault(family, Touched())
+            known.deleted = known.deleted or touched.deleted
+            known.chains.update(touched.chains)
+            known.sets.update(touched.sets)
+        return missed or ("", "") in changed or bool(own)
+
+    def take_touched(self) -> Mapping[str, Touched]:
+        """The chains and sets that other programs changed since the last call, by family, as far as it is known."""
+        touched, self._touched = self._touched, {}
+        return touched
 
     @property
     def missing(self) -> frozenset[str]:
@@ -62,8 +74,8 @@ class FamilyTables:
             self._committed += 1
 
     @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """Switches notifications off for the body; afterwards :meth:`disturbed` tells whether other programs wrote too.
+    def notifications_off(self) -> Iterator[None]:
+        """Switches notifications off for the body; :meth:`disturbed` then reports whether other programs wrote too.
 
         Raises: KernelError.
         """
@@ -73,10 +85,10 @@ class FamilyTables:
             yield
         finally:
             self._monitor.resume()
-            self._unheard = self._unheard or self.nft.generation() - self._committed != others
+            self._missed = self._missed or self.nft.generation() - self._committed != others
 
-    def load(self, want: Callable[[str, Table | None], Table], commit: Commit) -> Iterator[tuple[str, Transaction]]:
-        """Makes the kernel hold what ``want`` returns for a family and its present table; yields each transaction.
+    def load(self, desired: Callable[[str, Table | None], Table], commit: Commit) -> Iterator[tuple[str, Transaction]]:
+        """Makes the kernel hold the result of ``desired`` for a family and its present table; yields each transaction.
 
         Raises: KernelError.
         """
@@ -84,7 +96,7 @@ class FamilyTables:
             if family in self._missing:
                 continue
             have = self.nft.read(family, self.name)
-            transaction = diff(have, want(family, have))
+            transaction = diff(have, desired(family, have))
             try:
                 commit(transaction)
             except Unsupported:
@@ -94,13 +106,13 @@ class FamilyTables:
                 continue
             yield family, transaction
 
-    def heal(self, wanted: Iterable[tuple[str, Table]], commit: Commit) -> tuple[Transaction, ...]:
+    def heal(self, desired: Iterable[tuple[str, Table]], commit: Commit) -> tuple[Transaction, ...]:
         """Makes the kernel hold these tables, each with its family; returns the transaction of each.
 
         Raises: KernelError.
         """
         done = []
-        for family, table in wanted:
+        for family, table in desired:
             done.append(diff(self.nft.read(family, self.name), table))
             commit(done[-1])
         return tuple(done)
@@ -115,8 +127,8 @@ class FamilyTables:
     def remove(self) -> bool:
         """Deletes the tables; returns whether there was one. The rules of base chains are deleted first.
 
-        For a moment after a table is deleted, packets still pass its base chains; the maps are empty then, and the
-        rules behind the maps may drop packets (measured: 4 to 7 of 20,000 packets, in one of ten deletions).
+        For a moment after a table is deleted, packets still pass its base chains. The maps are empty then, and rules
+        behind the maps may drop packets (measured: 4 to 7 of 20,000 packets, in one of ten deletions).
 
         Raises: KernelError.
         """

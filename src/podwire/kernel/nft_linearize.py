@@ -1,12 +1,12 @@
-"""Rules into the kernel's register expressions (pure).
+"""Encodes rules as the kernel's register expressions. Pure.
 
-Operands are loaded into 32-bit registers from slot 0 upwards, the fields of a concatenation side by side; a statement
-consumes them at once, so every statement starts at slot 0 again. What nft implies (``tcp dport`` needs
-``meta l4proto tcp``) is written out here as nft does, so that its listing folds it back. An anonymous set becomes a
-set of its own in the same batch, known to the rule by an id.
+Operands are loaded into 32-bit registers from slot 0 upwards, the fields of a concatenation side by side. A statement
+uses them at once, so every statement starts at slot 0. Matches that nft adds implicitly (``tcp dport`` needs ``meta
+l4proto tcp``) are written as nft writes them, so that its listing omits them. An anonymous set becomes a set of its own
+in the same batch; the rule refers to it by an id.
 
-Source: ``net/netfilter/nf_tables_api.c`` and ``nft_*.c`` (what each expression demands), ``src/netlink_linearize.c``
-of nftables (the shapes that its listing understands).
+Source: ``net/netfilter/nf_tables_api.c`` and ``nft_*.c`` (what each expression requires), ``src/netlink_linearize.c``
+of nftables (the forms that its listing recognizes).
 """
 
 import struct
@@ -82,14 +82,14 @@ _RANDOM_MODES = {"inc": 0, "random": 1}
 
 
 class AnonymousSet(msgspec.Struct, frozen=True):
-    """A set that a rule carries with it: id inside the batch, declaration with elements."""
+    """A set that belongs to one rule: its id in the batch, and its declaration with elements."""
 
     number: int
     set: Set
 
 
 class Linearized(msgspec.Struct, frozen=True):
-    """The expression list of one rule, ready for ``NFTA_RULE_EXPRESSIONS``, and the sets it needs first."""
+    """The expression list of one rule, ready for ``NFTA_RULE_EXPRESSIONS``, and the anonymous sets to create first."""
 
     expressions: bytes
     sets: tuple[AnonymousSet, ...]
@@ -121,7 +121,7 @@ def verdict_value(kind: int, verdict: Verdict) -> bytes:
 def linearize(rule: Rule, family: str, first_set: int = 1) -> Linearized:
     """The expressions of a rule in a table of that family; anonymous sets are numbered from ``first_set``.
 
-    Raises: ConfigError for a statement that cannot be written.
+    Raises: ConfigError for a statement that cannot be encoded.
     """
     writer = _Writer(family, first_set)
     for statement in rule.statements:
@@ -152,7 +152,7 @@ class _Writer:
         self.out.append(expression(name, payload))
 
     def need(self, field: FieldType) -> None:
-        """Adds the matches that a field implies, once."""
+        """Adds the matches that a field requires, once each."""
         if field.family and not self.network and field.source == "payload":
             if self.family == "bridge":
                 self._require("meta protocol", ETHERTYPES[field.family].to_bytes(2, "big"))
@@ -236,7 +236,7 @@ class _Writer:
         )
 
     def compare(self, slot: int, op: str, data: bytes) -> None:
-        """Ends the rule unless the register compares so."""
+        """Ends the rule unless the comparison with the register holds."""
         self.add(
             "cmp",
             u32(uapi.NFTA_CMP_SREG, register(slot))
@@ -245,7 +245,7 @@ class _Writer:
         )
 
     def lookup(self, name: str, slot: int, answer: int | None = None, *, invert: bool = False, number: int = 0) -> None:
-        """Looks the registers from ``slot`` up; with ``answer``, the map's data go there."""
+        """Looks up the registers from ``slot`` on; with ``answer``, the map's data are stored there."""
         payload = text(uapi.NFTA_LOOKUP_SET, name) + u32(uapi.NFTA_LOOKUP_SREG, register(slot))
         if answer is not None:
             payload += u32(uapi.NFTA_LOOKUP_DREG, register(answer) if answer >= 0 else uapi.NFT_REG_VERDICT)
@@ -326,7 +326,7 @@ class _Writer:
         self.compare(0, match.op, first)
 
     def verdict(self, verdict: Verdict) -> None:
-        """Ends or leaves the chain."""
+        """Adds a verdict, which ends the rule."""
         self.add(
             "immediate",
             u32(uapi.NFTA_IMMEDIATE_DREG, uapi.NFT_REG_VERDICT) + verdict_value(uapi.NFTA_IMMEDIATE_DATA, verdict),
@@ -371,11 +371,11 @@ class _Writer:
         self.add("nat", payload + _flags(uapi.NFTA_NAT_FLAGS, statement.flags))
 
     def masquerade(self, statement: Masquerade) -> None:
-        """Source address of the way out."""
+        """Masquerade: the source becomes the address of the output device."""
         self.add("masq", _flags(uapi.NFTA_MASQ_FLAGS, statement.flags))
 
     def redirect(self, statement: Redirect) -> None:
-        """To this machine."""
+        """Redirect to this machine."""
         payload = b""
         if statement.port is not None:
             self.immediate(0, struct.pack("!H", int(statement.port.text)))
@@ -383,7 +383,7 @@ class _Writer:
         self.add("redir", payload)
 
     def reject(self, statement: Reject) -> None:
-        """An answer of refusal."""
+        """Reject with an error message."""
         if statement.how == "tcp reset":
             if self.protocol != 6:
                 self._require("meta l4proto", b"\x06")
@@ -421,7 +421,7 @@ class _Writer:
         )
 
     def update(self, statement: Update) -> None:
-        """An entry into a dynamic set."""
+        """Adds an element to a dynamic set."""
         behind = self.load(statement.key)
         payload = (
             text(uapi.NFTA_DYNSET_SET_NAME, statement.set)

@@ -1,7 +1,7 @@
-"""nftables objects as netlink messages (pure): tables, chains, sets, elements, and whole transactions.
+"""nftables objects as netlink messages: tables, chains, sets, elements, and whole transactions. Pure.
 
-Element lists are the bulk of a large load: an element whose parts have fixed lengths is joined from constant headers
-and its bytes, about a microsecond each. Sources: ``include/uapi/linux/netfilter/nf_tables.h``; userdata types from
+Elements are most of a large load: an element with parts of fixed lengths is joined from constant headers and its bytes,
+about a microsecond each. Sources: ``include/uapi/linux/netfilter/nf_tables.h``; userdata types from
 ``include/libnftnl/udata.h``; numbers of ``typeof`` from ``include/expression.h`` and ``include/proto.h`` of nftables.
 """
 
@@ -61,19 +61,19 @@ def userdata(kind: int, payload: bytes) -> bytes:
 
 
 def comment_data(comment: str, kind: int = 0) -> bytes:
-    """A comment record, empty without a comment; the kernel allows 128 bytes with the end, a longer one is cut."""
+    """A comment record, empty without a comment; cut to the kernel's limit of 128 bytes including the final zero."""
     return userdata(kind, comment.encode()[:127] + b"\0") if comment else b""
 
 
 def records(data: bytes | None) -> dict[int, bytes]:
     """Userdata records by type."""
-    found: dict[int, bytes] = {}
+    records_by_kind: dict[int, bytes] = {}
     offset = 0
     while data and offset + 2 <= len(data):
         kind, size = data[offset], data[offset + 1]
-        found[kind] = data[offset + 2 : offset + 2 + size]
+        records_by_kind[kind] = data[offset + 2 : offset + 2 + size]
         offset += 2 + size
-    return found
+    return records_by_kind
 
 
 _EXPR_PAYLOAD, _EXPR_META, _EXPR_CONCAT, _EXPR_NUMGEN = 7, 9, 13, 23
@@ -82,7 +82,7 @@ _TEMPLATES = {"ip daddr": 12, "ip saddr": 11, "ip6 daddr": 9, "th dport": 2}
 
 
 def _typeof(types: tuple[str, ...]) -> bytes:
-    """How nft writes down a ``typeof`` declaration."""
+    """The userdata of a ``typeof`` declaration, as nft encodes it."""
     if len(types) == 1:
         return _typeof_one(types[0])
     parts = b"".join(userdata(index, _typeof_one(name)) for index, name in enumerate(types))
@@ -116,9 +116,9 @@ class Batch:
         self.sets = 0
 
     def encode(self) -> bytes:
-        """The bytes of the whole batch; the last message asks for an answer.
+        """The bytes of the whole batch; the last message requests an acknowledgement.
 
-        Raises: ConfigError for a rule that cannot be written.
+        Raises: ConfigError for a rule that cannot be encoded.
         """
         for operation in self.transaction.operations:
             _ENCODERS[type(operation)](self, operation)
@@ -239,7 +239,7 @@ class Batch:
         self.add(operation, uapi.NFT_MSG_DELSET, 0, body)
 
     def add_elements(self, operation: AddElements) -> None:
-        """NEWSETELEM, in as many messages as it takes."""
+        """NEWSETELEM, in as many messages as needed."""
         self._elements(operation, uapi.NFT_MSG_NEWSETELEM, uapi.NLM_F_CREATE, keys_only=False)
 
     def delete_elements(self, operation: DeleteElements) -> None:
@@ -308,7 +308,7 @@ def _set_userdata(declared: Set) -> bytes:
 
 
 def element_lists(declared: Set, elements: Mapping[bytes, Element], *, keys_only: bool = False) -> Iterator[bytes]:
-    """Element attributes in pieces that fit into a message each."""
+    """Element attributes in groups that fit into one message each."""
     encode = _interval_encoder(declared) if is_tree(declared) else _element_encoder(declared)
     parts: list[bytes] = []
     size = 0
@@ -329,7 +329,7 @@ def is_tree(declared: Set) -> bool:
 
 
 class _element_encoder:  # noqa: N801
-    """Encodes the elements of one set with headers made once."""
+    """Encodes the elements of one set with precomputed headers."""
 
     def __init__(self, declared: Set) -> None:
         self.key_head, self.key_tail = _value_frame(uapi.NFTA_SET_ELEM_KEY, declared.key_length)
@@ -355,10 +355,10 @@ class _element_encoder:  # noqa: N801
         return _ELEMENT_HEAD.pack(len(body) + 4, _NESTED_ELEMENT) + body
 
     def _verdict(self, verdict: Verdict) -> bytes:
-        found = self.verdicts.get(verdict)
-        if found is None:
-            found = self.verdicts[verdict] = verdict_value(uapi.NFTA_SET_ELEM_DATA, verdict)
-        return found
+        data = self.verdicts.get(verdict)
+        if data is None:
+            data = self.verdicts[verdict] = verdict_value(uapi.NFTA_SET_ELEM_DATA, verdict)
+        return data
 
 
 _ELEMENT_HEAD = struct.Struct("=HH")

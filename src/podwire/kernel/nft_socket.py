@@ -1,7 +1,8 @@
 """The nfnetlink socket: batches in one send, dumps, generation numbers, notifications.
 
-A batch must be one datagram, so the send buffer is forced large (a full load of 10,000 Services is about 7 MB). The
-kernel handles a batch inside ``sendmsg``: when the call returns, all answers wait in the receive buffer.
+A batch must be one datagram, so the send buffer is made large with SO_SNDBUFFORCE (a full load of 10,000 Services is
+about 7 MB). The kernel handles a batch inside ``sendmsg``: when the call returns, all answers are in the receive
+buffer.
 """
 
 import ctypes
@@ -9,6 +10,8 @@ import errno
 import socket
 import struct
 from pathlib import Path
+
+import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
@@ -24,11 +27,22 @@ _TRIES = 16
 
 
 class Refusal(Exception):
-    """A message of a batch was refused: sequence number, errno, the kernel's words, offset of the attribute."""
+    """The kernel refused a message of a batch: sequence number, errno, error text, offset of the attribute."""
 
-    def __init__(self, sequence: int, number: int, words: str, offset: int) -> None:
-        super().__init__(words)
-        self.sequence, self.number, self.words, self.offset = sequence, number, words, offset
+    def __init__(self, sequence: int, number: int, text: str, offset: int) -> None:
+        super().__init__(text)
+        self.sequence, self.number, self.text, self.offset = sequence, number, text, offset
+
+
+class Touched(msgspec.Struct):
+    """What notifications named of a table."""
+
+    deleted: bool = False
+    """Whether the whole table was deleted, with all its chains and sets."""
+    chains: set[str] = msgspec.field(default_factory=set)
+    """Those whose rules changed, or that were made or deleted."""
+    sets: set[str] = msgspec.field(default_factory=set)
+    """Those whose elements changed."""
 
 
 def open_socket(netns: Path | str | int | None) -> socket.socket:
@@ -80,7 +94,7 @@ class NftSocket:
     def transact(self, batch: bytes) -> None:
         """Sends a batch and waits until the kernel has committed it.
 
-        Raises: Refusal for the first message that the kernel refused; nothing has changed then.
+        Raises: Refusal for the first refused message; nothing has changed then.
         """
         self._send(batch, f"nftables batch of {len(batch)} bytes")
         first: Refusal | None = None
@@ -94,9 +108,9 @@ class NftSocket:
                     raise refusal("receive", "nftables answer", failure.errno or 0) from failure
                 continue
             for kind, flags, sequence, body in nl.messages(data):
-                found = _refusal(kind, flags, sequence, body)
-                if found is not None and first is None:
-                    first = found
+                refused = _refusal(kind, flags, sequence, body)
+                if refused is not None and first is None:
+                    first = refused
         if first is not None:
             raise first
 
@@ -113,14 +127,14 @@ class NftSocket:
             raise refusal("receive", what, failure.errno or 0) from failure
 
     def dump(self, kind: int, family: int, body: bytes = b"") -> list[bytes]:
-        """The bodies (behind the nfnetlink header) of every answer to a dump request.
+        """The bodies (behind the nfnetlink header) of all answers to a dump request.
 
-        Raises: KernelError; KernelNotFound when what the request names is not there.
+        Raises: KernelError; KernelNotFound when the object in the request does not exist.
         """
         for _ in range(_TRIES):
-            found = self._dump_once(kind, family, body)
-            if found is not None:
-                return found
+            bodies = self._dump_once(kind, family, body)
+            if bodies is not None:
+                return bodies
         raise KernelError(
             "dump",
             f"nftables message {kind}",
@@ -132,7 +146,7 @@ class NftSocket:
         sequence = self.next_sequence()
         what = f"nftables message {kind}"
         self._send(nl.message(kind, uapi.NLM_F_DUMP, sequence, family, body), what)
-        found: list[bytes] = []
+        bodies: list[bytes] = []
         interrupted = False
         while True:
             for answer, flags, number, payload in nl.messages(self._receive(what)):
@@ -140,13 +154,13 @@ class NftSocket:
                     continue
                 interrupted = interrupted or bool(flags & uapi.NLM_F_DUMP_INTR)
                 if answer == uapi.NLMSG_DONE:
-                    return None if interrupted else found
+                    return None if interrupted else bodies
                 failure = _refusal(answer, flags, number, payload)
                 if failure is not None:
                     if failure.number == errno.EINTR:
                         return None
-                    raise refusal("dump", what, failure.number, failure.words)
-                found.append(payload[4:])
+                    raise refusal("dump", what, failure.number, failure.text)
+                bodies.append(payload[4:])
 
     def generation(self) -> int:
         """The number that grows with every committed transaction of the namespace."""
@@ -164,23 +178,23 @@ def _refusal(kind: int, flags: int, sequence: int, body: bytes) -> Refusal | Non
     number = -struct.unpack_from("=i", body)[0]
     if not number:
         return None
-    words, offset = "", 0
+    text, offset = "", 0
     if flags & uapi.NLM_F_ACK_TLVS:
         capped = flags & uapi.NLM_F_CAPPED
         skip = 20 if capped else 4 + struct.unpack_from("=I", body, 4)[0]
         extra = nl.attributes(body[skip:])
-        words = nl.string(extra.get(uapi.NLMSGERR_ATTR_MSG))
+        text = nl.string(extra.get(uapi.NLMSGERR_ATTR_MSG))
         offset = struct.unpack("=I", extra[uapi.NLMSGERR_ATTR_OFFS])[0] if uapi.NLMSGERR_ATTR_OFFS in extra else 0
-    return Refusal(sequence, number, words, offset)
+    return Refusal(sequence, number, text, offset)
 
 
 class NftMonitor:
-    """Notifications of changes of rules; readable when ``fileno`` is.
+    """Notifications of rule changes; readable when ``fileno`` is.
 
-    Only the names of tables are taken out: what changed is found by reading. Transactions of the sockets whose ports
-    are in ``ignore`` (one's own) are dropped inside the kernel by a socket filter: a full load of one's own costs
-    nothing here. The kernel still makes a message for each element as long as anybody listens (25 us; ten times
-    the work itself), so a large load is done between :meth:`pause` and :meth:`resume`.
+    Only table names are decoded: the changes are found by reading. A socket filter in the kernel drops transactions of
+    the sockets whose ports are in ``ignore``, so this process' own changes cost nothing here. The kernel still makes a
+    message per element while any socket listens (25 us; ten times the cost of the change), so a large load is done
+    between :meth:`pause` and :meth:`resume`.
     """
 
     def __init__(self, netns: Path | str | int | None = None, ignore: tuple[int, ...] = ()) -> None:
@@ -196,8 +210,8 @@ class NftMonitor:
         self._sock.setblocking(False)
         self._left_out: set[int] = set()
 
-    def leave_out(self, port: int) -> None:
-        """Leaves out what the socket with this port changes: for programs, whose first socket has their number."""
+    def ignore_port(self, port: int) -> None:
+        """Ignores changes by the socket with this port; the first socket of a program has its process id as port."""
         self._left_out.add(port)
 
     def fileno(self) -> int:
@@ -216,7 +230,7 @@ class NftMonitor:
         self._member(uapi.NETLINK_DROP_MEMBERSHIP)
 
     def resume(self) -> None:
-        """Listens again; what changed meanwhile is not told.
+        """Listens again; changes made meanwhile are not reported.
 
         Raises: KernelError.
         """
@@ -229,8 +243,13 @@ class NftMonitor:
             raise refusal("listen", "nftables notifications", failure.errno or 0) from failure
 
     def changed(self) -> set[tuple[str, str]]:
-        """(family, table) of everything changed since the last call; ("", "") means: some were missed, read all."""
-        found: set[tuple[str, str]] = set()
+        """(family, table) of all changes since the last call; ("", "") means that some were missed: read all tables."""
+        return set(self.read())
+
+    def read(self) -> dict[tuple[str, str], Touched]:
+        """What changed since the last call, by (family, table); ("", "") means that some were missed: read all."""
+        found: dict[tuple[str, str], Touched] = {}
+        known: tuple[int, bytes] = (0, b"")
         while True:
             try:
                 data = self._sock.recv(1 << 18)
@@ -239,21 +258,52 @@ class NftMonitor:
             except OSError as failure:
                 if failure.errno != errno.ENOBUFS:
                     raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
-                found.add(("", ""))
+                found[("", "")] = Touched()
                 continue
             if struct.unpack_from("=I", data, _PORT_OFFSET)[0] in self._left_out:
                 continue
             for kind, _, _, body in nl.messages(data):
-                if kind != (uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN) and len(body) > 4:
-                    family = _FAMILY_NAMES.get(body[0], "")
-                    found.add((family, nl.string(nl.attributes(body[4:]).get(_TABLE_NAME))))
+                if kind == (uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN) or len(body) <= 4:
+                    continue
+                if known[0] == kind and body.startswith(known[1]):
+                    continue  # another element of the same set, or another rule of the same chain
+                known = kind, _note(kind & 0xFF, body, found)
 
 
+def _note(kind: int, body: bytes, found: dict[tuple[str, str], Touched]) -> bytes:
+    """Adds what a notification is about; returns the beginning of all notifications about the same chain or set."""
+    fields = nl.attributes(body[4:])
+    family = _FAMILY_NAMES.get(body[0], "")
+    touched = found.setdefault((family, nl.string(fields.get(_TABLE_NAME))), Touched())
+    if kind in _OF_CHAINS:
+        touched.chains.add(nl.string(fields.get(_OF_CHAINS[kind])))
+    elif kind == uapi.NFT_MSG_DELTABLE:
+        touched.deleted = True
+    elif kind in _OF_SETS:
+        touched.sets.add(nl.string(fields.get(_OF_SETS[kind])))
+    if kind not in (uapi.NFT_MSG_NEWRULE, uapi.NFT_MSG_DELRULE, uapi.NFT_MSG_NEWSETELEM, uapi.NFT_MSG_DELSETELEM):
+        return body
+    sizes = [len(fields[_TABLE_NAME]), len(fields[_OF_CHAINS.get(kind) or _OF_SETS[kind]])]
+    return body[: 4 + sum((4 + size + 3) & ~3 for size in sizes)]
+
+
+_OF_CHAINS = {
+    uapi.NFT_MSG_NEWRULE: uapi.NFTA_RULE_CHAIN,
+    uapi.NFT_MSG_DELRULE: uapi.NFTA_RULE_CHAIN,
+    uapi.NFT_MSG_NEWCHAIN: uapi.NFTA_CHAIN_NAME,
+    uapi.NFT_MSG_DELCHAIN: uapi.NFTA_CHAIN_NAME,
+}
+"""Where the chain is named in a notification about rules or chains."""
+_OF_SETS = {
+    uapi.NFT_MSG_NEWSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
+    uapi.NFT_MSG_DELSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
+}
+"""Where the set is named in a notification about elements."""
 _FAMILY_NAMES = {number: name for name, number in FAMILIES.items()}
 _TABLE_NAME = uapi.NFTA_TABLE_NAME
 """NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE and NFTA_SET_ELEM_LIST_TABLE have the same number."""
 _PORT_OFFSET = 12
-"""Where ``nlmsg_pid``, the port of the socket that asked, lies in a message."""
+"""The offset of ``nlmsg_pid``, the port of the requesting socket, in a message."""
 
 
 def _drop_ports(ports: tuple[int, ...]) -> bytes:

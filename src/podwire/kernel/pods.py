@@ -1,18 +1,17 @@
-"""Wires pods: a veth pair across two namespaces in three sends, and takes them away without waiting.
+"""Connects pods: a veth pair across two namespaces in three sends, and its fast removal.
 
-Three datagrams and one ``setns``: the first makes the pair with the pod's end already in its namespace, the
-second sets the node end's parameters, neighbours and routes, the third does the rest inside. About 1 ms a pod,
-2 ms on a busy machine, 0.15 ms of it Python; two ``ip -batch`` need 6 ms, pyroute2 16 ms (bench/netlink.py).
+Three datagrams and one ``setns``: the first creates the pair with the pod's end already in its namespace, the second
+sets the node end's parameters, neighbours and routes, the third configures the pod's end. About 1 ms per pod, 2 ms on a
+busy machine, 0.15 ms of it Python; two ``ip -batch`` need 6 ms, pyroute2 16 ms (bench/netlink.py).
 
-Traps: the peer must not be created up (ENOTCONN); addr_gen_mode is ignored at creation and must be set before
-the device goes up, hence messages of its own; device numbers are asked for on both ends, from 2**16 on, because
-2 to 9 may be taken by tunl0 and its like in a fresh namespace; hardware addresses are given at creation, since
-changing one later flushes the neighbours. IPv4 parameters of the device travel in the same datagram
-(IFLA_INET_CONF) instead of through /proc/sys.
+Limits of the kernel: the peer must not be created up (ENOTCONN). addr_gen_mode is ignored at creation and must be set
+before the device goes up, hence messages of its own. Both ends request an interface index from 2**16 on, because 2 to 9
+may belong to tunl0 and similar devices in a new namespace. Hardware addresses are set at creation, since a later change
+flushes the neighbours. IPv4 parameters of the device are in the same datagram (IFLA_INET_CONF) instead of /proc/sys.
 
-Taking away: RTM_DELLINK waits for RCU grace periods (16-28 ms each, with the lock of all of rtnetlink held), so
-:func:`unwire` only removes routes and neighbours and moves the device to a group (0.1 ms), and :func:`sweep`
-deletes that group at leisure, off the event loop: 50 devices in 19-43 ms.
+Removal: RTM_DELLINK waits for RCU grace periods (16-28 ms each, with the rtnetlink lock held). So :func:`unwire` only
+removes routes and neighbours and moves the device to a group (0.1 ms), and :func:`sweep` later deletes that group in a
+thread: 50 devices in 19-43 ms.
 """
 
 import contextlib
@@ -54,13 +53,13 @@ from podwire.state.network import NetworkState
 from podwire.state.route import Sysctl
 
 _ATTEMPTS = 8
-"""Numbers tried when the asked-for one is taken."""
+"""Interface indexes that are tried when the requested one is in use."""
 
 _FIRST_INDEX = 1 << 16
 _INDEXES = (1 << 24) - _FIRST_INDEX
 
 _READY_LOOKS = 70
-"""How often it is looked at once (25 us each): packets pass after 0.05 ms, 0.21 ms at most on a quiet machine."""
+"""Immediate checks, 25 us each: packets pass after 0.05 ms, 0.21 ms at most on an idle machine."""
 
 _LOOPBACK = 1
 """``lo`` has this number in every namespace."""
@@ -69,21 +68,21 @@ _ADD = NLM_F_CREATE | NLM_F_EXCL
 
 
 def derived_index(name: str, attempt: int = 0) -> int:
-    """The device number to ask for on both ends.
+    """The interface index to request for both ends.
 
-    Asking saves the round trip that would learn it; a clash (one in 2,000 for a node with 100 pods) is refused,
-    and the next attempt gives another number.
+    The request saves the round trip that would learn the index. The kernel refuses an index in use (one in 2,000 for a
+    node with 100 pods); the next attempt gives another index.
     """
     return _FIRST_INDEX + (zlib.crc32(f"{name} {attempt}".encode()) % _INDEXES)
 
 
 def wire(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkState) -> bool:
-    """Makes a pod's share of its node and all of its own namespace; True when packets pass already.
+    """Configures a pod's interfaces on the node and in its own namespace; True when packets already pass.
 
-    ``node`` has one link, of kind veth, whose ``peer`` is one of the links of ``pod``. When the answer is False
-    the kernel is still at it (:func:`is_ready`); packets sent before are dropped.
+    ``node`` has one link, of kind veth, whose ``peer`` is one of the links of ``pod``. When the result is False, the
+    kernel is not finished (:func:`is_ready`); packets sent before are dropped.
 
-    Raises: KernelNotFound when there is no such namespace; KernelExists when either name is taken; KernelError.
+    Raises: KernelNotFound when the namespace does not exist; KernelExists when either name is in use; KernelError.
     Nothing is left behind then.
     """
     (link,) = node.links
@@ -105,10 +104,10 @@ def wire(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkState
 
 
 def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -> int:
-    """Makes both ends and the node's side; returns their number.
+    """Creates both ends and configures the node's; returns their interface index.
 
-    The pair goes first and alone: were its number taken, what comes after in the same datagram would hit the
-    device that has it.
+    The creation is sent alone: if the index is in use, later messages of the same datagram would change the device that
+    has it.
 
     Raises: KernelError, with nothing left behind.
     """
@@ -138,7 +137,7 @@ def _make_devices(host: Netlink, link: Link, peer: Link, descriptor: int) -> int
 
 
 def _is_number_taken(host: Netlink, failure: KernelError, link: Link, index: int) -> bool:
-    """EBUSY comes for the pod's end; for the node's, EEXIST stands for the number as for the name."""
+    """EBUSY is the error for the pod's end; for the node's end, EEXIST means the index or the name."""
     if failure.errno != errno.EEXIST:
         return failure.errno == errno.EBUSY
     request = Message(RTM_GETLINK, 0, link_codec.header(index), "read", f"link {index}")
@@ -171,7 +170,7 @@ def _node_messages(node: NetworkState, index: int) -> list[Message]:
 
 
 def _pod_messages(pod: NetworkState, name: str, index: int) -> list[Message]:
-    """IPv6's address generation is turned off before the device goes up, or the kernel has made one."""
+    """The messages for the pod's end; IPv6 address generation is switched off before the device goes up."""
     loopback = link_codec.header(_LOOPBACK, IFF_UP, IFF_UP)
     up = link_codec.header(index, IFF_UP, IFF_UP)
     settings = link_codec.encode_parameters(index, _parameters(name, pod.sysctls), addr_gen_none=_has_ipv6())
@@ -184,7 +183,7 @@ def _pod_messages(pod: NetworkState, name: str, index: int) -> list[Message]:
 
 
 def _parameter(name: str, value: Sysctl) -> int:
-    """The number by which netlink knows the sysctl, 0 when it does not."""
+    """The netlink number of the sysctl; 0 when it has none."""
     prefix, _, word = value.path.rpartition("/")
     return IPV4_DEVCONF.get(word, 0) if prefix == f"net/ipv4/conf/{name}" else 0
 
@@ -200,7 +199,7 @@ def _write_files(name: str, state: NetworkState, netlink: Netlink) -> None:
 
 
 def _state_messages(state: NetworkState, indexes: dict[str, int]) -> list[Message]:
-    """Addresses, neighbours, routes; the routes on the link before those through a gateway."""
+    """Addresses, neighbours, routes; routes on the link come before routes through a gateway."""
     routes = sorted(state.routes, key=lambda x: bool(x.via))
     replacing = NLM_F_CREATE | NLM_F_REPLACE
     return [
@@ -211,44 +210,44 @@ def _state_messages(state: NetworkState, indexes: dict[str, int]) -> list[Messag
 
 
 def _has_ipv6() -> bool:
-    """A kernel booted with ipv6.disable=1 refuses every message that speaks of AF_INET6."""
+    """Whether the kernel has IPv6; with ipv6.disable=1 it refuses every message about AF_INET6."""
     return Path("/proc/sys/net/ipv6").exists()
 
 
 def is_ready(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkState) -> bool:
-    """Whether packets to and from a wired pod pass: the kernel drops those that come before.
+    """Whether packets to and from a configured pod pass; the kernel drops earlier packets.
 
-    Raises: KernelNotFound when there is no such namespace or device; KernelError.
+    Raises: KernelNotFound when the namespace or device does not exist; KernelError.
     """
     with Netlink(netns) as inner:
         return _passes(host, inner, node, pod)
 
 
 def _passes(host: Netlink, inner: Netlink, node: NetworkState, pod: NetworkState) -> bool:
-    """Whether both ends are up and the pod's addresses lead to itself.
+    """Whether both ends are up and the pod's addresses are local in the pod.
 
-    Either is done by a worker of the kernel, whenever that has its turn: a device drops what is sent before, and
-    an address of IPv6 is none before, whether it is checked for duplicates or not (net/core/link_watch.c,
-    net/ipv6/addrconf.c).
+    Workers of the kernel do both later: until then a device drops packets, and an IPv6 address is not usable, whether
+    it is checked for duplicates or not (net/core/link_watch.c, net/ipv6/addrconf.c).
     """
     (link,) = node.links
     ends = (read_raw_link(host, link.name), read_raw_link(inner, link.peer))
     return all(end.operstate == IF_OPER_UP for end in ends) and all(
-        _leads_here(inner, address.cidr.partition("/")[0]) for address in pod.addresses if ":" in address.cidr
+        _is_local(inner, address.cidr.partition("/")[0]) for address in pod.addresses if ":" in address.cidr
     )
 
 
-def _leads_here(netlink: Netlink, address: str) -> bool:
+def _is_local(netlink: Netlink, address: str) -> bool:
     lookup = Message(RTM_GETROUTE, 0, route_codec.encode_lookup(address), "look up", address)
     try:
         return route_codec.is_local(netlink.get(lookup)[1])
-    except KernelError:  # there is no way at all yet
+    except KernelError:  # There is no route yet.
         return False
 
 
 def unwire(host: Netlink, nodes: Iterable[NetworkState]) -> None:
-    """Takes pods off the network: what :func:`wire` was given for the node goes, and the device is left for
-    :func:`sweep`. What is gone already does no harm. One send for all; 0.1 ms a pod.
+    """Disconnects pods: removes the node state given to :func:`wire` and leaves the device for :func:`sweep`.
+
+    Missing objects are not an error. One send for all; 0.1 ms per pod.
 
     Raises: KernelError.
     """
@@ -267,7 +266,7 @@ def unwire(host: Netlink, nodes: Iterable[NetworkState]) -> None:
 
 
 def sweep(netns: Path | str | int | None = None) -> bool:
-    """Deletes all devices that ``unwire`` left; False when there were none. For a thread: it takes 20-40 ms.
+    """Deletes all devices that ``unwire`` left; False when there were none. Call it in a thread: it takes 20-40 ms.
 
     Raises: KernelError.
     """

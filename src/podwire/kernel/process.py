@@ -8,9 +8,9 @@ _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 
 
 def adjust_oom_score(value: int) -> None:
-    """How early this process and those that it starts are ended when memory is short: 1000 first, -1000 never.
+    """Sets how early the kernel ends this process and its children when memory is short: 1000 first, -1000 never.
 
-    Raises: KernelError, as where a process without rights asks for less than it has.
+    Raises: KernelError, for example when an unprivileged process lowers its value.
     """
     try:
         if int(_OOM_SCORE_ADJ.read_text()) != value:

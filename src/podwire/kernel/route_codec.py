@@ -1,12 +1,12 @@
 """Addresses, routes, neighbours, forwarding entries and rules as rtnetlink messages and back. Pure.
 
 Sources: rtnetlink(7); include/uapi/linux/{rtnetlink,if_addr,neighbour,fib_rules}.h; net/ipv4/fib_frontend.c and
-net/ipv6/route.c for what is filled in. Encoders raise KeyError with the name of a device that is not in
-``indexes``. Decoders return None for what is not state but the kernel's own doing: local and kernel routes,
-multicast, neighbours that were learned. Cost: 2-4 us to encode a value, 4-8 us to decode one.
+net/ipv6/route.c for defaults. Encoders raise KeyError with the name of a device that is not in ``indexes``. Decoders
+return None for objects that the kernel makes itself: local and kernel routes, multicast, learned neighbours. Cost: 2-4
+us to encode a value, 4-8 us to decode one.
 
-``proto`` is also written to neighbours (NDA_PROTOCOL, kernel 4.20) and addresses (IFA_PROTO, 5.18): every
-object carries its owner's mark. Forwarding entries have no room for one.
+``proto`` is also written to neighbours (NDA_PROTOCOL, kernel 4.20) and addresses (IFA_PROTO, 5.18), so that every
+object carries its owner's mark. Forwarding entries have no field for it.
 """
 
 import struct
@@ -150,25 +150,25 @@ def encode_address_dump() -> bytes:
 
 
 def encode_address_dump_elsewhere(place: int) -> bytes:
-    """RTM_GETADDR for all of the namespace that has this number here (Linux 5.0); needs NETLINK_GET_STRICT_CHK."""
+    """RTM_GETADDR for all addresses of the namespace with this number (Linux 5.0); needs NETLINK_GET_STRICT_CHK."""
     return IFADDRMSG.pack(AF_UNSPEC, 0, 0, 0, 0) + u32(IFA_TARGET_NETNSID, place)
 
 
 def decode_address(payload: bytes, names: Mapping[int, str]) -> Address | None:
     """The address in an RTM_NEWADDR payload; None when its device is not in ``names``."""
     family, length, flags, scope, index = IFADDRMSG.unpack_from(payload)
-    found = parse(payload, IFADDRMSG.size)
-    packed = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS)
+    attributes = parse(payload, IFADDRMSG.size)
+    packed = attributes.get(IFA_LOCAL) or attributes.get(IFA_ADDRESS)
     if index not in names or packed is None:
         return None
-    flags = number(found, IFA_FLAGS, flags)
+    flags = number(attributes, IFA_FLAGS, flags)
     return Address(
         link=names[index],
         cidr=f"{unpack_ip(packed)}/{length}",
         nodad=family == AF_INET or bool(flags & IFA_F_NODAD),
         noprefixroute=bool(flags & IFA_F_NOPREFIXROUTE),
         scope="" if scope == RT_SCOPE_UNIVERSE else _SCOPE_NAMES.get(scope, str(scope)),
-        proto=number(found, IFA_PROTO),
+        proto=number(attributes, IFA_PROTO),
     )
 
 
@@ -215,13 +215,13 @@ def _encode_via(family: int, via: str) -> bytes:
 def encode_route_dump(family: int, *, proto: int = 0) -> bytes:
     """RTM_GETROUTE for a family's routes in all tables, of one protocol or (0) of all.
 
-    Needs NETLINK_GET_STRICT_CHK for the kernel to filter; without that it sends all.
+    The kernel filters only with NETLINK_GET_STRICT_CHK; otherwise it sends all routes.
     """
     return RTMSG.pack(family, 0, 0, 0, 0, proto, 0, 0, 0)
 
 
 def encode_lookup(address: str) -> bytes:
-    """RTM_GETROUTE for the way that a packet to an address takes."""
+    """RTM_GETROUTE for the route to an address."""
     packed = pack_ip(address)
     family = AF_INET6 if len(packed) == 16 else AF_INET
     head = RTMSG.pack(family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0)
@@ -229,54 +229,54 @@ def encode_lookup(address: str) -> bytes:
 
 
 def is_local(payload: bytes) -> bool:
-    """Whether the way in an RTM_NEWROUTE payload ends here."""
+    """Whether the route in an RTM_NEWROUTE payload delivers to this machine."""
     return bool(RTMSG.unpack_from(payload)[7] == RTN_LOCAL)
 
 
 def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:
     """The route in an RTM_NEWROUTE payload.
 
-    None for clones, the local table, multicast and what the kernel adds by itself for addresses. Of a
-    multipath route only the first next hop is kept: podwire makes none.
+    None for clones, the local table, multicast, and routes that the kernel adds for addresses. Of a multipath route
+    only the first next hop is kept, since podwire makes no multipath routes.
     """
     family, length, _src, _tos, table, proto, scope, kind, flags = RTMSG.unpack_from(payload)
-    found = parse(payload, RTMSG.size)
-    table = number(found, RTA_TABLE, table)
+    attributes = parse(payload, RTMSG.size)
+    table = number(attributes, RTA_TABLE, table)
     if flags & RTM_F_CLONED or table == RT_TABLE_LOCAL or proto == RTPROT_KERNEL or kind not in _KIND_NAMES:
         return None
     if family not in (AF_INET, AF_INET6):
         return None
-    found = _first_hop(found)
-    packed = found.get(RTA_DST, bytes(16 if family == AF_INET6 else 4))
+    attributes = _first_hop(attributes)
+    packed = attributes.get(RTA_DST, bytes(16 if family == AF_INET6 else 4))
     name = _KIND_NAMES[kind]
-    metrics = parse(found.get(RTA_METRICS, b""))
+    metrics = parse(attributes.get(RTA_METRICS, b""))
     return Route(
         dst=f"{unpack_ip(packed)}/{length}",
-        via=_decode_via(found),
-        link="" if name in _NO_DEVICE else names.get(number(found, RTA_OIF), ""),
+        via=_decode_via(attributes),
+        link="" if name in _NO_DEVICE else names.get(number(attributes, RTA_OIF), ""),
         onlink=bool(flags & RTNH_F_ONLINK),
-        src=unpack_ip(found[RTA_PREFSRC]) if RTA_PREFSRC in found else "",
+        src=unpack_ip(attributes[RTA_PREFSRC]) if RTA_PREFSRC in attributes else "",
         mtu=number(metrics, RTAX_MTU),
         proto=proto,
-        metric=number(found, RTA_PRIORITY),
+        metric=number(attributes, RTA_PRIORITY),
         table=table,
         scope=_SCOPE_NAMES.get(scope, "") if family == AF_INET else "",
         kind=name,
     )
 
 
-def _first_hop(found: dict[int, bytes]) -> dict[int, bytes]:
-    hops = found.get(RTA_MULTIPATH)
+def _first_hop(attributes: dict[int, bytes]) -> dict[int, bytes]:
+    hops = attributes.get(RTA_MULTIPATH)
     if not hops or len(hops) < 8:
-        return found
+        return attributes
     size, _flags, _weight, index = struct.unpack_from("=HBBi", hops)
-    return {**found, RTA_OIF: struct.pack("=i", index), **parse(hops[:size], 8)}
+    return {**attributes, RTA_OIF: struct.pack("=i", index), **parse(hops[:size], 8)}
 
 
-def _decode_via(found: Mapping[int, bytes]) -> str:
-    if RTA_GATEWAY in found:
-        return unpack_ip(found[RTA_GATEWAY])
-    return unpack_ip(found[RTA_VIA][2:]) if RTA_VIA in found else ""
+def _decode_via(attributes: Mapping[int, bytes]) -> str:
+    if RTA_GATEWAY in attributes:
+        return unpack_ip(attributes[RTA_GATEWAY])
+    return unpack_ip(attributes[RTA_VIA][2:]) if RTA_VIA in attributes else ""
 
 
 # Neighbours and forwarding entries
@@ -299,30 +299,30 @@ def encode_neighbour(neighbour: Neighbour, indexes: Mapping[str, int]) -> bytes:
 
 
 def encode_neighbour_dump(*, proxy: bool = False) -> bytes:
-    """RTM_GETNEIGH for both families' neighbours, or for the entries that are answered for."""
+    """RTM_GETNEIGH for both families' neighbours, or for their proxy entries."""
     return NDMSG.pack(AF_UNSPEC, 0, 0, NTF_PROXY if proxy else 0, 0)
 
 
 def decode_neighbour(payload: bytes, names: Mapping[int, str]) -> Neighbour | None:
-    """The neighbour in an RTM_NEWNEIGH payload; None for learned ones and the kernel's own."""
+    """The neighbour in an RTM_NEWNEIGH payload; None for learned ones and those that the kernel makes itself."""
     family, index, state, flags, _kind = NDMSG.unpack_from(payload)
     proxy = bool(flags & NTF_PROXY)
     if family not in (AF_INET, AF_INET6) or index not in names or not (proxy or state & NUD_PERMANENT):
         return None
-    found = parse(payload, NDMSG.size)
-    if NDA_DST not in found:
+    attributes = parse(payload, NDMSG.size)
+    if NDA_DST not in attributes:
         return None
     return Neighbour(
         link=names[index],
-        ip=unpack_ip(found[NDA_DST]),
-        mac="" if proxy else _mac(found),
+        ip=unpack_ip(attributes[NDA_DST]),
+        mac="" if proxy else _mac(attributes),
         proxy=proxy,
-        proto=number(found, NDA_PROTOCOL),
+        proto=number(attributes, NDA_PROTOCOL),
     )
 
 
 def encode_fdb(fdb: Fdb, indexes: Mapping[str, int]) -> bytes:
-    """RTM_NEWNEIGH or RTM_DELNEIGH of family AF_BRIDGE; permanent, on the device itself."""
+    """RTM_NEWNEIGH or RTM_DELNEIGH of family AF_BRIDGE; the entry is permanent and on the device itself (NTF_SELF)."""
     parts = [
         NDMSG.pack(AF_BRIDGE, indexes[fdb.link], NUD_PERMANENT | NUD_NOARP, NTF_SELF, 0),
         attribute(NDA_LLADDR, pack_mac(fdb.mac)),
@@ -338,18 +338,18 @@ def encode_fdb_dump(index: int) -> bytes:
 
 
 def decode_fdb(payload: bytes, names: Mapping[int, str]) -> Fdb | None:
-    """The entry in an RTM_NEWNEIGH payload of family AF_BRIDGE; None for learned ones and a bridge's own."""
+    """The entry in an RTM_NEWNEIGH payload of family AF_BRIDGE; None for learned entries and a bridge's own ones."""
     family, index, state, _flags, _kind = NDMSG.unpack_from(payload)
-    found = parse(payload, NDMSG.size)
-    if family != AF_BRIDGE or index not in names or not state & NUD_PERMANENT or NDA_MASTER in found:
+    attributes = parse(payload, NDMSG.size)
+    if family != AF_BRIDGE or index not in names or not state & NUD_PERMANENT or NDA_MASTER in attributes:
         return None
-    dst = unpack_ip(found[NDA_DST]) if NDA_DST in found else ""
-    return Fdb(link=names[index], mac=_mac(found), dst=dst)
+    dst = unpack_ip(attributes[NDA_DST]) if NDA_DST in attributes else ""
+    return Fdb(link=names[index], mac=_mac(attributes), dst=dst)
 
 
-def _mac(found: Mapping[int, bytes]) -> str:
-    """Tunnels have addresses of other lengths; they count as none."""
-    data = found.get(NDA_LLADDR, b"")
+def _mac(attributes: Mapping[int, bytes]) -> str:
+    """The Ethernet address; tunnels have addresses of other lengths, which are left out."""
+    data = attributes.get(NDA_LLADDR, b"")
     return unpack_mac(data) if len(data) == 6 else ""
 
 
@@ -386,22 +386,22 @@ def encode_rule_dump(family: int) -> bytes:
 
 
 def decode_rule(payload: bytes) -> FibRule | None:
-    """The rule in an RTM_NEWRULE payload; None for an action that a :class:`FibRule` cannot say."""
+    """The rule in an RTM_NEWRULE payload; None for an action that a :class:`FibRule` cannot express."""
     family, dst_length, src_length, _tos, table, _1, _2, action, _flags = RTMSG.unpack_from(payload)
-    found = parse(payload, RTMSG.size)
+    attributes = parse(payload, RTMSG.size)
     if action not in _ACTION_NAMES or family not in (AF_INET, AF_INET6):
         return None
-    mask = number(found, FRA_FWMASK)
+    mask = number(attributes, FRA_FWMASK)
     return FibRule(
-        priority=number(found, FRA_PRIORITY),
-        src=f"{unpack_ip(found[FRA_SRC])}/{src_length}" if FRA_SRC in found else "",
-        dst=f"{unpack_ip(found[FRA_DST])}/{dst_length}" if FRA_DST in found else "",
-        iif=string(found, FRA_IIFNAME),
-        oif=string(found, FRA_OIFNAME),
-        mark=number(found, FRA_FWMARK),
+        priority=number(attributes, FRA_PRIORITY),
+        src=f"{unpack_ip(attributes[FRA_SRC])}/{src_length}" if FRA_SRC in attributes else "",
+        dst=f"{unpack_ip(attributes[FRA_DST])}/{dst_length}" if FRA_DST in attributes else "",
+        iif=string(attributes, FRA_IIFNAME),
+        oif=string(attributes, FRA_OIFNAME),
+        mark=number(attributes, FRA_FWMARK),
         mask=0 if mask == 0xFFFFFFFF else mask,
-        table=number(found, FRA_TABLE, table),
+        table=number(attributes, FRA_TABLE, table),
         kind=_ACTION_NAMES[action],
         v6=family == AF_INET6,
-        proto=number(found, FRA_PROTOCOL),
+        proto=number(attributes, FRA_PROTOCOL),
     )

@@ -1,8 +1,8 @@
 """Kernel parameters below /proc/sys, of a namespace.
 
-/proc/sys/net shows the namespace of the thread that opens the file, so reading and writing is done with
-``setns`` around it (0.05 ms). Paths use slashes; a device name may hold dots. What a value was before is the
-caller's to remember: :func:`snapshot` gives it.
+/proc/sys/net shows the namespace of the thread that opens the file, so reads and writes are done inside ``setns`` (0.05
+ms). Paths use slashes; a device name may contain dots. :func:`snapshot` reads values that the caller wants to restore
+later.
 """
 
 from collections.abc import Iterable
@@ -38,14 +38,14 @@ def write(path: str, value: str, netns: Path | str | int | None = None) -> None:
 
 def snapshot(paths: Iterable[str], netns: Path | str | int | None = None) -> tuple[Sysctl, ...]:
     """The current values, one entry of ``setns`` for all; parameters that do not exist are left out."""
-    found = []
+    values = []
     with inside(netns):
         for path in paths:
             try:
-                found.append(Sysctl(path, " ".join((_ROOT / path).read_text().split())))
+                values.append(Sysctl(path, " ".join((_ROOT / path).read_text().split())))
             except OSError:
                 continue
-    return tuple(found)
+    return tuple(values)
 
 
 def _read(path: str) -> str:

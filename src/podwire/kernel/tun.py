@@ -1,7 +1,6 @@
-"""TUN and TAP devices: the only kind that is made by ioctl on /dev/net/tun instead of rtnetlink.
+"""TUN and TAP devices, which are created by ioctl on /dev/net/tun instead of rtnetlink.
 
-Source: include/uapi/linux/if_tun.h, drivers/net/tun.c. A device lives as long as its descriptor, or for good
-once it is persistent.
+Source: include/uapi/linux/if_tun.h, drivers/net/tun.c. A device ends with its descriptor, unless it is persistent.
 """
 
 import fcntl
@@ -20,9 +19,9 @@ _IFREQ = struct.Struct("16sH22x")
 
 
 def open_tun(name: str, netns: Path | str | int | None = None, *, mode: str = "tun") -> int:
-    """A descriptor of the device, which is made when missing; the caller closes it.
+    """A descriptor of the device, which is created when missing; the caller closes the descriptor.
 
-    Raises: Unsupported without tun in the kernel; KernelError, EBUSY when another process has it open.
+    Raises: Unsupported without tun in the kernel; KernelError, EBUSY when another process has the device open.
     """
     flags = (IFF_TAP if mode == "tap" else IFF_TUN) | IFF_NO_PI
     descriptor = -1
@@ -38,7 +37,7 @@ def open_tun(name: str, netns: Path | str | int | None = None, *, mode: str = "t
 
 
 def create_persistent(name: str, netns: Path | str | int | None = None, *, mode: str = "tun") -> None:
-    """Makes a device that stays without a process.
+    """Creates a device that stays without a process.
 
     Raises: as :func:`open_tun`.
     """

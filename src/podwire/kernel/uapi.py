@@ -1,6 +1,6 @@
 """Constants of the kernel's interface, spelled as the kernel spells them.
 
-Grouped by header below include/uapi/linux. Only what podwire uses is here.
+They are grouped by header below include/uapi/linux. Only constants that podwire uses are here.
 """
 
 # netlink.h

@@ -1,8 +1,8 @@
-"""The lists in which iptables' match ``recent`` remembers addresses (``/proc/net/xt_recent``), with their ages.
+"""The address lists of iptables' match ``recent`` (``/proc/net/xt_recent``), with the age of each address.
 
-The kernel prints when it saw an address last in its own ticks (jiffies). How many ticks there are in a second follows
-from ``/proc/timer_list``, which has ticks and nanoseconds since boot side by side: the counter starts 300 seconds
-before it would overflow in 32 bits. Where that file is missing every address counts as seen just now.
+The kernel prints the time of the last packet in ticks (jiffies). The number of ticks per second follows from
+``/proc/timer_list``, which has ticks and nanoseconds since boot: the counter starts 300 seconds before it overflows in
+32 bits. Without that file the age of every address is 0.
 
 Source: net/netfilter/xt_recent.c (recent_seq_show), include/linux/jiffies.h (INITIAL_JIFFIES).
 """
@@ -30,7 +30,7 @@ def read(netns: Path | str | None = None) -> dict[str, dict[str, float]]:
 
 
 def _texts() -> dict[str, str]:
-    """The lists of this thread's namespace; none where the kernel has no such lists."""
+    """The lists of this thread's namespace; empty when the kernel has no such lists."""
     try:
         return {path.name: path.read_text(encoding="ascii") for path in _LISTS.iterdir()}
     except OSError:
@@ -45,15 +45,15 @@ def _ticks() -> str:
 
 
 def parse(text: str, clock: tuple[int, int] | None) -> dict[str, float]:
-    """The addresses of one list; ``clock`` is (ticks now, ticks a second), None when that is not known."""
-    found: dict[str, float] = {}
+    """The addresses of one list; ``clock`` is (ticks now, ticks per second), None when unknown."""
+    ages: dict[str, float] = {}
     for address, seen in _LINE.findall(text):
-        found[str(ip_address(address))] = max(0, clock[0] - int(seen)) / clock[1] if clock is not None else 0.0
-    return found
+        ages[str(ip_address(address))] = max(0, clock[0] - int(seen)) / clock[1] if clock is not None else 0.0
+    return ages
 
 
 def parse_clock(text: str) -> tuple[int, int] | None:
-    """Ticks now and ticks a second, from the text of ``/proc/timer_list``."""
+    """Ticks now and ticks per second, from the text of ``/proc/timer_list``."""
     ticks = re.search(r"^jiffies: (\d+)", text, re.MULTILINE)
     now = re.search(r"^now at (\d+) nsecs", text, re.MULTILINE)
     if ticks is None or now is None:

@@ -60,13 +60,13 @@ def answers(want: IpSet, room: int = 3) -> list[bytes]:
     head = codec.create(want, 1)
     keys = list(want.elements)
     told = [
-        codec.named(want.name)
+        codec.set_name(want.name)
         + nested(
             8, *(nested(7, parse(codec.change(want, key, want.elements[key]), 4)[7]) for key in keys[at : at + room])
         )
         for at in range(0, len(keys), room)
     ]
-    return [head + told[0][len(codec.named(want.name)) :], *told[1:]] if told else [head]
+    return [head + told[0][len(codec.set_name(want.name)) :], *told[1:]] if told else [head]
 
 
 ADDRESSES = st.ip_addresses().map(str)
@@ -107,12 +107,12 @@ def test_a_set_is_read_as_it_was_written(data: st.DataObject) -> None:
 
 def test_requests_have_the_expected_bytes() -> None:
     assert parse(codec.names_only(), 4) == {1: b"\x06", 6: bytes((0, 0, 0, 2))}
-    assert parse(codec.type_question(IpSet(name="a", kind="hash:ip", family="inet6")), 4) == {
+    assert parse(codec.type_request(IpSet(name="a", kind="hash:ip", family="inet6")), 4) == {
         1: b"\x06", 3: b"hash:ip\0", 5: b"\x0a",
     }  # fmt: skip
     assert codec.read_revision(HEAD + u8(4, 6) + u8(10, 0)) == 6
-    assert parse(codec.pair("a", "b"), 4) == {1: b"\x06", 2: b"a\0", 3: b"b\0"}
-    assert codec.read_name(codec.named("a")) == "a"
+    assert parse(codec.set_names("a", "b"), 4) == {1: b"\x06", 2: b"a\0", 3: b"b\0"}
+    assert codec.read_name(codec.set_name("a")) == "a"
 
 
 def test_an_unknown_type_is_an_error() -> None:

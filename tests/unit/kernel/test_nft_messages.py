@@ -72,7 +72,7 @@ def test_damaged_expressions_do_no_harm(data: bytes) -> None:
 def test_attributes_are_padded() -> None:
     assert nl.text(1, "abc") == b"\x08\x00\x01\x00abc\x00"
     assert nl.text(1, "abcd") == b"\x09\x00\x01\x00abcd\x00\x00\x00\x00"
-    assert dict(nl.pieces(nl.u32(1, 7) + nl.nested(2, nl.u64(3, 9)))) == {1: b"\0\0\0\x07", 2: nl.u64(3, 9)}
+    assert dict(nl.attribute_list(nl.u32(1, 7) + nl.nested(2, nl.u64(3, 9)))) == {1: b"\0\0\0\x07", 2: nl.u64(3, 9)}
 
 
 @pytest.mark.parametrize("declared", EVERYTHING.sets, ids=lambda each: each.name)
