@@ -1,11 +1,10 @@
-"""What a handler of the HTTP server may answer: a complete response, a streaming body, another protocol.
+"""Results of a handler of the HTTP server: a complete response, a streaming body, another protocol.
 
-A handler takes a :class:`~podwire.http.message.Request` and returns a ``Response`` at once, a future of one, or a
-coroutine. The first form costs no task and no loop turn. Two further results take over the connection:
-:class:`Streaming` writes a chunked body for as long as it likes, :class:`Upgrade` is given the transport and whatever
-the client sent behind its request, and speaks another protocol from there on. A stream whose client does not read
-fills the transport's buffer; the writer asks :attr:`Stream.buffered` and cuts the client, or awaits
-:meth:`Stream.drain`.
+A handler takes a :class:`~podwire.http.message.Request` and returns a result, a future or a coroutine of a result. The
+first form costs no task and no turn of the event loop. :class:`Streaming` writes a chunked body of any length.
+:class:`Upgrade` takes over the transport, with the bytes that the client sent behind its request, and speaks another
+protocol. When the client of a stream does not read, the transport's buffer grows; the writer checks
+:attr:`Stream.buffered` and aborts, or awaits :meth:`Stream.drain`.
 """
 
 import asyncio
@@ -21,23 +20,23 @@ class StreamSink(Protocol):
     """The connection that a stream writes to."""
 
     def send(self, data: bytes) -> None:
-        """Writes to the client if it is still there."""
+        """Writes to the client if it is still connected."""
         ...
 
     def buffered(self) -> int:
-        """Bytes that the client has not taken yet."""
+        """Bytes that the client has not read yet."""
         ...
 
     async def drain(self) -> None:
-        """Returns when the write buffer is low, or the client has gone."""
+        """Returns when the write buffer is low, or the client has disconnected."""
         ...
 
     def stream_finished(self) -> None:
-        """The body has ended in order."""
+        """The body is complete."""
         ...
 
     def abort(self) -> None:
-        """Cuts the connection."""
+        """Closes the connection at once."""
         ...
 
 
@@ -49,12 +48,12 @@ class Stream:
     def __init__(self, connection: StreamSink) -> None:
         self._connection = connection
         self.closed = False
-        """Whether the body has ended or the client has gone."""
+        """Whether the body has ended or the client has disconnected."""
         self.on_close: Callable[[], None] | None = None
-        """Called once when the client goes away or the server stops; not after ``close``."""
+        """Called once when the client disconnects or the server stops; not after ``close``."""
 
     def write(self, data: bytes) -> None:
-        """Sends ``data`` as one chunk; nothing after the end or for empty data."""
+        """Sends ``data`` as one chunk; sends nothing after the end or for empty data."""
         if not self.closed and data:
             self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -65,32 +64,32 @@ class Stream:
 
     @property
     def buffered(self) -> int:
-        """Bytes that the client has not taken yet."""
+        """Bytes that the client has not read yet."""
         return self._connection.buffered()
 
     async def drain(self) -> None:
-        """Returns when the client has taken most of what was written, or has gone."""
+        """Returns when the client has read most of the written bytes, or has disconnected."""
         await self._connection.drain()
 
     def close(self) -> None:
-        """Ends the body in order; the connection can be used again."""
+        """Completes the body; the connection can be used again."""
         if not self.closed:
             self.closed = True
             self._connection.send(b"0\r\n\r\n")
             self._connection.stream_finished()
 
     def abort(self) -> None:
-        """Cuts the connection at once and drops buffered data."""
+        """Closes the connection at once and drops buffered data."""
         self._connection.abort()
 
 
 def encode_chunk(data: bytes) -> bytes:
-    """``data`` as one HTTP chunk, for bytes that many streams will send."""
+    """``data`` as one HTTP chunk, for bytes that several streams send."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class Streaming(msgspec.Struct, frozen=True):
-    """An answer of unknown length; ``start`` is called with the stream when the head has been written."""
+    """An answer of unknown length; the server calls ``start`` with the stream after it has written the head."""
 
     start: Callable[[Stream], None]
     status: int = 200

@@ -1,8 +1,7 @@
 """HTTP/1.1 client: one connection, an asyncio protocol around httptools' response parser.
 
-One exchange at a time; a connection goes back to the pool after a complete answer that allows keep-alive.
-The body of an answer is read in chunks; reading from the socket stops while more than 1 MiB is waiting, so a
-slow reader of a watch holds back the server and not our memory. Cost: about 60 us per small exchange.
+One exchange at a time. The body of an answer is read in chunks; reading from the socket pauses while more than 1 MiB
+waits, so that a slow reader of a watch slows the server instead of using memory. Cost: about 60 us per small exchange.
 Source: RFC 9112.
 """
 
@@ -20,7 +19,7 @@ _HIGH_WATER = 1 << 20
 
 
 class ResponseParser(Protocol):
-    """What is used of ``httptools.HttpResponseParser``."""
+    """The methods of ``httptools.HttpResponseParser`` that are used here."""
 
     def feed_data(self, data: bytes) -> None: ...  # noqa: D102
     def get_status_code(self) -> int: ...  # noqa: D102
@@ -28,7 +27,7 @@ class ResponseParser(Protocol):
 
 
 def encode_request(method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes = b"") -> bytes:
-    """A whole request; ``content-length`` is added where the method or the body asks for one."""
+    """A whole request; ``content-length`` is added when the method or the body needs one."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     if body or method not in ("GET", "HEAD", "DELETE"):
         lines.append(f"content-length: {len(body)}")
@@ -54,14 +53,14 @@ class ClientConnection(asyncio.Protocol):
         self.status = 0
         self.headers: dict[str, str] = {}
         self.cookies: list[str] = []
-        """The values of the ``set-cookie`` headers, which may stand several times."""
+        """The values of all ``set-cookie`` headers."""
         self._transport: asyncio.Transport | None = None
         self._parser: ResponseParser = httptools.HttpResponseParser(self)
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self._paused = False
         self._started = False
-        self._headed = False
+        self._has_head = False
         self._ended = False
         self._failure: Disconnected | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -69,67 +68,72 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether a request could still be sent."""
+        """Whether a request can be sent."""
         return self._failure is None and self._transport is not None and not self._transport.is_closing()
 
     @property
+    def transport(self) -> asyncio.Transport | None:
+        """The transport; None before it is there and after it was detached."""
+        return self._transport
+
+    @property
     def untouched(self) -> bool:
-        """Whether no byte of an answer came since the last ``send``."""
+        """Whether no byte of an answer has arrived since the last ``send``."""
         return not self._started
 
     def send(self, request: bytes) -> None:
-        """Writes a whole request and forgets the last answer."""
+        """Writes a whole request and drops the last answer."""
         if self._transport is None:
             raise Disconnected("the connection is not open")
         self.status, self.headers, self.cookies = 0, {}, []
-        self._started = self._headed = self._ended = self.reusable = False
+        self._started = self._has_head = self._ended = self.reusable = False
         self._chunks.clear()
         self._buffered = 0
         self._transport.write(request)
 
     async def head(self) -> None:
-        """Returns when ``status`` and ``headers`` are there.
+        """Returns when ``status`` and ``headers`` have arrived.
 
         Raises: Disconnected when the connection breaks first.
         """
-        while not self._headed:
+        while not self._has_head:
             await self._wait()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body's pieces up to its end.
+        """The body in chunks, up to its end.
 
         Raises: Disconnected when the connection breaks before the end.
         """
         while True:
             while self._chunks:
-                piece = self._chunks.popleft()
-                self._buffered -= len(piece)
+                chunk = self._chunks.popleft()
+                self._buffered -= len(chunk)
                 if self._paused and self._buffered < _HIGH_WATER // 2 and self._transport is not None:
                     self._paused = False
                     self._transport.resume_reading()
-                yield piece
+                yield chunk
             if self._ended:
                 return
             await self._wait()
 
     async def body(self) -> bytes:
         """The whole body."""
-        return b"".join([piece async for piece in self.chunks()])
+        return b"".join([chunk async for chunk in self.chunks()])
 
     def abort(self) -> None:
-        """Closes without waiting; a reader of the answer gets Disconnected."""
+        """Closes at once; a reader of the answer gets Disconnected."""
         if self._transport is not None:
             self._transport.abort()
 
     def detach(self) -> tuple[asyncio.Transport, bytes]:
-        """After an answer with status 101: the transport, with reading paused, and what came behind the answer.
+        """After an answer with status 101: the transport, with reading paused, and the bytes behind the answer.
 
         The caller sets its own protocol and resumes reading.
 
-        Raises: Disconnected when the connection is gone.
+        Raises: Disconnected when the connection is closed.
         """
         if self._transport is None or self._failure is not None:
-            raise Disconnected("the connection is gone")
+            raise Disconnected("the connection is closed")
         transport, self._transport = self._transport, None
         return transport, self._upgraded
 
@@ -154,9 +158,9 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol. Where an answer has neither a length nor chunks, its end is that of the connection."""
+        """See asyncio.Protocol. An answer with neither a length nor chunks ends when the connection ends."""
         framed = "content-length" in self.headers or "transfer-encoding" in self.headers
-        if exc is None and self._headed and not framed:
+        if exc is None and self._has_head and not framed:
             self._ended = True
         self._fail(f"the connection broke: {exc}" if exc else "the server closed the connection")
 
@@ -174,7 +178,7 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """See httptools."""
         self.status = self._parser.get_status_code()
-        self._headed = self.status >= 200 or self.status == 101
+        self._has_head = self.status >= 200 or self.status == 101
         self._wake()
 
     def on_body(self, body: bytes) -> None:
@@ -188,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """See httptools."""
-        if self._headed:
+        if self._has_head:
             self._ended = True
             self.reusable = self._parser.should_keep_alive()
             self._wake()

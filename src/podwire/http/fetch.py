@@ -1,6 +1,6 @@
 """Reads a page from a component's unix socket (:mod:`podwire.http.pages`), for commands; blocks.
 
-This module is separate because it imports the HTTP client of the standard library, most of a megabyte that agents do
+This module is separate because it imports the HTTP client of the standard library: most of a megabyte, which agents do
 not need.
 """
 
@@ -27,7 +27,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def fetch(path: Path, target: str, timeout_s: float = 5.0) -> Iterator[str]:
-    """The lines of a page, with their ends; ``timeout_s`` is for each piece. Blocks.
+    """The lines of a page, with their ends; ``timeout_s`` limits each wait for data. Blocks.
 
     Raises: OSError when nothing listens or nothing arrives in time; ProtocolError when the page is refused or
     incomplete.

@@ -1,8 +1,9 @@
-"""Cuts a stream of WebSocket frames at the end of each frame, for a server that passes frames on.
+"""Splits a stream of WebSocket frames at the end of each frame, for a server that forwards frames.
 
-Bytes that are written at once become one TLS record. A client that waits for its socket, then reads one frame (the
-official Python client before version 37 does), does not notice the further frames of a record, which TLS has already
-taken from the socket. With one write a frame, each record ends where a frame ends. Source: RFC 6455, section 5.2.
+Bytes that are written at once become one TLS record. Some clients wait until their socket is readable and then read one
+frame (the official Python client before version 37 does). Such a client misses further frames of the same record,
+because TLS has already read them from the socket. With one write per frame, each record ends where a frame ends.
+Source: RFC 6455, section 5.2.
 """
 
 _HEAD = 2
@@ -13,17 +14,17 @@ _MASKED, _LENGTH = 0x80, 0x7F
 _MASK = 4
 
 
-class FrameCutter:
-    """Remembers where in a frame the stream is."""
+class FrameSplitter:
+    """The position of the stream within a frame."""
 
     def __init__(self) -> None:
         self._head = b""
         self._missing = 0
         """Bytes of the frame that are still to come; 0 while the head is incomplete."""
 
-    def cut(self, data: bytes) -> list[bytes]:
-        """The same bytes; every piece but the last one ends where a frame ends."""
-        pieces = []
+    def split(self, data: bytes) -> list[bytes]:
+        """The same bytes in parts; each part except the last one ends where a frame ends."""
+        writes = []
         start = position = 0
         while position < len(data):
             if not self._missing:
@@ -32,14 +33,14 @@ class FrameCutter:
             position += taken
             self._missing -= taken
             if not self._missing and not self._head:
-                pieces.append(data[start:position])
+                writes.append(data[start:position])
                 start = position
         if start < position:
-            pieces.append(data[start:])
-        return pieces
+            writes.append(data[start:])
+        return writes
 
     def _read_head(self, data: bytes, position: int) -> int:
-        """Reads a head, which may have begun in earlier data; returns the position behind what was read."""
+        """Reads a head, which may have begun in earlier data; returns the position behind the read bytes."""
         while True:
             size = _HEAD
             if len(self._head) >= _HEAD:
@@ -51,8 +52,8 @@ class FrameCutter:
                     self._missing = payload + (_MASK if masked else 0)
                     self._head = b""
                     return position
-            piece = data[position : position + size - len(self._head)]
-            if not piece:
+            head = data[position : position + size - len(self._head)]
+            if not head:
                 return position
-            self._head += piece
-            position += len(piece)
+            self._head += head
+            position += len(head)

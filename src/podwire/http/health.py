@@ -11,11 +11,11 @@ from podwire.http.answer import Handler
 from podwire.http.message import METRICS_TEXT, Response, text_response
 
 Problems = Callable[[], Sequence[str]]
-"""What is wrong at the moment, a line for each problem; empty when all is well."""
+"""The present problems, one line each; empty when there are none."""
 
 
 def health_routes(live: Problems, ready: Problems, metrics: Callable[[], bytes]) -> dict[str, Handler]:
-    """The routes of a component whose problems and metrics these functions return."""
+    """The routes of a component; the functions return its problems and metrics."""
     return {
         "/healthz": lambda request: health_response(live()),
         "/livez": lambda request: health_response(live()),

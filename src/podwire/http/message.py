@@ -8,16 +8,16 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one connection may use: bytes and seconds."""
+    """Limits of one connection, in bytes and seconds; ``connections`` is a limit of the server."""
 
     body_bytes: int = 3 << 20
     header_bytes: int = 64 << 10
     idle_s: float = 300.0
     """A connection without a request is closed after this time."""
     header_s: float = 32.0
-    """A request's header arrives within this time from its first byte; 32 s are those of kube-apiserver."""
+    """A request's header must arrive within this time from its first byte; 32 s as in kube-apiserver."""
     arrival_s: float = 60.0
-    """A whole request arrives within this time from its first byte."""
+    """A whole request must arrive within this time from its first byte."""
     connections: int = 10_000
     keep_alive: bool = True
     """Whether a connection may carry another request after an answer."""
@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True):
 PROBE_LIMITS = Limits(
     body_bytes=8 << 10, header_bytes=8 << 10, idle_s=10.0, header_s=10.0, arrival_s=10.0, keep_alive=False
 )
-"""For endpoints of probes, scrapes and pages: one GET, one answer, closed."""
+"""For endpoints of probes, scrapes and pages: a connection carries one GET and is then closed."""
 
 TEXT = "text/plain; charset=utf-8"
 METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,7 +34,7 @@ METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Request:
-    """One request; header names are in lower case; ``headers`` has the last line of each."""
+    """One request; header names are in lower case; of a repeated header ``headers`` has the last line."""
 
     __slots__ = ("_path", "_query", "body", "headers", "method", "peer", "peer_certificate", "repeated", "target")
 
@@ -63,7 +63,7 @@ class Request:
 
     @property
     def raw_query(self) -> str:
-        """What is behind the question mark, as sent."""
+        """The text behind the question mark, as sent."""
         return self._query
 
     def header_values(self, name: str) -> list[str]:
@@ -73,26 +73,26 @@ class Request:
         return [self.headers[name]] if name in self.headers else []
 
     def segments(self) -> list[str]:
-        """The parts of the path between slashes, each decoded, empty ones left out."""
-        parts = [part for part in self._path.split("/") if part]
-        return [unquote(part) for part in parts] if "%" in self._path else parts
+        """The path segments, each decoded; empty segments are left out."""
+        segments = [segment for segment in self._path.split("/") if segment]
+        return [unquote(segment) for segment in segments] if "%" in self._path else segments
 
     def query(self) -> dict[str, str]:
-        """The query parameters; of repeated ones the first one counts, as in Kubernetes."""
-        found: dict[str, str] = {}
+        """The query parameters; of a repeated parameter the first value, as in Kubernetes."""
+        parameters: dict[str, str] = {}
         for name, value in self.query_pairs():
-            found.setdefault(name, value)
-        return found
+            parameters.setdefault(name, value)
+        return parameters
 
     def query_pairs(self) -> list[tuple[str, str]]:
-        """The query parameters in order, repeated ones kept."""
+        """The query parameters in order, with repeated ones."""
         return parse_qsl(self._query, keep_blank_values=True) if self._query else []
 
 
 def is_true(value: str | None) -> bool:
     """A boolean query parameter as Kubernetes reads it; ``value`` is None when the parameter is absent.
 
-    Everything but an absent parameter, ``false`` (in any case) and ``0`` is true, also the empty text.
+    False: an absent parameter, ``false`` (in any case) and ``0``. Every other value is true, also the empty text.
     Source: ``Convert_Slice_string_To_bool`` in ``k8s.io/apimachinery/pkg/runtime/conversion.go``.
     """
     return value is not None and value != "0" and value.lower() != "false"

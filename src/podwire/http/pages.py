@@ -1,16 +1,14 @@
-"""Pages of text lines over HTTP, and the unix socket where people on the machine of a component read them.
+"""Pages of text lines over HTTP, and the unix socket on which a component serves them to users of its machine.
 
-A page is an iterator of lines, so that a page of a hundred megabytes costs neither that memory nor the loop's time: 256
-lines are rendered (about a millisecond) and sent as one HTTP chunk, and the event loop runs once before the next 256.
-The empty chunk at the end says that the page is complete. The socket belongs to its owner alone (mode 0600), unlike the
-health endpoint, which every machine on the node's network may ask. The client is :mod:`podwire.http.fetch`; by hand::
+A page is an iterator of lines. 256 lines are rendered (about a millisecond) and sent as one HTTP chunk; then the event
+loop runs once before the next 256 lines. So a page of a hundred megabytes does not take that memory and does not block
+the loop. The empty chunk at the end marks a complete page. Only the socket's owner may connect (mode 0600), unlike the
+health endpoint, which any machine on the node's network may read. The client is :mod:`podwire.http.fetch`; by hand::
 
     curl --unix-socket /run/podwire/agent.sock http://agent/state
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -22,6 +20,7 @@ from podwire.http.routes import dispatch
 from podwire.http.server import HttpServer
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
+from podwire.runtime.unixsockets import listen
 
 Query = Mapping[str, list[str]]
 
@@ -58,7 +57,7 @@ def _start(stream: Stream, lines: Iterator[str], tasks: TaskSet, clock: Clock) -
 
 
 async def _send(stream: Stream, lines: Iterator[str], clock: Clock) -> None:
-    """Sends the lines; cuts the connection when rendering fails or the client takes nothing for 30 s."""
+    """Sends the lines; aborts the connection when rendering fails or the client reads nothing for 30 s."""
     complete = False
     try:
         while chunk := "".join(f"{line}\n" for line in islice(lines, _LINES)).encode():
@@ -78,28 +77,10 @@ async def _send(stream: Stream, lines: Iterator[str], clock: Clock) -> None:
 
 
 async def serve_pages(path: Path, pages: Mapping[str, Page], tasks: TaskSet, clock: Clock) -> None:
-    """Answers on a unix socket until cancelled. A socket file that a killed process left is replaced.
+    """Answers on a unix socket until cancelled. Replaces the socket file of a killed process.
 
-    Raises: OSError when the socket cannot be made.
+    Raises: OSError when the socket cannot be created.
     """
     server = HttpServer(dispatch(page_routes(pages, tasks, clock)), tasks, clock, PROBE_LIMITS)
-    await server.listen_on(_listen(path))
+    await server.listen_on(listen(path))
     await server.run()
-
-
-def _listen(path: Path) -> socket.socket:
-    """A listening socket that replaces any file at the path; at no time can other users connect."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(str(fresh))
-        fresh.chmod(0o600)
-        listener.listen()
-        fresh.replace(path)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener

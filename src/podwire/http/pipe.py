@@ -1,25 +1,25 @@
-"""Joins two connections: what one end receives is written to the other end."""
+"""Joins two connections: bytes that one end receives are written to the other end."""
 
 import asyncio
 
-from podwire.http.frames import FrameCutter
+from podwire.http.frames import FrameSplitter
 
 _BUFFER = 1 << 20
 
 
 class Pipe(asyncio.Protocol):
-    """One end of an upgraded connection: passes what it receives to the other end, at the pace of the other end."""
+    """One end of an upgraded connection; writes received bytes to the other end, as fast as that end reads."""
 
     def __init__(self, own: asyncio.Transport, other: asyncio.Transport, *, frames: bool = False) -> None:
-        """With ``frames`` the bytes are WebSocket frames, which are written one by one."""
+        """``frames``: the bytes are WebSocket frames, which are written one by one."""
         self._other = other
-        self._cutter = FrameCutter() if frames else None
+        self._splitter = FrameSplitter() if frames else None
         own.set_write_buffer_limits(high=_BUFFER)
 
     def data_received(self, data: bytes) -> None:
-        """Passes bytes on."""
-        for piece in (data,) if self._cutter is None else self._cutter.cut(data):
-            self._other.write(piece)
+        """Writes the bytes to the other end."""
+        for frames in (data,) if self._splitter is None else self._splitter.split(data):
+            self._other.write(frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Closes the other end after it has sent the bytes of this end."""

@@ -10,7 +10,7 @@ Routes = Mapping[str, Handler]
 
 
 def dispatch(routes: Routes) -> Handler:
-    """A handler that answers from ``routes`` as they are at the time of the request: 404 names the paths there are."""
+    """A handler that looks ``routes`` up at each request; its 404 answer names the existing paths."""
 
     def handle(request: Request) -> Result | Awaitable[Result]:
         if request.method not in ("GET", "HEAD"):

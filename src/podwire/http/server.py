@@ -1,11 +1,11 @@
-"""HTTP/1.1 server: an asyncio protocol on httptools, for every part that answers HTTP.
+"""HTTP/1.1 server: an asyncio protocol over :mod:`podwire.http.requestparser`.
 
-Requests on one connection are answered in order; while one is being answered, later ones wait (pipelining), and
-reading pauses when more than a few do. Body size, header size, idle time and the time that a request may take to arrive
-are limited. What a handler may answer is in :mod:`podwire.http.answer`.
+Requests on one connection are answered in order. Requests that arrive meanwhile wait (pipelining); reading pauses when
+16 wait. Body size, header size, idle time and the time in which a request must arrive are limited.
+:mod:`podwire.http.answer` has the results that a handler may return.
 
-Cost: some 20 us a small request; about 4 KiB a connection without TLS, 30 KiB with; nothing while no client is
-connected. Sources: RFC 9112.
+Cost: about 20 us per small request; 4 KiB per connection without TLS, 30 KiB with TLS; nothing while no client is
+connected. Source: RFC 9112.
 """
 
 import asyncio
@@ -16,10 +16,9 @@ from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
 
-import httptools
-
 from podwire.http.answer import Handler, Result, Stream, Streaming
 from podwire.http.message import Limits, Request, Response, text_response
+from podwire.http.requestparser import RequestParser
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
 
@@ -28,11 +27,10 @@ _PIPELINE = 16
 _BACKLOG = 1024
 _SWEEP_S = 5.0
 _SWEEPS = 4
-"""Times that connections are looked at within the shortest limit; at least every ``_SWEEP_S``."""
+"""Overdue connections are searched this many times within the shortest limit, and at least every ``_SWEEP_S``."""
 _ACCEPT_TURNS = 2
-"""Turns of the loop until asyncio has made the transport of an accepted connection, and then its protocol. A listener
-that closes before leaves such a connection open without anyone to answer it (``Server._attach`` of Python 3.11)."""
-_NOT_STARTED = b""
+"""Turns of the event loop until asyncio has made the transport of an accepted connection, and then its protocol. When a
+listener closes earlier, the connection stays open and unanswered (``Server._attach`` of Python 3.11)."""
 
 
 class ServerConnection(asyncio.Protocol):
@@ -41,7 +39,7 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._parser: Any = None
+        self._parser: RequestParser | None = None
         self._peer = ""
         self._certificate: dict[str, Any] | None = None
         self._waiting: deque[Request | Response] = deque()
@@ -54,23 +52,21 @@ class ServerConnection(asyncio.Protocol):
         self._closing = False
         self._leftover = b""
         self._upgraded = False
-        self.touched = 0.0
-        self._began = 0.0
-        self._reset_message()
+        self._idle_since = 0.0
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admits the connection, or refuses it when there are too many."""
         self._transport = transport  # type: ignore[assignment]
-        self.touched = self._server.clock.monotonic()
+        self._idle_since = self._server.clock.monotonic()
         if not self._server.admit(self):
             transport.close()
             return
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._certificate = transport.get_extra_info("peercert") or None
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = RequestParser(self, self._server.limits, self._server.clock)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the stream or task that runs for this client."""
@@ -94,18 +90,16 @@ class ServerConnection(asyncio.Protocol):
         if self._upgraded:
             self._leftover += data
             return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._upgraded = True
-            self._leftover += data[upgrade.args[0] :]
-            self._keep_alive = False
-            if self._transport is not None:
-                self._transport.pause_reading()
-            if self._current is None and self._waiting:
-                self._answer(self._waiting.popleft())  # type: ignore[arg-type]
-        except httptools.HttpParserError as failure:
-            self._refuse(400, f"malformed request: {failure}")
+        leftover = self._parser.feed(data)
+        if leftover is None:
+            return
+        self._upgraded = True
+        self._leftover += leftover
+        self._keep_alive = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+        if self._current is None and self._waiting:
+            self._answer(self._waiting.popleft())  # type: ignore[arg-type]
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -117,79 +111,22 @@ class ServerConnection(asyncio.Protocol):
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
-    # -- httptools callbacks
+    # -- requests, from the parser
 
-    def _reset_message(self) -> None:
-        self._target = _NOT_STARTED
-        self._headers: dict[str, str] = {}
-        self._repeated: dict[str, list[str]] = {}
-        self._header_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._arriving = False
-        self._headed = False
-
-    def on_message_begin(self) -> None:
-        """A request starts."""
-        self._reset_message()
-        self._arriving = True
-        self._began = self._server.clock.monotonic()
-
-    def on_url(self, url: bytes) -> None:
-        """A piece of the target."""
-        self._target += url
-        self._header_bytes += len(url)
-        self._check_header()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self._header_bytes += len(name) + len(value)
-        self._check_header()
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        if key in self._headers:
-            self._repeated.setdefault(key, [self._headers[key]]).append(text)
-        self._headers[key] = text
-
-    def _check_header(self) -> None:
-        if self._header_bytes > self._server.limits.header_bytes:
-            self._refuse(431, "request header too large")
-
-    def on_headers_complete(self) -> None:
-        """The head has arrived."""
-        self._headed = True
-        if self._headers.get("expect", "").lower() == "100-continue" and not self._closing:
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._body_bytes += len(data)
-        if self._body_bytes > self._server.limits.body_bytes:
-            self._refuse(413, f"limit is {self._server.limits.body_bytes}")
-        else:
-            self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        """The request is complete."""
-        if self._closing:
-            return
-        self._arriving = False
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        method: str = self._parser.get_method().decode("latin-1")
-        request = Request(method, self._target.decode("latin-1"), self._headers, body)
+    def receive_request(self, request: Request, *, keep_alive: bool, upgrade: bool) -> None:
+        """Answers a request, or queues it behind the one that is being answered."""
         request.peer = self._peer
         request.peer_certificate = self._certificate
-        request.repeated = self._repeated
-        self._keep_alive = self._server.limits.keep_alive and bool(self._parser.should_keep_alive())
-        if self._current is None and not self._waiting and not self._parser.should_upgrade():
+        self._keep_alive = self._server.limits.keep_alive and keep_alive
+        if self._current is None and not self._waiting and not upgrade:
             self._answer(request)
             return
         self._waiting.append(request)
         if len(self._waiting) >= _PIPELINE and self._transport is not None:
             self._transport.pause_reading()
 
-    def _refuse(self, status: int, message: str) -> None:
-        if self._closing:
-            return
+    def refuse(self, status: int, message: str) -> None:
+        """Answers with an error, after the requests that came before, and closes."""
         self._closing = True
         self._keep_alive = False
         refusal = self._server.render_error(status, message)
@@ -202,13 +139,13 @@ class ServerConnection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         self._current = request
-        answered = False
+        handled = False
         try:
             result = self._server.handle(request)
-            answered = True
+            handled = True
         finally:
-            if not answered:
-                self._failed()
+            if not handled:
+                self._answer_internal_error()
         if isinstance(result, asyncio.Future):
             self._task = result
             result.add_done_callback(self._future_done)
@@ -223,11 +160,11 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is None:
             return
         if future.cancelled() or future.exception() is not None:
-            self._failed()
+            self._answer_internal_error()
         else:
             self._write(future.result())
 
-    def _failed(self) -> None:
+    def _answer_internal_error(self) -> None:
         self._keep_alive = False
         self._write_response(self._server.render_error(500, "internal error"))
 
@@ -278,18 +215,18 @@ class ServerConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         self._current = None
-        self.touched = self._server.clock.monotonic()
+        self._idle_since = self._server.clock.monotonic()
         transport = self._transport
         if transport is None:
             return
         if self._waiting:
-            following = self._waiting.popleft()
+            request_or_refusal = self._waiting.popleft()
             if not self._waiting and not self._closing:
                 transport.resume_reading()
-            if isinstance(following, Response):
-                self._write_response(following)
+            if isinstance(request_or_refusal, Response):
+                self._write_response(request_or_refusal)
             else:
-                self._server.loop.call_soon(self._answer_if_open, following)
+                self._server.loop.call_soon(self._answer_if_open, request_or_refusal)
         elif not self._keep_alive or self._closing:
             transport.close()
 
@@ -300,45 +237,44 @@ class ServerConnection(asyncio.Protocol):
     # -- writing
 
     def send(self, data: bytes) -> None:
-        """Writes to the client if it is still there."""
+        """Writes to the client if it is still connected."""
         if self._transport is not None:
             self._transport.write(data)
 
     def buffered(self) -> int:
-        """Bytes not yet taken by the client."""
+        """Bytes that the client has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     async def drain(self) -> None:
-        """Returns when the write buffer is low, or the client has gone."""
+        """Returns when the write buffer is low, or the client has disconnected."""
         if self._write_paused and self._transport is not None:
             self._drained = self._server.loop.create_future()
             await self._drained
 
     def abort(self) -> None:
-        """Cuts the connection."""
+        """Closes the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Closes when buffered data has been sent."""
+        """Closes after the buffered data has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def expire(self) -> None:
-        """Closes an overdue connection; cuts it when the client did not take the rest since the last call."""
+        """Closes an overdue connection; aborts it when the client has not read the rest since the last call."""
         if self._transport is not None and self._transport.is_closing():
             self._transport.abort()
         else:
             self.close()
 
     def overdue(self, now: float) -> bool:
-        """Whether an idle connection, or a request that does not arrive, is too old."""
+        """Whether the connection is idle, or a request is arriving, for longer than its limit."""
         if self._current is not None:
             return False
-        limits = self._server.limits
-        if not self._arriving:
-            return now - self.touched > limits.idle_s
-        return now - self._began > (limits.arrival_s if self._headed else min(limits.header_s, limits.arrival_s))
+        if self._parser is not None and self._parser.arriving:
+            return self._parser.is_late(now)
+        return now - self._idle_since > self._server.limits.idle_s
 
 
 class HttpServer:
@@ -351,7 +287,7 @@ class HttpServer:
         self.limits = limits or Limits()
         self.loop = asyncio.get_running_loop()
         self.render_error: Callable[[int, str], Response] = text_response
-        """Renders what the server itself refuses (400, 413, 431, 500)."""
+        """Renders errors of the server itself (400, 413, 431, 500)."""
         self._connections: set[ServerConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -412,7 +348,7 @@ class HttpServer:
             await self.close()
 
     async def close(self) -> None:
-        """Stops listening and cuts every connection."""
+        """Stops listening and aborts every connection."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None

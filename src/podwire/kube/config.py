@@ -1,7 +1,8 @@
-"""How to reach an API server: from a kubeconfig file, or from inside a pod.
+"""Address and credentials of an API server: from a kubeconfig file, or from the environment of a pod.
 
-Sources: ``k8s.io/client-go/tools/clientcmd`` (fields of a kubeconfig), ``rest.InClusterConfig`` (environment
-and files of a pod). Not supported, and said so: exec credential plugins and auth-provider entries.
+Exec credential plugins and auth-provider entries are not supported and raise an error. Sources:
+``k8s.io/client-go/tools/clientcmd`` (fields of a kubeconfig), ``rest.InClusterConfig`` (environment and files of a
+pod).
 """
 
 import base64
@@ -16,9 +17,10 @@ from urllib.parse import SplitResult, urlsplit
 import yaml
 
 from podwire.errors import ConfigError
+from podwire.http.tls import ResumingContext, client_context
 
 PATIENCE_S = 10.0
-"""How long a person who has typed a command should wait for an API that says nothing."""
+"""How long a command waits for an API server that does not answer."""
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -27,10 +29,10 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class ApiConfig:
     """An API server and the credentials for it; PEM texts are bytes, empty means not given.
 
-    ``token_file`` is read again every minute, since bound tokens rotate. ``answer_s`` is how long a connection may take
-    to be made, and an answer to begin, ``timeout_s`` how long a request may take in all; None: for ever.
-    ``turn_s`` is how long a write waits for a connection for each connection in use, before it opens another one: more
-    connections do not help an API server that is slow.
+    ``token_file`` is read again every minute, since bound tokens rotate. ``answer_s`` is the longest time to connect,
+    and the longest time until an answer begins; ``timeout_s`` the longest time of a whole request; None: no limit.
+    Before a write opens a further connection, it waits ``turn_s`` for each busy connection: more connections do not
+    help an API server that is slow.
     """
 
     server: str
@@ -53,7 +55,7 @@ class ApiConfig:
         """The server's address, split."""
         return urlsplit(self.server)
 
-    def ssl_context(self) -> ssl.SSLContext | None:
+    def ssl_context(self) -> ResumingContext | None:
         """A client context for the server, or None for plain HTTP.
 
         Raises: ConfigError when a certificate or key does not load.
@@ -61,7 +63,7 @@ class ApiConfig:
         if self.url.scheme != "https":
             return None
         try:
-            context = ssl.create_default_context(cadata=self.ca.decode() or None)
+            context = client_context(self.ca.decode())
             if self.insecure:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
@@ -82,7 +84,7 @@ class ApiConfig:
 
 
 def patient(config: ApiConfig, answer_s: float | None = PATIENCE_S, timeout_s: float | None = 30.0) -> ApiConfig:
-    """The same API, waited for so long."""
+    """The same API with other time limits."""
     return replace(config, answer_s=answer_s, timeout_s=timeout_s)
 
 
@@ -102,12 +104,12 @@ def load_kubeconfig(path: Path | str, context: str = "") -> ApiConfig:
     reader = _Reader(file, document)
     name = context or str(document.get("current-context") or "")
     if not name:
-        raise ConfigError(str(file), "current-context", "no context is chosen")
-    chosen = reader.named("contexts", name, "context")
-    cluster = reader.named("clusters", str(chosen.get("cluster", "")), "cluster")
-    user = reader.named("users", str(chosen.get("user", "")), "user") if chosen.get("user") else {}
-    found = reader.config(cluster, user, str(chosen.get("namespace") or "default"))
-    return replace(found, context=name)
+        raise ConfigError(str(file), "current-context", "expected the name of a context, got none")
+    entry = reader.named("contexts", name, "context")
+    cluster = reader.named("clusters", str(entry.get("cluster", "")), "cluster")
+    user = reader.named("users", str(entry.get("user", "")), "user") if entry.get("user") else {}
+    config = reader.config(cluster, user, str(entry.get("namespace") or "default"))
+    return replace(config, context=name)
 
 
 def in_cluster(environ: Mapping[str, str], directory: Path = _SERVICE_ACCOUNT) -> ApiConfig:
@@ -129,12 +131,12 @@ def in_cluster(environ: Mapping[str, str], directory: Path = _SERVICE_ACCOUNT) -
 
 
 def load(kubeconfig: Path | str | None, environ: Mapping[str, str]) -> ApiConfig:
-    """The kubeconfig given, or that of ``$KUBECONFIG``, or the pod's own cluster, in this order.
+    """The configuration of ``kubeconfig``, else of ``$KUBECONFIG``, else of the cluster of this pod.
 
     Raises: ConfigError.
     """
-    chosen = kubeconfig or named_kubeconfig(environ)
-    return load_kubeconfig(chosen) if chosen else in_cluster(environ)
+    path = kubeconfig or named_kubeconfig(environ)
+    return load_kubeconfig(path) if path else in_cluster(environ)
 
 
 def named_kubeconfig(environ: Mapping[str, str]) -> str:
@@ -199,10 +201,10 @@ class _Reader:
         return value
 
     def _pem(self, entry: dict[str, Any], field: str) -> bytes:
-        data, place = self._text(entry, f"{field}-data"), self._text(entry, field)
+        data, path = self._text(entry, f"{field}-data"), self._text(entry, field)
         try:
             if data:
                 return base64.b64decode(data, validate=True)
-            return (self.file.parent / place).read_bytes() if place else b""
+            return (self.file.parent / path).read_bytes() if path else b""
         except (OSError, ValueError) as failure:
             raise ConfigError(str(self.file), field, f"cannot be read: {failure}") from failure

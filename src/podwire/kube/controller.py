@@ -1,4 +1,4 @@
-"""What every controller of one process shares: client, informers, recorders, reconcile loops.
+"""Client, informers, event recorders and reconcile loops that the controllers of one process share.
 
 A controller is a class that takes the environment, subscribes to the informers it reads, and is started under a
 supervisor. It reads only informers and writes only through the client. Its decisions are a pure ``plan``.
@@ -24,11 +24,11 @@ from podwire.runtime.workqueue import ReconcileLoop
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 API_FAILURES = (ApiError, ApiUnreachable, ProtocolError)
-"""Failures of the API that a controller answers by trying again."""
+"""Failures of the API after which a controller tries again."""
 
 
-class Part(Protocol):
-    """A controller; made with the environment, then started once."""
+class Controller(Protocol):
+    """A controller; constructed with the environment, then started once."""
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts the controller's tasks."""
@@ -36,18 +36,18 @@ class Part(Protocol):
 
 
 class Environment:
-    """Made once per process; parts ask it for informers, recorders and loops before ``start``."""
+    """Constructed once per process; controllers take their informers, recorders and loops from it before ``start``."""
 
     def __init__(self, client: Client, component: str = "controller") -> None:
         self.client = client
         self.clock = client.clock
-        self.informers = SharedInformers(client)
         self.log = Log(component)
         self._recorders: dict[str, EventRecorder] = {}
+        self.informers = SharedInformers(client, self.recorder(f"podwire-{component}").follow_rejected)
         self._owned_pods: Index[Pod] | None = None
 
     def acting(self, client: Client) -> "Environment":
-        """The same informers with another client for what is written, and its Events."""
+        """The same informers, with another client for writes and Events."""
         other = copy.copy(self)
         other.client = client
         return other
@@ -57,7 +57,7 @@ class Environment:
         return self.informers.of(resource)
 
     def recorder(self, component: str) -> EventRecorder:
-        """The recorder of one component name, as shown in ``kubectl describe``."""
+        """The event recorder of a component; ``kubectl describe`` shows this name."""
         if component not in self._recorders:
             self._recorders[component] = EventRecorder(self.client, component)
         return self._recorders[component]
@@ -76,8 +76,8 @@ class Environment:
             name, self.clock, reconcile, report=self._report_key, expected=API_FAILURES, interval_s=interval_s
         )
 
-    async def run(self, parts: Mapping[str, Part]) -> None:
-        """Runs informers, recorders and parts until cancelled; parts start when everything is listed."""
+    async def run(self, parts: Mapping[str, Controller]) -> None:
+        """Runs everything until cancelled; controllers start when all informers are synced."""
         async with Supervisor(self.clock, self._report) as supervisor:
             self.informers.start(supervisor)
             for component, recorder in self._recorders.items():
@@ -88,7 +88,7 @@ class Environment:
             self.log.info("running", parts=",".join(parts))
 
     def _report_key(self, name: str, key: object, failure: Exception) -> None:
-        if isinstance(failure, Conflict | NotFound) or namespace_ends(failure):
+        if isinstance(failure, Conflict | NotFound) or is_namespace_terminating(failure):
             self.log.debug("will retry", controller=name, key=key, problem=failure)
         else:
             self.log.warning("will retry", controller=name, key=key, problem=failure)
@@ -97,7 +97,7 @@ class Environment:
         self.log.error("task failed", failure=failure, task=name)
 
 
-def namespace_ends(failure: Exception) -> bool:
+def is_namespace_terminating(failure: Exception) -> bool:
     """Whether the API refused to create something because its namespace is being deleted."""
     return isinstance(failure, ApiError) and failure.code == 403 and "being terminated" in failure.message
 

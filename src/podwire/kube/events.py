@@ -1,21 +1,24 @@
 """Events on objects, as ``kubectl describe`` and ``kubectl get events`` show them.
 
-``event`` only puts a value into a bounded queue, so no controller waits for an Event to be stored; ``run``
-writes them one after the other. Guarantees: 1. an event equal to one written in the last ten minutes
-becomes a new count of that one; 2. per object at most 25 events at once and then one every five seconds, the
-rest is dropped; 3. a full queue or an absent API drops events and never blocks or raises.
-Source: ``k8s.io/client-go/tools/record/events_cache.go``; its refill of one in five minutes hides the events
-that a person at a small cluster is looking for.
+``event`` only puts a value into a bounded queue, so a controller does not wait until an Event is stored; ``run`` writes
+the Events one after the other. Guarantees: 1. an event equal to one of the last ten minutes increases the count of that
+Event; 2. an object gets at most 25 events at once and then one every five seconds, further events are dropped; 3. when
+the queue is full or the API is unreachable, events are dropped; ``event`` never blocks or raises.
+Source: ``k8s.io/client-go/tools/record/events_cache.go``, whose refill of one event in five minutes would hide too many
+events of a small cluster.
 """
 
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from podwire.errors import ApiError, ApiUnreachable, ProtocolError
 from podwire.kube.client import Client
-from podwire.kube.resources import EVENTS, Json
+from podwire.kube.decode import Rejected
+from podwire.kube.informer import Informer
+from podwire.kube.resources import EVENTS, Json, Resource
 from podwire.model.meta import ObjectMeta, ObjectReference
 from podwire.observe.log import Log
 from podwire.runtime.clock import Clock, rfc3339
@@ -31,7 +34,7 @@ _QUEUE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One thing that happened to one object."""
+    """An event on one object."""
 
     subject: ObjectReference
     severity: Severity
@@ -59,7 +62,7 @@ def reference(api_version: str, kind: str, meta: ObjectMeta) -> ObjectReference:
     )
 
 
-class Spam:
+class RateLimit:
     """A token bucket for each object; pure."""
 
     def __init__(self) -> None:
@@ -86,21 +89,39 @@ class EventRecorder:
         self._host = host
         self._queue: asyncio.Queue[Occurrence] = asyncio.Queue(_QUEUE)
         self._written: OrderedDict[Occurrence, _Written] = OrderedDict()
-        self._spam = Spam()
+        self._rate_limit = RateLimit()
         self._serial = 0
         self._log = Log("events")
 
     def event(self, subject: ObjectReference, severity: Severity, reason: str, message: str) -> None:
-        """Notes that something happened; returns at once."""
-        if not self._spam.allows(subject.uid or f"{subject.namespace}/{subject.name}", self._clock.monotonic()):
+        """Queues an event; returns at once."""
+        if not self._rate_limit.allows(subject.uid or f"{subject.namespace}/{subject.name}", self._clock.monotonic()):
             return
         try:
             self._queue.put_nowait(Occurrence(subject, severity, reason, message[:1024]))
         except asyncio.QueueFull:
             self._log.debug("event dropped", reason=reason, text=message)
 
+    def follow_rejected(self, *informers: Informer[Any]) -> None:
+        """Records an Event on each object that one of the informers cannot decode and leaves out."""
+        for informer in informers:
+            informer.on_rejected = partial(self._rejected, informer.resource)
+
+    def _rejected(self, resource: Resource[Any], rejected: Rejected) -> None:
+        meta = rejected.identity.metadata
+        subject = ObjectReference(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+        )
+        text = f"{self._component} leaves out this form of the object, which cannot be decoded: {rejected.problem}"
+        self.event(subject, "Warning", "InvalidObject", text)
+
     async def run(self) -> None:
-        """Writes what is noted until cancelled."""
+        """Writes the queued events until cancelled."""
         while True:
             occurrence = await self._queue.get()
             try:
@@ -113,11 +134,11 @@ class EventRecorder:
         same = Occurrence(subject, occurrence.severity, occurrence.reason, occurrence.message)
         namespace = subject.namespace or "default"
         now, stamp = self._clock.monotonic(), rfc3339(self._clock.now())
-        known = self._written.pop(same, None)
-        if known is not None and now - known.at < _SAME_S:
-            patch = {"count": known.count + 1, "lastTimestamp": stamp}
-            await self._client.patch(EVENTS, known.name, patch, namespace)
-            self._written[same] = _Written(known.name, known.count + 1, known.first, now)
+        earlier = self._written.pop(same, None)
+        if earlier is not None and now - earlier.at < _SAME_S:
+            patch = {"count": earlier.count + 1, "lastTimestamp": stamp}
+            await self._client.patch(EVENTS, earlier.name, patch, namespace)
+            self._written[same] = _Written(earlier.name, earlier.count + 1, earlier.first, now)
             return
         body = self._new(occurrence, namespace, stamp)
         await self._client.create(EVENTS, body, namespace)

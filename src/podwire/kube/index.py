@@ -1,6 +1,6 @@
-"""Objects of an informer by something else than their name: pods by node, pods by owner.
+"""Objects of an informer by a value other than their name: pods by node, pods by owner.
 
-Kept current by the informer's own notifications; a look-up costs one dictionary access.
+The informer's notifications keep an index current; a look-up costs one dictionary access.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ class Index(Generic[T]):
         informer.subscribe(self._change)
 
     def of(self, value: str) -> dict[str, T]:
-        """The objects by key; not to be changed by the caller."""
+        """The objects by key; the caller must not change the dictionary."""
         return self._entries.get(value, {})
 
     def values(self) -> Iterable[str]:

@@ -1,13 +1,13 @@
 """Leader election by a Lease: of several processes with one election, at most one leads.
 
-How it works: whoever writes its name into the Lease leads until ``duration_s`` after its last renewal;
-optimistic concurrency decides between two writers. Expiry is measured on the own clock from the moment a
-change of the Lease was *seen*, so clocks need not agree. A leader that cannot renew stops leading after
-``renew_deadline_s``, before anybody else may start.
+How it works: the process whose name is in the Lease leads until ``duration_s`` after its last renewal. When two
+processes write at once, optimistic concurrency lets one write succeed. Each process measures expiry by its own clock
+from the moment at which it observed a change of the Lease, so clocks need not agree. A leader that cannot renew stops
+leading after ``renew_deadline_s``, before another process may start.
 
-Guarantees: 1. the body runs only while this process leads; 2. it is cancelled at the latest
-``renew_deadline_s`` after the last successful renewal; 3. the Lease is given up on a clean end, so a successor
-starts at once; 4. one write every ``retry_s`` while leading, one read every ``retry_s`` while waiting.
+Guarantees: 1. the body runs only while this process leads; 2. the body is cancelled at the latest ``renew_deadline_s``
+after the last successful renewal; 3. the Lease is released on a clean end, so a successor starts at once; 4. one write
+every ``retry_s`` while leading, one read every ``retry_s`` while waiting.
 Source: ``k8s.io/client-go/tools/leaderelection``.
 """
 
@@ -25,7 +25,7 @@ from podwire.runtime.supervise import Supervisor
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What is contended for and by whom; durations in seconds."""
+    """The Lease that decides, and the identity of this process."""
 
     namespace: str
     name: str
@@ -43,8 +43,8 @@ class LeaderElection:
         self._clock = client.clock
         self._election = election
         self._log = Log("lease")
-        self._seen: tuple[str, str] = ("", "")
-        self._seen_at = 0.0
+        self._observed: tuple[str, str] = ("", "")
+        self._observed_at = 0.0
         self.leading = False
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
@@ -69,8 +69,8 @@ class LeaderElection:
             asked_at = self._clock.monotonic()
             if await self._attempt_within(until - asked_at):
                 until = asked_at + self._election.renew_deadline_s
-            elif self._seen[0] not in ("", self._election.identity):
-                self._log.warning("another replica took over the lease", by=self._seen[0])
+            elif self._observed[0] not in ("", self._election.identity):
+                self._log.warning("another replica took over the lease", by=self._observed[0])
                 break
             elif self._clock.monotonic() >= until:
                 self._log.warning("stopped leading: could not renew the lease in time", lease=self._election.name)
@@ -78,7 +78,7 @@ class LeaderElection:
         work.cancel()
 
     async def _attempt_within(self, seconds: float) -> bool:
-        """As :meth:`_attempt`; an API that has said nothing by then did not renew."""
+        """As :meth:`_attempt`; False when the API does not answer within ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._attempt()
@@ -86,7 +86,7 @@ class LeaderElection:
             return False
 
     async def _attempt(self) -> bool:
-        """Whether the Lease carries our name now."""
+        """Writes the Lease if it is free or held by this process; whether this process holds it now."""
         try:
             return await self._write()
         except (Conflict, AlreadyExists):
@@ -105,39 +105,39 @@ class LeaderElection:
                 "kind": "Lease",
                 "metadata": {"name": election.name, "namespace": election.namespace},
             }
-            await self._client.create(LEASES, self._claimed(lease, transitions=0), election.namespace)
+            await self._client.create(LEASES, self._with_claim(lease, transitions=0), election.namespace)
             return True
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder not in ("", election.identity) and not self._expired(holder, spec.get("renewTime") or ""):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + (holder != election.identity)
-        claimed = self._claimed(lease, transitions=transitions)
+        claimed = self._with_claim(lease, transitions=transitions)
         await self._client.update(LEASES, claimed, election.namespace, name=election.name)
-        self._seen = (election.identity, "")
+        self._observed = (election.identity, "")
         return True
 
     def _expired(self, holder: str, renewed: str) -> bool:
-        if (holder, renewed) != self._seen:
-            self._seen, self._seen_at = (holder, renewed), self._clock.monotonic()
+        if (holder, renewed) != self._observed:
+            self._observed, self._observed_at = (holder, renewed), self._clock.monotonic()
             return False
-        return self._clock.monotonic() - self._seen_at > self._election.duration_s
+        return self._clock.monotonic() - self._observed_at > self._election.duration_s
 
-    def _claimed(self, lease: Json, *, transitions: int) -> Json:
+    def _with_claim(self, lease: Json, *, transitions: int) -> Json:
         now = rfc3339_micro(self._clock.now())
-        before = lease.get("spec") or {}
-        held = before.get("holderIdentity") == self._election.identity
+        old = lease.get("spec") or {}
+        held = old.get("holderIdentity") == self._election.identity
         spec = {
             "holderIdentity": self._election.identity,
             "leaseDurationSeconds": int(self._election.duration_s),
-            "acquireTime": before.get("acquireTime", now) if held else now,
+            "acquireTime": old.get("acquireTime", now) if held else now,
             "renewTime": now,
             "leaseTransitions": transitions,
         }
         return lease | {"spec": spec}
 
     async def _release(self) -> None:
-        """Gives the Lease up; a second try is for a renewal that was under way when this process was ended."""
+        """Releases the Lease; tries twice, because a renewal may be under way when this process ends."""
         for last in (False, True):
             try:
                 lease = await self._client.get(LEASES, self._election.name, self._election.namespace)

@@ -14,11 +14,11 @@ from podwire.runtime.backoff import Backoff
 T = TypeVar("T")
 
 _RETRY_S = (0.25, 30.0)
-"""First and longest delay between two requests whether the API serves the kind."""
+"""Shortest and longest delay between two requests that ask whether the API serves the kind."""
 
 
 async def list_if_served(client: Client, resource: Resource[T]) -> tuple[T, ...]:
-    """All objects of a kind; none where the API does not serve the kind.
+    """All objects of a kind; none when the API does not serve the kind.
 
     Raises: ApiError, ApiUnreachable.
     """

@@ -1,9 +1,9 @@
-"""Reading one's own writes from an informer.
+"""Says whether an informer already shows the writes of this process.
 
-An informer lags behind the API. A controller that counts pods in it right after creating some would create
-them again. After each write the controller notes the resourceVersion that the write was answered with; it acts
-again for the same owner when the informer has come that far. A pod that was deleted counts as terminating
-from the moment the API accepted it. Cost: two dictionary entries per owner; no waiting.
+An informer lags behind the API. A controller that counts pods in it right after creating some would create them again.
+After each write the controller records the resourceVersion of the answer; it acts for the same owner again when the
+informer has reached that version. A pod counts as terminating from the moment at which the API accepted its deletion.
+Cost: two dictionary entries per owner; no waiting.
 Source: Kubernetes API concepts, "Resource versions" (comparable as integers since 1.35).
 """
 
@@ -22,24 +22,24 @@ class OwnWrites:
         informer.subscribe(self._change)
 
     def wrote(self, owner: str, answer: dict[str, Any]) -> None:
-        """Notes the API's answer to a create, update or patch made for ``owner``."""
+        """Records the API's answer to a create, update or patch for ``owner``."""
         version = number(answer.get("metadata", {}).get("resourceVersion", ""))
         self._versions[owner] = max(version, self._versions.get(owner, 0))
 
     def deleted(self, uid: str) -> None:
-        """Notes that the object with ``uid`` was told to go."""
+        """Records that the API was asked to delete the object with ``uid``."""
         self._deleted.add(uid)
 
     def not_deleted(self, uid: str) -> None:
-        """Notes that the object could not be told to go after all."""
+        """Records that the deletion failed."""
         self._deleted.discard(uid)
 
     def is_deleted(self, uid: str) -> bool:
-        """Whether the object was told to go and is still in the informer."""
+        """Whether a deletion was recorded for the object and the informer still has the object."""
         return uid in self._deleted
 
-    def seen(self, owner: str) -> bool:
-        """Whether the informer shows everything that was written for ``owner``."""
+    def caught_up(self, owner: str) -> bool:
+        """Whether the informer has reached every recorded write for ``owner``."""
         version = self._versions.get(owner)
         if version is None:
             return True
@@ -54,5 +54,5 @@ class OwnWrites:
 
 
 def number(version: str) -> int:
-    """A resourceVersion as an integer; 0 when it is none."""
+    """A resourceVersion as an integer; 0 when it is not a number."""
     return int(version) if version.isdigit() else 0

@@ -1,14 +1,15 @@
 """The API resources that podwire reads and writes, one constant each.
 
-A :class:`Resource` says where objects of a kind live and into which type they decode. ``type`` is ``dict``
-where no struct of the model covers the kind; ``PODS.raw`` is PODS decoded into plain dictionaries, for those
-who must hand every field on. Custom kinds make their own constant; nothing is registered anywhere.
+A :class:`Resource` has the path of a kind's objects and the type into which they decode. ``type`` is ``dict`` for kinds
+without a struct in the model. ``PODS.raw`` decodes pods into dictionaries, which keep every field. A custom kind needs
+a constant of its own; there is no registry.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
+from podwire.model.autoscaling import HorizontalPodAutoscaler
 from podwire.model.meta import Object
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
@@ -34,7 +35,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """Where objects of one kind live; ``type`` is what they decode into."""
+    """The path of one kind's objects; ``type`` is the type into which they decode."""
 
     group: str
     version: str
@@ -55,15 +56,15 @@ class Resource(Generic[T]):
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """The URL path of a collection (no name), an object, or a subresource of one."""
-        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        segments = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace and self.namespaced:
-            parts += ["namespaces", quote(namespace, safe="")]
-        parts.append(self.plural)
+            segments += ["namespaces", quote(namespace, safe="")]
+        segments.append(self.plural)
         if name:
-            parts.append(quote(name, safe=""))
+            segments.append(quote(name, safe=""))
         if subresource:
-            parts.append(subresource)
-        return "/".join(parts)
+            segments.append(subresource)
+        return "/".join(segments)
 
 
 def _raw(group: str, version: str, plural: str, kind: str, *, namespaced: bool = True) -> Resource[Json]:
@@ -98,6 +99,9 @@ JOBS = Resource("batch", "v1", "jobs", "Job", True, Job)
 CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob", True, CronJob)
 PODDISRUPTIONBUDGETS = Resource(
     "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PodDisruptionBudget
+)
+HORIZONTALPODAUTOSCALERS = Resource(
+    "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", True, HorizontalPodAutoscaler
 )
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, NetworkPolicy)
 CLUSTERNETWORKPOLICIES = Resource(

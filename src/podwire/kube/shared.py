@@ -1,5 +1,6 @@
 """One informer per resource for all controllers of a process."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from podwire.kube.client import Client
@@ -11,10 +12,12 @@ T = TypeVar("T")
 
 
 class SharedInformers:
-    """Informers by resource, made on first use; ``start`` runs those made so far."""
+    """Informers by resource, constructed on first use."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, made: Callable[[Informer[Any]], None] = lambda _: None) -> None:
+        """``made`` is called with each informer before it runs."""
         self._client = client
+        self._made = made
         self._informers: dict[Resource[Any], Informer[Any]] = {}
         self._started: set[Resource[Any]] = set()
 
@@ -22,10 +25,11 @@ class SharedInformers:
         """The informer of all objects of a resource."""
         if resource not in self._informers:
             self._informers[resource] = Informer(self._client, resource)
+            self._made(self._informers[resource])
         return cast(Informer[T], self._informers[resource])
 
     def start(self, supervisor: Supervisor) -> None:
-        """Runs every informer made since the last call."""
+        """Runs every informer that does not run yet."""
         for resource, informer in self._informers.items():
             if resource not in self._started:
                 self._started.add(resource)

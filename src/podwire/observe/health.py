@@ -1,8 +1,8 @@
-"""The health and the metrics of a component, which its parts add to.
+"""The health and the metrics of a component, to which its parts add checks.
 
-A check returns its problem; a component is live when no check of ``live`` returns one, and ready when no check at all
-does. Metrics are rendered in Prometheus' text form; its library is imported at the first request (3 MB that an idle
-agent without a scraper need not hold).
+A check returns its problem; a component is live when no check of ``live`` returns one, and ready when no check returns
+one. Metrics are rendered in Prometheus' text form; its library is imported at the first request (3 MB, which an agent
+without a scraper does not need).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ import msgspec
 from podwire.observe.distribution import Histogram
 
 Check = Callable[[], str]
-"""Returns the problem in a few words, or empty text."""
+"""Returns the problem as a short text, or empty text."""
 
 
 class Sample(msgspec.Struct, frozen=True):

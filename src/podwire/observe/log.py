@@ -1,7 +1,7 @@
-"""Structured logs: one line an event, ``time level component message key=value ...`` on standard error.
+"""Structured logs: one line per event, ``time level component message key=value ...`` on standard error.
 
-A value with a space, quote or equals sign is printed as JSON text. Levels are those of :mod:`logging`, which
-carries the lines, so a library's own warnings come out in the same form.
+A value with a space, quote or equals sign is printed as JSON text. Levels are those of :mod:`logging`, which carries
+the lines, so warnings of libraries have the same form.
 """
 
 import json
@@ -15,7 +15,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 class LineFormatter(logging.Formatter):
-    """One line a record; fields come from ``extra={"fields": {...}}``."""
+    """One line per record; fields come from ``extra={"fields": {...}}``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record, followed by the traceback of its exception."""

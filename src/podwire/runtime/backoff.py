@@ -8,7 +8,7 @@ import random
 
 
 class Backoff:
-    """Delays for one thing that is tried again and again."""
+    """Delays between the attempts of one operation."""
 
     def __init__(self, first_s: float = 0.05, ceiling_s: float = 30.0, jitter: float = 0.2) -> None:
         self._first_s = first_s
@@ -17,11 +17,11 @@ class Backoff:
         self._next_s = first_s
 
     def next_delay_s(self) -> float:
-        """The seconds to wait before the next try."""
+        """The seconds to wait before the next attempt."""
         delay = self._next_s
         self._next_s = min(self._ceiling_s, self._next_s * 2)
         return delay * (1.0 + self._jitter * random.random())
 
     def reset(self) -> None:
-        """To be called after a success."""
+        """Starts again at ``first_s``; to be called after a success."""
         self._next_s = self._first_s

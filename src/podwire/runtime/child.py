@@ -1,15 +1,13 @@
-"""What a process does to itself after a fork, and running programs to their end.
+"""Sets up a process after a fork, and runs programs to their end.
 
-A forked child of a warm Python process starts in a millisecond, but with its parent's signal handlers,
-descriptors, session and name. :func:`settle` puts those right in one place, in this order: parent-death
-signal or session, signals, log, descriptors (the passed ones become 3, 4, 5 ... as with socket activation),
-network namespace, name.
+A forked child of a warm Python process starts in a millisecond, but with its parent's signal handlers, descriptors,
+session and name. :func:`settle` changes these, in this order: parent-death signal or session, signals, log, descriptors
+(the passed ones become 3, 4, 5 ... as with socket activation), network namespace, name.
 
-:func:`run` starts a program by ``posix_spawn`` (the kernel's vfork path: no page table is copied, 0.3 ms) and
-awaits its end through a pidfd. Standard input, output and error are memory files, so no pipe has to be
-pumped; a program that is still running at the time limit is killed. :func:`call` does the same for a thread that may
-wait: the program is in the thread's own network namespace, and reads its input from a pipe that is written after the
-caller has learned the process's number.
+:func:`run` starts a program by ``posix_spawn`` (the kernel's vfork path: no page table is copied, 0.3 ms) and awaits
+its end through a pidfd. Standard input, output and error are memory files, so no pipe has to be read meanwhile; a
+program that runs at the time limit is killed. :func:`call` does the same in a thread that may block: the program is in
+the thread's own network namespace, and its input is written to a pipe after the caller has received the process id.
 """
 
 import asyncio
@@ -45,12 +43,11 @@ _DEFAULT_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a forked child runs.
+    """The settings of a forked child.
 
-    ``title``: what ps and top show; empty keeps the parent's. ``netns``: path of a network namespace to enter;
-    empty keeps the parent's. ``log``: file that standard output and error are appended to; empty keeps the
-    parent's. ``daemon``: outlives the fork server, in a session of its own; other children get SIGTERM when the fork
-    server ends.
+    ``title``: its name in ps and top; empty keeps the parent's. ``netns``: path of the network namespace to enter;
+    empty keeps the parent's. ``log``: file to which standard output and error are appended; empty keeps the parent's.
+    ``daemon``: outlives the fork server, in a session of its own; other children get SIGTERM when the fork server ends.
     """
 
     title: str = ""
@@ -80,7 +77,7 @@ def _check(result: int, what: str) -> None:
 def enter_namespace(fd: int, kinds: int) -> None:
     """Moves this thread into the namespaces of ``fd`` (an nsfs file, or a pidfd with several ``kinds``).
 
-    Raises: OSError; the thread then is where it was.
+    Raises: OSError; the thread is then in its former namespaces.
     """
     _check(_libc().setns(fd, kinds), "setns")
 
@@ -124,7 +121,7 @@ def set_title(title: str) -> None:
 
 
 def reset_signals() -> None:
-    """Default handlers and an empty mask, as a program expects; SIGPIPE stays ignored, as Python expects."""
+    """Sets default handlers and an empty mask for signals; SIGPIPE stays ignored, as Python expects."""
     signal.set_wakeup_fd(-1)
     for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -142,13 +139,13 @@ def place_fds(fds: Sequence[int]) -> None:
 
 
 def renew_streams() -> None:
-    """New text streams on descriptors 1 and 2; what the parent had buffered is not written a second time."""
+    """Opens new text streams on descriptors 1 and 2, so that text buffered by the parent is not written twice."""
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
 
 
 def settle(placement: Placement, fds: Sequence[int], parent: int) -> None:
-    """Turns a freshly forked process into what ``placement`` asks for; to be called in the child, once.
+    """Applies ``placement`` to a freshly forked process; to be called in the child, once.
 
     Raises: OSError (no such namespace, log not writable); the child should then exit.
     """
@@ -173,7 +170,7 @@ def settle(placement: Placement, fds: Sequence[int], parent: int) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends a forked process: prints the traceback of the exception under way, if any, and exits."""
+    """Ends a forked process: prints the traceback of the present exception, if any, and exits."""
     kind, failure, trace = sys.exc_info()
     if isinstance(failure, SystemExit):
         code = failure.code if isinstance(failure.code, int) else int(failure.code is not None)
@@ -250,7 +247,7 @@ def call(
     timeout_s: float = 60.0,
     started: Callable[[int], None] | None = None,
 ) -> Finished:
-    """Runs a program to its end in this thread; ``started`` gets its number before the program gets its input.
+    """Runs a program to its end in this thread; ``started`` gets its process id before the program gets its input.
 
     Raises: OSError when it cannot be started.
     """
@@ -297,7 +294,7 @@ def spawn_apart(argv: Sequence[str], fds: Sequence[int] = ()) -> None:
 
 
 def _feed(pipe: io.FileIO, text: bytes, pidfd: int, deadline: float) -> bool:
-    """Writes what the program reads, ends its input and waits for its end; False at the time limit."""
+    """Writes the program's input, closes it and waits for the program's end; False at the time limit."""
     os.set_blocking(pipe.fileno(), False)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)

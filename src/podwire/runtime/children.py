@@ -62,17 +62,17 @@ class Record(msgspec.Struct, frozen=True):
     started: int
     """Start time in clock ticks since boot."""
     command: str
-    """Hash of what the child was started with."""
+    """Hash of the command with which the child was started."""
     files: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether the process of the record still runs."""
         return is_running(self.pid, self.started)
 
 
 class ChildEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a child, for the parent's log."""
+    """An event of a child, for the parent's log."""
 
     name: str
     pid: int
@@ -93,6 +93,8 @@ class _Watch:
         self.restarts = 0
         self.backoff = Backoff(first_s=0.1, ceiling_s=5.0)
         self.task: asyncio.Task[None] | None = None
+        self.tried = asyncio.Event()
+        """Set once the child is adopted, or its first start has succeeded or failed."""
 
 
 class Children:
@@ -137,6 +139,8 @@ class Children:
     async def ensure(self, child: Child) -> None:
         """Makes one child run and leaves the others as they are, for a parent that starts its children in stages.
 
+        Returns when the child has been started, or could not be.
+
         Raises: OSError when a file cannot be written; the child is as it was then.
         """
         watch = self._watches.get(child.name)
@@ -159,7 +163,7 @@ class Children:
                 if changed and child.on_file_change == "reload":
                     send_signal(record.pid, signal.SIGHUP)
         if watch is None:
-            self._watch(child)
+            await self._watch(child).tried.wait()
         else:
             watch.child = child
 
@@ -179,18 +183,17 @@ class Children:
         """The process number of each watched child by name; 0 for a child that is not started yet."""
         return {name: watch.pid for name, watch in self._watches.items()}
 
-    def _watch(self, child: Child) -> None:
+    def _watch(self, child: Child) -> _Watch:
         watch = self._watches[child.name] = _Watch(child)
         watch.task = self._tasks.start(child.name, lambda: self._keep_running(watch))
+        return watch
 
     async def _keep_running(self, watch: _Watch) -> None:
         name = watch.child.name
-        record = read_record(self._file(name))
-        if record is not None and record.running:
-            watch.pid = record.pid
-            self._report(ChildEvent(name, watch.pid, "adopted"))
-        else:
-            self._spawn(watch)
+        try:
+            self._begin(watch)
+        finally:
+            watch.tried.set()
         while True:
             since = self._clock.monotonic()
             await _ended(watch.pid)
@@ -201,6 +204,16 @@ class Children:
                 await self._clock.sleep(watch.backoff.next_delay_s())
             watch.restarts += 1
             self._report(ChildEvent(name, watch.pid, "ended"))
+            self._spawn(watch)
+
+    def _begin(self, watch: _Watch) -> None:
+        """Adopts the child of an earlier parent, or starts it."""
+        name = watch.child.name
+        record = read_record(self._file(name))
+        if record is not None and record.running:
+            watch.pid = record.pid
+            self._report(ChildEvent(name, watch.pid, "adopted"))
+        else:
             self._spawn(watch)
 
     def _spawn(self, watch: _Watch) -> None:
@@ -219,8 +232,8 @@ class Children:
             watch = self._watches.pop(name, None)
             if watch is not None and watch.task is not None:
                 watch.task.cancel()
-        found = {name: read_record(self._file(name)) for name in names}
-        records = {name: record for name, record in found.items() if record is not None}
+        files = {name: read_record(self._file(name)) for name in names}
+        records = {name: record for name, record in files.items() if record is not None}
         await asyncio.gather(*(_terminate(record, self._term_wait_s) for record in records.values()))
         return records
 

@@ -1,7 +1,7 @@
-"""The clock that everything else is given.
+"""The clock that other code gets as an argument.
 
-Code that waits or reads the time takes a :class:`Clock`; tests give it a fake one (``tests/fakes/clock.py``). Calls to
-``asyncio.sleep`` and reads of the wall clock live here and nowhere else.
+Code that waits or reads the time takes a :class:`Clock`; tests pass a fake one (``tests/fakes/clock.py``). Only this
+module calls ``asyncio.sleep`` and reads the wall clock.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Time as seconds (monotonic) and as UTC instants (wall)."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, from an arbitrary start."""
+        """Seconds from an arbitrary start; they never decrease."""
         ...
 
     def now(self) -> datetime.datetime:

@@ -1,9 +1,10 @@
 """A process that forks warm children on request.
 
 Starting a Python program costs 100 to 300 ms of imports; forking a process that has them costs 1 to 3 ms and
-shares their memory. A :class:`ForkServer` is forked from its owner before that has a thread or an event loop,
-imports nothing more, and then forks one child for each request: a named entry (a function taking the payload
-bytes), a payload, descriptors, and a :class:`~podwire.runtime.child.Placement`.
+shares their memory. A :class:`ForkServer` is forked from its owner before that has a thread or an event loop, and
+then forks one child for each request: a named entry (a function taking the payload bytes), a payload, descriptors, and
+a :class:`~podwire.runtime.child.Placement`. What an entry needs is imported in the server, while no request waits, or
+at the latest by the first request for the entry.
 
 Two socket pairs join owner and server. *Control* carries one request and one reply at a time (msgpack in the form
 of :mod:`podwire.runtime.messages`), so :meth:`ForkServer.spawn` blocks for one fork. *Exits*
@@ -26,7 +27,7 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -35,8 +36,11 @@ from podwire.errors import ClusterError
 from podwire.runtime import messages
 from podwire.runtime.child import Placement, leave, settle
 from podwire.runtime.childexits import ChildExits
+from podwire.runtime.memory import importing
 
 Entry = Callable[[bytes], None]
+Preparation = Callable[[], Iterator[None]]
+"""Imports what an entry needs; requests are answered where it yields."""
 
 _EXIT = struct.Struct("!qi")
 _MAX_FDS = 64
@@ -72,19 +76,20 @@ class ForkServer:
 
     @classmethod
     def start(
-        cls, entries: Mapping[str, Entry], *, title: str = "", prepare: Callable[[], None] | None = None
+        cls, entries: Mapping[str, Entry], *, title: str = "", prepare: Mapping[str, Preparation] | None = None
     ) -> "ForkServer":
         """Forks the server; the caller must have neither threads nor an event loop yet.
 
-        Everything imported by now is shared with the children, and what ``prepare`` imports: it is called in the
-        server while the owner goes on, and :meth:`spawn` waits for it.
+        Everything imported by now is shared with the children, and what ``prepare`` imports, by the name of the entry
+        that needs it. The server does that in the order of ``prepare`` while the owner asks for nothing; the first
+        :meth:`spawn` of an entry waits for what the entry needs.
         """
         ours, theirs = socket.socketpair()
         exits_in, exits_out = socket.socketpair()
         gc.freeze()  # with what garbage imports left, some hundred objects: to look for it takes 20 to 40 ms
         pid = os.fork()
         if pid == 0:
-            _become_server(entries, (theirs.detach(), exits_out.detach()), title, prepare)
+            _become_server(entries, (theirs.detach(), exits_out.detach()), title, prepare or {})
         theirs.close()
         exits_out.close()
         gc.unfreeze()
@@ -140,19 +145,14 @@ class ForkServer:
 
 
 def _become_server(
-    entries: Mapping[str, Entry], ends: tuple[int, int], title: str, prepare: Callable[[], None] | None
+    entries: Mapping[str, Entry], ends: tuple[int, int], title: str, prepare: Mapping[str, Preparation]
 ) -> NoReturn:
     code = 1
     try:
         settle(Placement(title=title, daemon=True), ends, os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        if prepare is not None:
-            gc.disable()
-            prepare()
-            gc.enable()
-            gc.freeze()
-        _Server(entries, 3, 4).serve()
+        _Server(entries, prepare, 3, 4).serve()
         code = 0
     finally:
         leave(code)
@@ -161,8 +161,11 @@ def _become_server(
 class _Server:
     """The loop of the forked server."""
 
-    def __init__(self, entries: Mapping[str, Entry], control: int, exits: int) -> None:
+    def __init__(
+        self, entries: Mapping[str, Entry], prepare: Mapping[str, Preparation], control: int, exits: int
+    ) -> None:
         self._entries = entries
+        self._unprepared = {name: preparation() for name, preparation in prepare.items()}
         self._control = socket.socket(fileno=control)
         self._exits = socket.socket(fileno=exits)
         self._ended = ChildExits()
@@ -176,13 +179,22 @@ class _Server:
         poll.register(self._ended, select.POLLIN)
         poll.register(self._exits, 0)
         while True:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in poll.poll(0 if self._unprepared else None)}
             if self._ended.fileno() in ready:
                 self._pending.extend(_EXIT.pack(*end) for end in self._ended.reap())
             if self._control.fileno() in ready and not self._answer():
                 return
             self._report()
             poll.modify(self._exits, select.POLLOUT if self._pending else 0)
+            if not ready and self._unprepared:
+                self._prepare_more(next(iter(self._unprepared)))
+
+    def _prepare_more(self, entry: str) -> None:
+        with importing():
+            try:
+                next(self._unprepared[entry])
+            except StopIteration:
+                del self._unprepared[entry]
 
     def _report(self) -> None:
         while self._pending:
@@ -215,6 +227,8 @@ class _Server:
         entry = self._entries.get(request.entry)
         if entry is None:
             return _Reply(problem=f"no such entry; there are {', '.join(sorted(self._entries))}")
+        while request.entry in self._unprepared:
+            self._prepare_more(request.entry)
         parent = os.getpid()
         try:
             pid = os.fork()

@@ -41,10 +41,10 @@ from podwire.runtime.child import PR_SET_PDEATHSIG, leave, prctl
 CLONE_FILES = 0x00000400  # linux/sched.h
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
 _STABLE_S = 1.0
-"""A worker that ran for so long is replaced at once when it fails."""
+"""A worker that ran for at least this time is replaced at once when it fails."""
 
 KEEPER_GONE = signal.SIGHUP
-"""The signal that the worker gets when its keeper is gone."""
+"""The signal that the worker gets when its keeper ends."""
 
 
 def fork_sharing_descriptors() -> int:
@@ -74,11 +74,11 @@ class _End(msgspec.Struct, frozen=True):
     status: int
     ran_s: float
     asked: bool
-    """Whether the keeper got a signal meanwhile and passed it on."""
+    """Whether the keeper got a signal meanwhile and forwarded it."""
 
 
 class _Keeper:
-    """Forks workers and waits for them; ``signals`` are passed on to the worker."""
+    """Forks workers and waits for them; forwards ``signals`` to the worker."""
 
     def __init__(self, fork: Callable[[], int], *signals: signal.Signals) -> None:
         self._fork = fork
@@ -87,7 +87,7 @@ class _Keeper:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*signals, signal.SIGCHLD))
 
     def run_worker(self) -> _End | None:
-        """Forks a worker and waits for its end; None in the worker, whose signals are not blocked."""
+        """Forks a worker and waits for its end; returns None in the worker, whose signals are not blocked."""
         began = time.monotonic()
         worker = self._fork()
         if worker == 0:
@@ -105,7 +105,7 @@ class _Keeper:
                 return _End(os.waitstatus_to_exitcode(status), time.monotonic() - began, asked)
 
     def delay_s(self, end: _End) -> float:
-        """The seconds until the next worker is to be forked."""
+        """The delay in seconds before the next worker is forked."""
         if end.ran_s < _STABLE_S:
             return self._backoff.next_delay_s()
         self._backoff.reset()

@@ -12,9 +12,9 @@ WANTED = 65536
 
 
 def raise_open_files(wanted: int = WANTED) -> int:
-    """Raises the limit of open files to ``wanted`` or as far as allowed; returns the limit that then holds.
+    """Raises the limit of open files to ``wanted`` or as far as allowed; returns the resulting limit.
 
-    A limit that is higher already stays.
+    A higher limit stays.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if _enough(soft, wanted):

@@ -12,7 +12,7 @@ _LENGTH = struct.Struct("!I")
 
 
 def frame(body: bytes) -> bytes:
-    """The body with its length in front."""
+    """The body after its length."""
     return _LENGTH.pack(len(body)) + body
 
 

@@ -10,7 +10,7 @@ _INTERVAL_S = 0.005
 
 
 def wait_until(condition: Callable[[], bool], within_s: float) -> bool:
-    """Checks until the condition holds or ``within_s`` seconds have passed; whether it held at the end."""
+    """Polls until the condition holds or ``within_s`` seconds have passed; whether it held at the end."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:

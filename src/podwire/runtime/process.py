@@ -1,7 +1,7 @@
 """The identity of a process: its number together with its start time.
 
-The kernel uses process numbers again. A number that was read from a file therefore names a process only as long as the
-process with that number has the start time that was noted beside it.
+The kernel reuses process numbers. A number from a file therefore identifies a process only if the process with that
+number has the recorded start time.
 """
 
 import os
@@ -12,8 +12,7 @@ from pathlib import Path
 def start_ticks(pid: int) -> int:
     """The start time of a process in clock ticks since boot (/proc/<pid>/stat, field 22).
 
-    0 when there is no such process; a process that has ended and whose parent has not yet asked for its status (a
-    zombie) counts as none.
+    0 when the process does not exist, or is a zombie: ended, but its parent has not read its status.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -24,7 +23,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_running(pid: int, ticks: int) -> bool:
-    """Whether the process that had the number ``pid`` and the start time ``ticks`` still runs."""
+    """Whether the process with the number ``pid`` and the start time ``ticks`` runs."""
     return pid > 0 and ticks > 0 and start_ticks(pid) == ticks
 
 

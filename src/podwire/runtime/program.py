@@ -7,19 +7,20 @@ import msgspec
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that is to run."""
+    """A program that should run."""
 
     name: str
     """Unique among the children of one parent; the name of the record file."""
     argv: tuple[str, ...]
-    """The path of the program and its arguments; for another ``start`` than :func:`spawn_program` what that reads."""
+    """The path of the program and its arguments; a ``start`` other than :func:`spawn_program` defines its own
+    meaning."""
     environment: Mapping[str, str] = {}
     """The whole environment of the program."""
     files: Mapping[str, bytes] = {}
-    """What the program reads, by absolute path; owned by the child: deleted when the child is no longer wanted."""
+    """The files that the program reads, by absolute path; they are deleted when the child is no longer desired."""
     on_file_change: Literal["restart", "reload", "ignore"] = "restart"
-    """What a running child gets when only its files change: a new start, SIGHUP, or nothing (the parent tells it)."""
+    """When only files change: restart the child, send SIGHUP, or do nothing (the parent notifies it)."""
     netns: str = ""
-    """Path of the network namespace that the child runs in; empty for that of its parent."""
+    """Path of the child's network namespace; empty for that of its parent."""
     log: str = ""
-    """File that standard output and error are appended to; empty for those of the parent."""
+    """File to which standard output and error are appended; empty for those of the parent."""

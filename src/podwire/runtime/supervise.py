@@ -21,7 +21,7 @@ _STEADY_S = 60.0
 
 
 def contained(action: Callable[..., object], *arguments: object) -> Exception | None:
-    """Calls ``action``; returns the failure, which must not end the task of the caller, or None."""
+    """Calls ``action``; returns the exception that it raised, which must not end the caller's task, or None."""
     try:
         action(*arguments)
     except Exception as failure:

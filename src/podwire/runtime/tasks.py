@@ -1,8 +1,8 @@
 """Short-lived tasks of one owner: each ends by itself, all end with the owner.
 
-Where :mod:`podwire.runtime.supervise` keeps named loops running, a :class:`TaskSet` holds the tasks that
-requests and connections start. Guarantees: 1. a failing task never ends its siblings; it is reported once;
-2. ``close`` cancels what still runs and returns when all have ended; 3. a finished task is forgotten at once.
+:mod:`podwire.runtime.supervise` keeps named loops running; a :class:`TaskSet` holds the tasks that requests and
+connections start. Guarantees: 1. a failing task never ends its siblings; it is reported once; 2. ``close`` cancels
+running tasks and returns when all have ended; 3. a finished task is dropped at once.
 """
 
 import asyncio

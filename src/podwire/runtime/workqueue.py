@@ -1,11 +1,11 @@
 """A queue of keys for reconcile loops, and the loop itself.
 
-How it works: a key that is waiting is not added twice; a key that is being worked on and added again runs
-once more afterwards, never twice at a time. A failed key comes back after a backoff of its own.
+How it works: a waiting key is not added twice; a key that is added while it is being processed runs once more
+afterwards, never twice at a time. A failed key is retried after a backoff of its own.
 
-Guarantees: 1. two workers never hold one key; 2. every ``add`` is followed by at least one complete run that
-began after it; 3. adds while a key waits coalesce into one run; 4. a key that fails comes back after 5 ms
-doubling to 30 s, and ``forget`` starts again at 5 ms; 5. ``add_after`` keeps the earliest of several times.
+Guarantees: 1. two workers never process one key; 2. every ``add`` is followed by at least one complete run that began
+after it; 3. adds while a key waits cause one run; 4. a failing key is retried after 5 ms doubling to 30 s, and
+``forget`` starts again at 5 ms; 5. ``add_after`` keeps the earliest of several times.
 
 Source: ``k8s.io/client-go/util/workqueue``. Cost: 3 us per add and get; no task per delayed key.
 """
@@ -27,7 +27,7 @@ _STAMPS = 1000
 
 
 class WorkQueue(Generic[K]):
-    """Keys to be worked on, each once at a time; ``run_delayed`` must run for delayed keys to come due."""
+    """Keys to process, each once at a time; delayed keys become due only while ``run_delayed`` runs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -46,11 +46,11 @@ class WorkQueue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is being worked on; delayed keys do not count."""
+        """Whether no key waits or is being processed; delayed keys do not count."""
         return not self._waiting and not self._working
 
     def add(self, key: K) -> None:
-        """Puts a key into the queue, or marks it to run again when it is being worked on."""
+        """Adds a key to the queue, or marks it to run again when it is being processed."""
         if key in self._working:
             self._again.add(key)
         elif key not in self._waiting:
@@ -58,7 +58,7 @@ class WorkQueue(Generic[K]):
             self._ready.set()
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Adds the key after ``delay_s``, or earlier when an earlier time is set already."""
+        """Adds the key after ``delay_s``, or earlier when an earlier time is set."""
         if delay_s <= 0:
             self.add(key)
             return
@@ -72,7 +72,7 @@ class WorkQueue(Generic[K]):
             self._sooner.set()
 
     def retry(self, key: K) -> float:
-        """Adds the key after its backoff; the delay chosen."""
+        """Adds the key after its backoff; returns the delay."""
         delay_s = self._backoffs.setdefault(key, Backoff(_FIRST_S, _CEILING_S)).next_delay_s()
         self.add_after(key, delay_s)
         return delay_s
@@ -92,14 +92,14 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Ends the work on a key."""
+        """Ends the processing of a key."""
         self._working.discard(key)
         if key in self._again:
             self._again.discard(key)
             self.add(key)
 
     async def run_delayed(self) -> None:
-        """Adds delayed keys when they come due, until cancelled."""
+        """Adds delayed keys when they are due, until cancelled."""
         while True:
             self._sooner.clear()
             now = self._clock.monotonic()
@@ -111,12 +111,12 @@ class WorkQueue(Generic[K]):
             if not self._heap:
                 await self._sooner.wait()
                 continue
-            # Waiting in steps lets an earlier key be seen without a task per wait.
+            # The wait is divided into steps, so that an earlier key is found without a task per wait.
             await wait_first(self._sooner, self._clock.sleep(self._heap[0][0] - now))
 
 
 async def wait_first(event: asyncio.Event, other: Awaitable[None]) -> None:
-    """Returns when the event is set or the other awaitable is done; the other awaitable is cancelled then."""
+    """Returns when the event is set or the awaitable is done; cancels the awaitable then."""
     tasks = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(other)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +126,7 @@ async def wait_first(event: asyncio.Event, other: Awaitable[None]) -> None:
 
 
 async def in_parallel(work: Iterable[Awaitable[object]]) -> list[BaseException]:
-    """Runs all to their ends; the failures, in order."""
+    """Runs all awaitables to their ends; returns the failures, in order."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, asyncio.CancelledError):
@@ -137,9 +137,9 @@ async def in_parallel(work: Iterable[Awaitable[object]]) -> list[BaseException]:
 class ReconcileLoop(Generic[K]):
     """Workers that bring keys to their desired state with ``reconcile(key)``.
 
-    ``expected`` are failures of the environment (a conflict, an absent API): passed to ``report`` and retried. Any
-    other failure is a defect: retried as well, and raised to the supervisor. ``touch`` keeps ``interval_s``
-    between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
+    ``expected`` are failures of the environment (a conflict, an unreachable API): they are passed to ``report`` and
+    retried. Any other failure is a defect: it is retried too, and raised to the supervisor. ``touch`` keeps
+    ``interval_s`` between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ReconcileLoop(Generic[K]):
             supervisor.start(f"{self.name} {number}", self._work)
 
     def touch(self, key: K) -> None:
-        """Something that ``key`` depends on changed."""
+        """Queues ``key``, because an object that it depends on changed."""
         if not self._interval_s:
             self.queue.add(key)
             return

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwire.http.frames import FrameCutter
+from podwire.http.frames import FrameSplitter
 
 
 def frame(size: int, *, masked: bool = False) -> bytes:
@@ -22,20 +22,20 @@ def frame(size: int, *, masked: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_each_frame_is_a_piece(masked: bool) -> None:
+def test_each_frame_is_written_alone(masked: bool) -> None:
     frames = [frame(size, masked=masked) for size in (0, 1, 125, 126, 65535, 65536, 0, 3)]
-    assert FrameCutter().cut(b"".join(frames)) == frames
+    assert FrameSplitter().split(b"".join(frames)) == frames
 
 
 @given(st.lists(st.sampled_from([0, 1, 5, 125, 126, 300]), max_size=8), st.integers(1, 400))
-def test_pieces_end_with_frames_however_data_arrives(sizes: list[int], step: int) -> None:
+def test_each_write_ends_with_a_frame_however_data_arrives(sizes: list[int], step: int) -> None:
     frames = [frame(size) for size in sizes]
     data = b"".join(frames)
     ends = {sum(map(len, frames[: number + 1])) for number in range(len(frames))}
-    cutter, sent = FrameCutter(), 0
+    splitter, sent = FrameSplitter(), 0
     for start in range(0, len(data), step):
         chunk = data[start : start + step]
-        pieces = cutter.cut(chunk)
+        pieces = splitter.split(chunk)
         assert b"".join(pieces) == chunk
         for piece in pieces:
             inside = {end for end in ends if sent < end < sent + len(piece)}
@@ -44,5 +44,5 @@ def test_pieces_end_with_frames_however_data_arrives(sizes: list[int], step: int
     assert sent == len(data)
 
 
-def test_nothing_is_no_piece() -> None:
-    assert FrameCutter().cut(b"") == []
+def test_empty_data_is_split_into_nothing() -> None:
+    assert FrameSplitter().split(b"") == []

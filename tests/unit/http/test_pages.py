@@ -83,7 +83,7 @@ def refuse(_: Query) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("target", "words"), [("/else", "no page /else; the pages are /state"), ("/state?part=x", "no part x; there is")]
 )
-def test_refusals(tmp_path: Path, target: str, words: str) -> None:
+def test_wrong_queries_and_paths_are_refused(tmp_path: Path, target: str, words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         ask(tmp_path / "s", target, refuse)
 
@@ -101,7 +101,7 @@ def test_only_get(tmp_path: Path) -> None:
     assert served(path, lambda _: iter(()), post).startswith(b"HTTP/1.1 405")
 
 
-def test_a_page_that_breaks_off_is_no_page(tmp_path: Path) -> None:
+def test_an_incomplete_page_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "s"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -131,7 +131,7 @@ def test_a_silent_socket_times_out(tmp_path: Path) -> None:
             list(fetch(path, "/state", 0.05))
 
 
-def test_the_loop_goes_on_while_a_long_page_is_sent(tmp_path: Path) -> None:
+def test_a_long_page_does_not_block_the_loop(tmp_path: Path) -> None:
     path = tmp_path / "s"
     since = worst = 0
 

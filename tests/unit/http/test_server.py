@@ -118,7 +118,7 @@ def test_limits_are_refused_with_their_status() -> None:
     _run(body)
 
 
-def test_upgrade_hands_over_what_came_behind_the_request() -> None:
+def test_an_upgrade_hands_over_the_bytes_behind_the_request() -> None:
     async def body() -> None:
         async with _server() as address:
             data = await _exchange(
@@ -184,7 +184,7 @@ def test_a_header_that_trickles_is_closed() -> None:
     _run(body)
 
 
-def test_a_client_that_does_not_read_is_cut() -> None:
+def test_a_client_that_does_not_read_is_disconnected() -> None:
     async def body() -> None:
         async with _server(Limits(idle_s=0.1)) as address:
             reader, writer = await asyncio.open_connection(*address, limit=1)

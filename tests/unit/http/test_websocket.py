@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwire.http.handshake import accept, choose_protocol, is_upgrade
 from podwire.http.message import Request
-from podwire.http.websocket import WebSocket, accept, choose_protocol, is_upgrade
+from podwire.http.websocket import WebSocket
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FINAL = 0x80

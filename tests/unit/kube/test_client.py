@@ -11,8 +11,10 @@ from tests.fakes import scripted_http as http
 
 from podwire.errors import AlreadyExists, ApiError, ApiUnreachable, Conflict, Gone, Invalid, NotFound, ProtocolError
 from podwire.http.client import ClientConnection
-from podwire.kube.client import APPLY_PATCH, ApiRequest, Client, failure_of
+from podwire.kube.client import APPLY_PATCH, Client
 from podwire.kube.config import ApiConfig
+from podwire.kube.decode import decode_failure
+from podwire.kube.request import ApiRequest
 from podwire.kube.resources import CONFIGMAPS, NODES, PODS, SERVICES
 from podwire.model.pod import Pod
 from podwire.runtime.clock import SystemClock
@@ -35,8 +37,8 @@ def against(
 
 
 def test_one_connection_serves_many_requests() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        return http.answer(writer, {"metadata": {"name": seen.target.rsplit("/", 1)[1]}})
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        return http.answer(writer, {"metadata": {"name": received.target.rsplit("/", 1)[1]}})
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
         for name in ("a", "b", "c"):
@@ -48,7 +50,7 @@ def test_one_connection_serves_many_requests() -> None:
 
 
 def test_parallel_requests_open_more_connections() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
 
@@ -60,8 +62,8 @@ def test_parallel_requests_open_more_connections() -> None:
 
 
 def test_parallel_writes_take_turns_on_connections_that_are_in_use() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        return http.answer(writer, {"metadata": {"name": seen.json["metadata"]["name"]}})
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        return http.answer(writer, {"metadata": {"name": received.json["metadata"]["name"]}})
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
         names = [f"n{i}" for i in range(40)]
@@ -77,9 +79,9 @@ def test_parallel_writes_take_turns_on_connections_that_are_in_use() -> None:
 def test_a_write_waits_only_shortly_for_a_busy_connection() -> None:
     began: asyncio.Queue[http.ReceivedRequest] = asyncio.Queue()
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        if seen.target.endswith("/slow?fieldManager=podwire"):
-            began.put_nowait(seen)
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        if received.target.endswith("/slow?fieldManager=podwire"):
+            began.put_nowait(received)
             await asyncio.sleep(60)
         return http.answer(writer, {})
 
@@ -93,7 +95,7 @@ def test_a_write_waits_only_shortly_for_a_busy_connection() -> None:
         for one in slow:
             one.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        client.config = replace(client.config, turn_s=60)
+        client.connections.config = replace(client.config, turn_s=60)
         await asyncio.gather(*(client.patch(NODES, f"n{i}", {}) for i in range(3)))
         assert server.connections == held
 
@@ -101,7 +103,7 @@ def test_a_write_waits_only_shortly_for_a_busy_connection() -> None:
 
 
 def test_an_abandoned_turn_passes_to_the_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.02)
         return http.answer(writer, {})
 
@@ -109,13 +111,13 @@ def test_an_abandoned_turn_passes_to_the_next_write(monkeypatch: pytest.MonkeyPa
         first = asyncio.ensure_future(client.patch(NODES, "first", {}))
         await asyncio.sleep(0.001)
         others = [asyncio.ensure_future(client.patch(NODES, f"n{i}", {})) for i in range(2)]
-        give_back = client._give_back
+        give_back = client.connections.give_back
 
         def give_back_and_cancel(connection: ClientConnection) -> None:
             give_back(connection)
             others[0].cancel()
 
-        monkeypatch.setattr(client, "_give_back", give_back_and_cancel)
+        monkeypatch.setattr(client.connections, "give_back", give_back_and_cancel)
         await first
         monkeypatch.undo()
         await asyncio.gather(*others, return_exceptions=True)
@@ -127,7 +129,7 @@ def test_an_abandoned_turn_passes_to_the_next_write(monkeypatch: pytest.MonkeyPa
 
 
 def test_writes_carry_manager_and_content_type() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"kind": "ConfigMap"})
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
@@ -154,7 +156,7 @@ def test_writes_carry_manager_and_content_type() -> None:
 
 
 def test_list_decodes_into_the_model_and_drops_nulls() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         items = [
             {"metadata": {"name": "a"}, "spec": {"ports": None}},
             {"metadata": {"name": "b"}, "spec": {"type": 7}},
@@ -164,7 +166,7 @@ def test_list_decodes_into_the_model_and_drops_nulls() -> None:
     async def body(client: Client, server: http.ScriptedServer) -> None:
         page = await client.list(SERVICES, label_selector="a in (b,c)", limit=2)
         assert [s.metadata.name for s in page.items] == ["a"]
-        assert "b" in page.rejected[0]
+        assert "b" in page.rejected[0].problem
         assert page.resource_version == "5"
         assert server.received[0].target == "/api/v1/services?labelSelector=a%20in%20%28b%2Cc%29&limit=2"
 
@@ -172,7 +174,7 @@ def test_list_decodes_into_the_model_and_drops_nulls() -> None:
 
 
 def test_raw_lists_know_their_kind() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"items": [{"metadata": {"name": "a"}}]})
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
@@ -196,13 +198,13 @@ def test_raw_lists_know_their_kind() -> None:
     ],
 )
 def test_failures_have_their_class(code: int, reason: str, kind: type[ApiError]) -> None:
-    failure = failure_of(code, b'{"kind":"Status","reason":"%s","message":"m"}' % reason.encode())
+    failure = decode_failure(code, b'{"kind":"Status","reason":"%s","message":"m"}' % reason.encode())
     assert type(failure) is kind
     assert failure.message == "m"
 
 
-def test_a_failure_that_is_no_status_keeps_its_text() -> None:
-    assert failure_of(502, b"bad gateway").message == "bad gateway"
+def test_an_error_body_without_status_is_the_message() -> None:
+    assert decode_failure(502, b"bad gateway").message == "bad gateway"
 
 
 def test_a_refused_connection_is_an_unreachable_api() -> None:
@@ -217,7 +219,7 @@ def test_a_refused_connection_is_an_unreachable_api() -> None:
 def test_a_dead_kept_connection_is_replaced_for_reads_only() -> None:
     served: list[object] = []
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         served.append(writer)
         if len(served) in (2, 4):  # second exchange on a kept connection: hang up without an answer
             writer.close()
@@ -234,8 +236,8 @@ def test_a_dead_kept_connection_is_replaced_for_reads_only() -> None:
     against(handler, body)
 
 
-def test_time_out() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+def test_a_late_answer_is_an_unreachable_api() -> None:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.3)
         return False
 
@@ -246,11 +248,11 @@ def test_time_out() -> None:
     against(handler, body, timeout_s=0.05)
 
 
-def test_an_answer_that_does_not_begin_is_waited_for_once() -> None:
+def test_a_time_out_of_the_head_is_not_repeated() -> None:
     """On a kept connection too, and whatever the request: a second try would only double the wait."""
     frozen = asyncio.Event()
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         if frozen.is_set():
             await asyncio.sleep(0.3)
             return False
@@ -272,7 +274,7 @@ def test_an_answer_that_does_not_begin_is_waited_for_once() -> None:
 def test_an_answer_that_has_begun_may_take_longer() -> None:
     """A long list, and a watch for as long as it lasts."""
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         http.open_stream(writer)
         await writer.drain()
         await asyncio.sleep(0.15)
@@ -288,8 +290,8 @@ def test_an_answer_that_has_begun_may_take_longer() -> None:
     against(handler, body, answer_s=0.05)
 
 
-def test_without_a_bound_it_waits() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+def test_without_time_limits_a_request_waits() -> None:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(0.05)
         return http.answer(writer, {"metadata": {"name": "a"}})
 
@@ -299,8 +301,8 @@ def test_without_a_bound_it_waits() -> None:
     against(handler, body, answer_s=None, timeout_s=None)
 
 
-def test_garbage() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+def test_an_answer_that_is_not_http_is_an_error() -> None:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(b"SSH-2.0-x\r\n")
         return True
 
@@ -311,8 +313,8 @@ def test_garbage() -> None:
     against(handler, body)
 
 
-def test_unreadable_object() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+def test_an_object_that_does_not_decode_is_an_error() -> None:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, b"nope")
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
@@ -326,7 +328,7 @@ def test_token_file_is_read_and_sent(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("abc\n")
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {})
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
@@ -337,7 +339,7 @@ def test_token_file_is_read_and_sent(tmp_path: Path) -> None:
 
 
 def test_stream_gives_chunks_and_status() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         http.open_stream(writer)
         http.chunk(writer, b"one")
         http.chunk(writer, b"two")
@@ -355,12 +357,12 @@ def test_stream_gives_chunks_and_status() -> None:
 def test_a_stream_reuses_a_connection_and_replaces_a_dead_one() -> None:
     served: list[object] = []
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
-        served.append(seen.target)
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+        served.append(received.target)
         if served.count("/log") == 2:  # on a kept connection: hang up without an answer
             writer.close()
             return False
-        if seen.target == "/log":
+        if received.target == "/log":
             http.open_stream(writer)
             writer.write(b"0\r\n\r\n")
             return True
@@ -379,7 +381,7 @@ def test_a_stream_reuses_a_connection_and_replaces_a_dead_one() -> None:
 
 
 def test_a_stream_that_is_refused_says_why() -> None:
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {"kind": "Status", "reason": "Gone", "message": "too old"}, 410)
 
     async def body(client: Client, server: http.ScriptedServer) -> None:
@@ -393,7 +395,7 @@ def test_a_stream_that_is_refused_says_why() -> None:
 def test_a_large_body_arrives_whole() -> None:
     blob = b"x" * 5_000_000
 
-    async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def handler(received: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, blob)
 
     async def body(client: Client, server: http.ScriptedServer) -> None:

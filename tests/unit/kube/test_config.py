@@ -38,7 +38,7 @@ def test_inline_data_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"current-context": ""}, "no context is chosen"),
+        ({"current-context": ""}, "expected the name of a context, got none"),
         ({"current-context": "x"}, "no entry named 'x'"),
         ({"cluster": {"server": "h:1"}}, "expected an http"),
         ({"user": {"exec": {"command": "x"}}}, "credential plugins"),

@@ -6,7 +6,7 @@ from tests.fakes import scripted_http as http
 
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
-from podwire.kube.events import EventRecorder, Spam, reference
+from podwire.kube.events import EventRecorder, RateLimit, reference
 from podwire.model.meta import ObjectMeta
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.supervise import Supervisor
@@ -14,15 +14,15 @@ from podwire.runtime.supervise import Supervisor
 SUBJECT = reference("v1", "Pod", ObjectMeta(name="p", namespace="d", uid="u", resource_version="7"))
 
 
-def test_spam_allows_a_burst_and_then_one_in_five_seconds() -> None:
-    spam = Spam()
-    assert sum(spam.allows("a", 0.0) for _ in range(100)) == 25
-    assert spam.allows("b", 0.0)
-    assert sum(spam.allows("a", t / 10) for t in range(100)) == 1
-    assert sum(spam.allows("a", 10 + t) for t in range(50)) in (10, 11)
+def test_rate_limit_allows_a_burst_then_one_in_five_seconds() -> None:
+    limit = RateLimit()
+    assert sum(limit.allows("a", 0.0) for _ in range(100)) == 25
+    assert limit.allows("b", 0.0)
+    assert sum(limit.allows("a", t / 10) for t in range(100)) == 1
+    assert sum(limit.allows("a", 10 + t) for t in range(50)) in (10, 11)
 
 
-def test_equal_events_become_a_count() -> None:
+def test_equal_events_increase_the_count() -> None:
     async def handler(seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         return http.answer(writer, {})
 
@@ -57,7 +57,7 @@ def test_equal_events_become_a_count() -> None:
     assert seen[1].target.startswith(f"/api/v1/namespaces/d/events/{first['metadata']['name']}?")
 
 
-def test_an_absent_api_drops_events_and_blocks_nobody() -> None:
+def test_events_are_dropped_while_the_api_is_unreachable() -> None:
     async def run() -> None:
         recorder = EventRecorder(Client(ApiConfig("http://127.0.0.1:1"), SystemClock()), "c")
         for n in range(5000):

@@ -117,7 +117,7 @@ def test_gone_lists_again_and_reports_the_difference() -> None:
     assert changes[2:] == [("d/b", True, False), ("d/c", False, True)]
 
 
-def test_only_what_is_left_of_an_object_is_kept() -> None:
+def test_objects_are_kept_in_their_trimmed_form() -> None:
     def trim(whole: Pod) -> Pod:
         return msgspec.structs.replace(whole, spec=PodSpec())
 
@@ -148,7 +148,7 @@ class FragileInformer(Informer[Any]):
         raise ValueError(key)
 
 
-def test_subscriber_that_fails_on_an_object_ends_nothing() -> None:
+def test_a_failing_subscriber_does_not_affect_the_others() -> None:
     script = Script([("3", [pod("a", "1"), pod("b", "2")])], [[event("ADDED", pod("c", "5"))]])
     informer, changes = follow(script, lambda _, changes: len(changes) == 3, kind=FragileInformer)
     assert isinstance(informer, FragileInformer)
@@ -177,7 +177,7 @@ class Leaping(SystemClock):
 TOO_OLD: list[list[JsonObject]] = [[{"type": "ERROR", "object": {"code": 410}}]]
 
 
-def test_sudden_empty_list_is_believed_after_30_s() -> None:
+def test_sudden_empty_list_is_accepted_after_30_s() -> None:
     clock, script = Leaping(), Script([("9", many(*range(20))), *[("2", many(100))] * 7], TOO_OLD[:])
     _, changes = follow(script, lambda informer, _: len(informer.objects) == 1, clock=clock)
     assert changes[20:] == [*((f"d/p{number}", True, False) for number in range(20)), ("d/p100", False, True)]
@@ -190,7 +190,7 @@ def test_list_that_was_empty_once_changes_nothing() -> None:
     assert changes[20:] == [("d/p20", False, True)]
 
 
-def test_few_objects_may_go_at_once() -> None:
+def test_a_short_list_may_become_empty_at_once() -> None:
     clock, script = Leaping(), Script([("9", many(*range(9))), ("12", [])], TOO_OLD[:])
     follow(script, lambda _, changes: len(changes) == 18, clock=clock)
     assert clock.leapt < 10
@@ -210,7 +210,7 @@ def test_decode_as_dict_and_selectors() -> None:
     assert "labelSelector=a%3Db" in script.targets[1]
 
 
-def test_the_last_state_is_kept_while_the_api_is_away() -> None:
+def test_the_last_state_is_kept_while_the_api_is_unreachable() -> None:
     async def run() -> None:
         client = Client(ApiConfig("http://127.0.0.1:1"), SystemClock())
         informer = Informer(client, PODS)
@@ -242,7 +242,7 @@ def test_an_index_follows_changes() -> None:
     assert index[0].of("n1") == {}
 
 
-def test_the_fake_of_an_informer_tells_the_same_changes() -> None:
+def test_the_fake_informer_reports_the_same_changes() -> None:
     watch = [event("ADDED", pod("c", "5")), event("MODIFIED", pod("a", "6", "n1")), event("DELETED", pod("b", "7"))]
     script = Script([("3", [pod("a", "1"), pod("b", "2")])], [watch])
     informer, changes = follow(script, lambda i, c: len(c) == 5)

@@ -126,7 +126,7 @@ def test_one_leads_and_another_takes_over_after_the_duration() -> None:
     run(body)
 
 
-def test_a_leader_stops_before_anybody_else_may_start() -> None:
+def test_a_leader_stops_before_another_may_start() -> None:
     async def body(clock: FakeClock, leases: Leases, leading: list[str], contend: Contend) -> None:
         contend("a")
         await clock.advance(3)
@@ -164,7 +164,7 @@ def test_renewal_during_a_clean_end_does_not_delay_the_successor() -> None:
     run(body)
 
 
-def test_a_leader_stops_when_the_api_says_nothing_any_more() -> None:
+def test_a_leader_stops_when_the_api_stops_answering() -> None:
     async def go() -> None:
         leases = Leases(LoopClock())
         election = LeaderElection(leases.client("a"), Election("ns", "e", "a", 3.0, 2.0, 0.5))

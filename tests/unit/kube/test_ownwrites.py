@@ -22,13 +22,13 @@ class Changes:
 def test_an_owner_waits_until_the_informer_shows_its_last_write() -> None:
     informer = Changes()
     own = OwnWrites(cast("Informer[Pod]", informer))
-    assert own.seen("o")
+    assert own.caught_up("o")
     own.wrote("o", {"metadata": {"resourceVersion": "7"}})
     own.wrote("o", {"metadata": {"resourceVersion": "6"}})
-    assert not own.seen("o")
-    assert own.seen("other")
+    assert not own.caught_up("o")
+    assert own.caught_up("other")
     informer.resource_version = "10"
-    assert own.seen("o")
+    assert own.caught_up("o")
 
 
 def test_a_deleted_pod_is_remembered_until_the_informer_drops_it() -> None:
@@ -44,5 +44,5 @@ def test_a_deleted_pod_is_remembered_until_the_informer_drops_it() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("12", 12), ("", 0), ("x", 0)])
-def test_number(text: str, value: int) -> None:
+def test_a_version_that_is_not_a_number_is_0(text: str, value: int) -> None:
     assert number(text) == value

@@ -4,7 +4,6 @@ import os
 import select
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -134,18 +133,49 @@ def test_daemons_outlive_the_server_and_others_do_not(tmp_path: Path) -> None:
         server.spawn("wait")
 
 
-def test_server_preparation_reaches_children_but_not_the_owner() -> None:
+def test_server_preparation_reaches_children_but_not_the_owner(tmp_path: Path) -> None:
     here: list[str] = []
 
     def tell(payload: bytes) -> None:
         Path(payload.decode()).write_text(" ".join(here))
 
-    with tempfile.NamedTemporaryFile() as file:
-        server = ForkServer.start({"tell": tell}, title="pwt-forkserver", prepare=lambda: here.append("prepared"))
-        try:
-            server.spawn("tell", file.name.encode())
-            assert _exits(server, 1)[0].code == 0
-            assert Path(file.name).read_text() == "prepared"
-            assert here == []
-        finally:
-            server.close()
+    def prepare() -> Iterator[None]:
+        here.append("half")
+        yield
+        here.append("prepared")
+
+    server = ForkServer.start({"tell": tell}, title="pwt-forkserver", prepare={"tell": prepare})
+    try:
+        server.spawn("tell", bytes(tmp_path / "told"))
+        assert _exits(server, 1)[0].code == 0
+        assert (tmp_path / "told").read_text() == "half prepared"
+        assert here == []
+    finally:
+        server.close()
+
+
+def test_entry_waits_only_for_its_own_preparation(tmp_path: Path) -> None:
+    here: list[str] = []
+    told, fifo = tmp_path / "told", tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    def tell(payload: bytes) -> None:
+        told.write_text(" ".join(here))
+
+    def first() -> Iterator[None]:
+        here.append("first")
+        yield
+
+    def second() -> Iterator[None]:
+        here.append(fifo.read_text())
+        yield
+
+    server = ForkServer.start({"first": tell, "second": tell}, prepare={"first": first, "second": second})
+    try:
+        server.spawn("first")
+        assert _eventually(lambda: told.exists() and told.read_text() == "first")
+        fifo.write_text("second")
+        server.spawn("second")
+        assert _eventually(lambda: told.read_text() == "first second")
+    finally:
+        server.close()

@@ -36,4 +36,4 @@ def test_garbage_goes_and_what_stays_is_not_searched_again() -> None:
         memory.settle(later=True)
         assert found() is None
     finally:
-        gc.unfreeze()
+        gc.freeze()  # as before the test, so that later ones do not search what all of them import
