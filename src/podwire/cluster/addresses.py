@@ -41,9 +41,9 @@ def pod_side_addresses(node: Node) -> dict[str, tuple[str, ...]]:
     Packets that a node sends through a tunnel, for itself, for pods in its network and for clients of its node ports,
     come from there, while users can only write the addresses in the Node's status into policies.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    addresses_by_family: dict[str, tuple[str, ...]] = {}
     for network in node.pod_networks:
         known = tuple(address for address in node.addresses if (":" in address) == (network.version == 6))
         if known and network.num_addresses > 2:
-            found |= {str(network[0]): known, str(network[1]): known}
-    return found
+            addresses_by_family |= {str(network[0]): known, str(network[1]): known}
+    return addresses_by_family

@@ -1,13 +1,13 @@
-"""What an agent writes to its Node object: the routing annotation, and that the node's network is there.
+"""Writes an agent's annotations and its network condition to its Node object.
 
-Both are compared with what the object says already, so an idle agent writes nothing. ``NetworkUnavailable`` is
-the condition that keeps the scheduler away (by its taint) until somebody has made the network; nobody else clears it.
+Both are compared with the Node, so an idle agent writes nothing. ``NetworkUnavailable`` is the condition that keeps the
+scheduler away (by its taint) until the node has a network; only the agent clears it.
 
-Every write of a Node is told to every agent of the cluster. So what parts have to say goes together: at a start it
-waits, five seconds at most, for what routing tells the peers.
+The API sends every write of a Node to every agent of the cluster. So several changes are one write: at a start the
+write waits, five seconds at most, for the announcement of routing.
 
-An agent in kube-proxy's place may have kube-proxy's role, which does not write to Nodes: then the Node says nothing,
-and the API is not asked again and again.
+An agent in kube-proxy's place may have kube-proxy's role, which may not write to Nodes: then nothing is written, and
+the API is not asked repeatedly.
 """
 
 import asyncio
@@ -52,13 +52,13 @@ class Announcer:
         self._wanted: dict[str, str] = {}
         self._writing = asyncio.Lock()
         self._written: tuple[int, dict[str, str]] = (0, {})
-        """What was written, and the version of the Node since: the copy of the Node may be older than that."""
+        """The written values, and the version of the Node since; the copy of the Node may be older than that."""
         self._begun = asyncio.Event()
         if not networked:
             self._begun.set()
 
     async def insist(self, annotations: Mapping[str, str]) -> None:
-        """Makes the Node say it, trying until it does or the API says that this agent may not."""
+        """Writes the annotations to the Node, and retries until that succeeds or the API forbids it."""
         self._wanted |= annotations
         try:
             async with asyncio.timeout(self._network_wait_s):
@@ -70,9 +70,9 @@ class Announcer:
             await self._client.clock.sleep(backoff.next_delay_s())
 
     async def announce(self, annotations: Mapping[str, str], *, network: bool = False) -> bool:
-        """Makes the Node say it with all that is to be said, and with ``network`` that its network is there.
+        """Writes all announced annotations, and with ``network`` the condition that the network is ready.
 
-        Whether it does now.
+        Returns whether the Node has them now.
         """
         self._wanted |= annotations
         async with self._writing:
@@ -94,7 +94,7 @@ class Announcer:
         return True
 
     async def _write(self, node: Node, *, network: bool) -> None:
-        """Writes what the Node does not say yet."""
+        """Writes the values that the Node does not have yet."""
         since, written = self._written
         have = node.metadata.annotations
         if _version(node.metadata.resource_version) < since:

@@ -1,8 +1,8 @@
-"""Degraded mode of a node: in which way the node works otherwise than configured, and why, on its Node object.
+"""Degraded mode of a node: how the node works otherwise than configured, and why, on its Node object.
 
-A part reports one problem at a time, and an empty text when the problem is over: settings that were refused, a backend
-or data plane that the kernel lacks, no room for new connections. The texts of all parts are the annotation
-``podwire.io/fallback``, which ``podwire status`` shows, and every new one is an Event of the Node and a line of the
+A part reports one problem at a time, and an empty text when the problem is over: refused settings, a backend or data
+plane that the kernel lacks, no room for new connections. The texts of all parts are the annotation
+``podwire.io/fallback``, which ``podwire status`` shows, and every new text is an Event of the Node and a line of the
 log.
 """
 
@@ -20,11 +20,12 @@ FEATURE_MISSING = "FeatureMissing"
 BRIDGE_NOT_SEEN = "BridgeNotSeen"
 POD_NOT_FOUND = "PodNotFound"
 PEER_UNREACHED = "PeerUnreached"
+CLIENTS_HIDDEN = "ClientsHidden"
 CONNECTION_TABLE_FULL = "ConnectionTableFull"
 
 
 class DegradedModes:
-    """The problems of one agent's parts; ``nodes`` gives the Node objects by name as they are now."""
+    """The problems of one agent's parts; ``nodes`` returns the present Node objects by name."""
 
     def __init__(
         self, announcer: Announcer, events: EventRecorder, node: str, nodes: Callable[[], Mapping[str, Node]]
@@ -36,11 +37,11 @@ class DegradedModes:
         self._problems: dict[str, tuple[str, str]] = {}
         self._published: dict[str, tuple[str, str]] = {}
         self._changed = asyncio.Event()
-        self._changed.set()  # the annotation may be that of an earlier agent
+        self._changed.set()  # The annotation may be one of an earlier agent.
         self._log = Log("agent")
 
     def report(self, part: str, reason: str, text: str) -> None:
-        """Sets the problem of a part, empty when there is none any more; ``reason`` is that of the Event."""
+        """Sets the problem of a part, empty when it has none; ``reason`` is that of the Event."""
         if self._problems.get(part, ("", ""))[1] == text:
             return
         if text:

@@ -46,25 +46,25 @@ def _lines(part: str, versions: Versions | None) -> Iterator[str]:
 
 def parse(lines: Iterable[str]) -> dict[str, Versions | None]:
     """The versions in force by part; None for a busy part."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
+    versions_by_part: dict[str, dict[str, dict[str, str]]] = {}
     busy: list[str] = []
     for line in lines:
         part, _, rest = line.strip().partition(" ")
         words = rest.split()
         if not part:
             continue
-        objects = found.setdefault(part, {})
+        objects = versions_by_part.setdefault(part, {})
         if len(words) == 3:
             objects.setdefault(words[0], {})[words[1]] = words[2]
         elif rest != IN_FORCE:
             busy.append(part)
-    return {part: None if part in busy else versions for part, versions in found.items()}
+    return {part: None if part in busy else versions for part, versions in versions_by_part.items()}
 
 
 def lag(lines: Iterable[str], part: str, wanted: Versions) -> str:
-    """What a part has not in force yet: an older version, or an object that is gone; empty when it has everything.
+    """The objects that a part does not have in force yet: older versions, or deleted ones; empty when there are none.
 
-    A newer version than wanted counts as in force, since resourceVersions of one API server grow.
+    A newer version than wanted counts as in force, since resourceVersions of one API server increase.
     """
     parts = parse(lines)
     if part not in parts:
@@ -77,13 +77,13 @@ def lag(lines: Iterable[str], part: str, wanted: Versions) -> str:
         for key, version in objects.items():
             if key not in versions or int(versions[key]) < int(version):
                 return f"{plural} {key} is not known at version {version}"
-        if gone := versions.keys() - objects.keys():
-            return f"{plural} {min(gone)} is not gone"
+        if missing := versions.keys() - objects.keys():
+            return f"{plural} {min(missing)} is not gone"
     return ""
 
 
 def difference(lines: Iterable[str], wanted: Versions) -> str:
-    """What is not in force at exactly the wanted version in any part; empty when all parts have everything."""
+    """The objects that a part does not have in force at exactly the wanted version; empty when there are none."""
     parts = parse(lines)
     have: dict[str, dict[str, str]] = {}
     for part, versions in parts.items():

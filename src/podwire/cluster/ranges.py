@@ -1,7 +1,7 @@
-"""Where the pods of the whole cluster have their addresses from, kept current as nodes come and go (pure).
+"""The pod ranges of the whole cluster, kept current when nodes are added and removed. Pure.
 
-Neighbouring ranges are one, so that the few elements of a set say what the ranges of a thousand nodes say. A range that
-comes costs one look-up for each length of prefix; one that goes, a walk over all that are known.
+Adjacent ranges are merged, so that a set needs few elements for the ranges of a thousand nodes. A new range costs one
+look-up per prefix length; a removed range costs a walk over all known ranges.
 """
 
 from collections import Counter
@@ -17,10 +17,10 @@ _BITS = {4: 32, 6: 128}
 
 
 class ClusterRanges:
-    """The ranges of all nodes; where nodes have none (another IPAM), those that were configured.
+    """The ranges of all nodes; without ranges of nodes (another IPAM) the configured ranges.
 
-    A configured range in which a node has its own address is left out then: addresses in it are not pods' alone. A
-    node whose ranges did not change costs nothing but a look-up.
+    A configured range in which a node has its own address is left out then, since it has other addresses than those of
+    pods. A node whose ranges did not change costs one look-up.
     """
 
     def __init__(self, configured: tuple[str, ...] = ()) -> None:
@@ -31,11 +31,11 @@ class ClusterRanges:
         self._ranges: tuple[str, ...] | None = None
 
     def configure(self, ranges: tuple[str, ...]) -> None:
-        """Takes over the configured ranges."""
+        """Sets the configured ranges."""
         self._configured, self._ranges = ranges, None
 
     def follow(self, name: str, node: Node | None) -> None:
-        """Takes over a node; None: it is gone."""
+        """Sets the ranges of a node; None: the node was deleted."""
         ranges: tuple[str, ...] = ()
         addresses: tuple[str, ...] = ()
         if node is not None:
@@ -55,7 +55,7 @@ class ClusterRanges:
 
     @property
     def ranges(self) -> tuple[str, ...]:
-        """Disjoint, IPv4 first; what is no range is left out."""
+        """Disjoint ranges, IPv4 first; texts that are not ranges are left out."""
         if self._ranges is None:
             union = self._union
             if not self._of:
@@ -73,64 +73,64 @@ class ClusterRanges:
 
 
 class _Union:
-    """What is in any of some prefixes, as the fewest prefixes."""
+    """The union of prefixes, as the fewest prefixes."""
 
     def __init__(self) -> None:
-        self._given: Counter[Prefix] = Counter()
-        self._apart: set[Prefix] = set()
+        self._counts: Counter[Prefix] = Counter()
+        self._disjoint: set[Prefix] = set()
 
     def add(self, prefixes: Iterable[Prefix]) -> None:
-        """Prefixes come; one may come more than once."""
-        for each in prefixes:
-            self._given[each] += 1
-            self._cover(each)
+        """Adds prefixes; one may be added several times."""
+        for prefix in prefixes:
+            self._counts[prefix] += 1
+            self._cover(prefix)
 
     def take(self, prefixes: Iterable[Prefix]) -> None:
-        """Prefixes that came go."""
-        for each in prefixes:
-            self._given[each] -= 1
-            if not self._given[each]:
-                del self._given[each]
-                holder = self._holder(each)
-                self._apart.discard(holder)
-                for other in self._given:
+        """Removes prefixes that were added."""
+        for prefix in prefixes:
+            self._counts[prefix] -= 1
+            if not self._counts[prefix]:
+                del self._counts[prefix]
+                holder = self._containing(prefix)
+                self._disjoint.discard(holder)
+                for other in self._counts:
                     if _inside(other, holder):
                         self._cover(other)
 
     def prefixes(self) -> list[Prefix]:
-        """The fewest, in the order of their addresses."""
-        return sorted(self._apart, key=lambda each: (each[0], _first(each)))
+        """The fewest prefixes, in the order of their addresses."""
+        return sorted(self._disjoint, key=lambda prefix: (prefix[0], _first(prefix)))
 
-    def _holder(self, each: Prefix) -> Prefix:
-        """The one of the fewest that has all of a prefix; the prefix itself where none has."""
-        version, length, number = each
+    def _containing(self, prefix: Prefix) -> Prefix:
+        """The prefix of the union that contains a prefix; the prefix itself when there is none."""
+        version, length, number = prefix
         wider = ((version, length - up, number >> up) for up in range(length + 1))
-        return next((one for one in wider if one in self._apart), each)
+        return next((other for other in wider if other in self._disjoint), prefix)
 
-    def _cover(self, each: Prefix) -> None:
-        if self._holder(each) in self._apart:
+    def _cover(self, prefix: Prefix) -> None:
+        if self._containing(prefix) in self._disjoint:
             return
-        self._apart -= {one for one in self._apart if _inside(one, each)}
-        version, length, number = each
-        while length and (version, length, number ^ 1) in self._apart:
-            self._apart.remove((version, length, number ^ 1))
+        self._disjoint -= {other for other in self._disjoint if _inside(other, prefix)}
+        version, length, number = prefix
+        while length and (version, length, number ^ 1) in self._disjoint:
+            self._disjoint.remove((version, length, number ^ 1))
             length, number = length - 1, number >> 1
-        self._apart.add((version, length, number))
+        self._disjoint.add((version, length, number))
 
 
-def _inside(each: Prefix, wider: Prefix) -> bool:
-    """Whether all of a prefix is in another one."""
-    return each[0] == wider[0] and each[1] >= wider[1] and each[2] >> (each[1] - wider[1]) == wider[2]
+def _inside(prefix: Prefix, wider: Prefix) -> bool:
+    """Whether one prefix contains another."""
+    return prefix[0] == wider[0] and prefix[1] >= wider[1] and prefix[2] >> (prefix[1] - wider[1]) == wider[2]
 
 
-def _first(each: Prefix) -> int:
-    version, length, number = each
+def _first(prefix: Prefix) -> int:
+    version, length, number = prefix
     return number << (_BITS[version] - length)
 
 
-def _text(each: Prefix) -> str:
-    address = IPv4Address(_first(each)) if each[0] == 4 else IPv6Address(_first(each))
-    return f"{address}/{each[1]}"
+def _text(prefix: Prefix) -> str:
+    address = IPv4Address(_first(prefix)) if prefix[0] == 4 else IPv6Address(_first(prefix))
+    return f"{address}/{prefix[1]}"
 
 
 def _prefixes(texts: Iterable[str]) -> Iterator[Prefix]:

@@ -24,10 +24,10 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of which an ``ipBlock`` must contain one to match this end.
+        """The addresses that an ``ipBlock`` must contain to match this end.
 
-        A node is matched by the addresses in its Node status alone: its address in its pod range is an inner detail of
-        some routing backends, and a block with the pods' range must not let the node in.
+        A node is matched only by the addresses in its Node status: its address in its pod range is an internal detail
+        of some routing backends, and a block with the pods' range must not match the node.
         """
         return self.node_addresses or (self.address,)
 
@@ -61,7 +61,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def party_at(address: str, pods: Iterable[Pod], nodes: Iterable[Node]) -> Party:
-    """Which of some pods and nodes owns an address, as an end of a connection."""
+    """The pod or node, of these, that owns an address, as an end of a connection."""
     pod = pods_by_address(pods).get(address)
     if pod is not None:
         return Party(address=address, node=pod.spec.node_name, pod=pod)

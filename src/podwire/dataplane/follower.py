@@ -32,12 +32,23 @@ class Source(Protocol[T]):
 class Follower:
     """The commit loop of a data plane, and whether the kernel holds the latest desired state."""
 
-    def __init__(self, plane: DataPlane, clock: Clock, subject: str, refused: Callable[[KernelError], None]) -> None:
-        """``subject`` begins the text of :attr:`problem`; ``refused`` gets the error of each refused commit."""
+    def __init__(
+        self,
+        plane: DataPlane,
+        clock: Clock,
+        subject: str,
+        refused: Callable[[KernelError], None],
+        restore: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``subject`` begins the text of :attr:`problem`; ``refused`` gets the error of each refused commit.
+
+        ``restore`` is called as soon as another program may have changed something, before the commit that follows.
+        """
         self._plane = plane
         self._clock = clock
         self._subject = subject
         self._refused = refused
+        self._restore = restore
         self.wake = asyncio.Event()
         """Set while there is something to commit."""
         self.disturbed = asyncio.Event()
@@ -64,6 +75,7 @@ class Follower:
     def look(self) -> None:
         """Wakes the loop when another program changed what the data plane holds."""
         if self._plane.disturbed():
+            self._restore()
             self.disturbed.set()
             self.wake.set()
 

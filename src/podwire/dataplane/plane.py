@@ -1,9 +1,9 @@
 """The interface that data planes of Services and of policies share.
 
 A data plane is opened for one network namespace, takes the whole desired state or a change of it, and makes the kernel
-hold that. Every data plane guarantees: 1. a load with nothing changed writes nothing, so a restart of the agent is
-harmless to traffic; 2. a change that the kernel refuses leaves the last good state in force and is raised; 3. ``close``
-leaves everything in force, ``remove`` removes what is marked as ours and nothing else.
+hold it. Every data plane guarantees: 1. a load without changes writes nothing, so a restart of the agent does not
+affect traffic; 2. when the kernel refuses a change, the last good state stays in force and the error is raised; 3.
+``close`` leaves everything in force, ``remove`` removes the objects with podwire's mark and nothing else.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class WrittenBatch(Protocol):
     """Operations that were sent to the kernel together; the text of the batch is what was written."""
 
     def __bool__(self) -> bool:
-        """Whether there was anything to write."""
+        """Whether anything was written."""
         ...
 
     def __str__(self) -> str: ...
@@ -35,7 +35,7 @@ class DataPlane(Protocol):
         ...
 
     def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
+        """Readable when :meth:`disturbed` should be called."""
         ...
 
     def disturbed(self) -> bool:

@@ -1,11 +1,11 @@
 """A data plane that can be replaced by another one while traffic flows.
 
-A change of mode takes effect with the next load: the new data plane is opened and programmed whole, and only then is
-the old one removed, so that a packet finds rules at any moment. When a mode is not available (the kernel or the machine
+A change of mode takes effect with the next load: the new data plane is opened and loaded completely, and only then is
+the old one removed, so that packets find rules at any moment. When a mode is not available (the kernel or the machine
 lacks something), the data plane in force stays; at the start, the next mode of ``start`` is tried.
 :attr:`Switch.problem` names the mode and the reason. A mode that is not supported is not tried again.
 
-What an earlier run left of other modes is removed after the first load.
+The state of other modes that an earlier run left is removed after the first load.
 """
 
 import select
@@ -23,7 +23,7 @@ Plane = TypeVar("Plane", bound=DataPlane)
 
 
 class Switch(Generic[Facts, Plane]):
-    """The data plane in force, and the one that is wanted."""
+    """The data plane in force, and the configured one."""
 
     def __init__(self, modes: Modes[Facts, Plane], wanted: str, facts: Facts, start: Sequence[str]) -> None:
         """Opens the first available mode of ``start``.
@@ -36,7 +36,7 @@ class Switch(Generic[Facts, Plane]):
         self._cleared = False
         self._failures: dict[str, KernelError] = {}
         self.wanted = wanted
-        """The wanted mode; takes effect with the next load."""
+        """The configured mode; takes effect with the next load."""
         self._plane = self._first(start)
         self._poll = select.epoll()
         self._poll.register(self._plane.fileno(), select.EPOLLIN)
@@ -67,7 +67,7 @@ class Switch(Generic[Facts, Plane]):
 
     @property
     def problem(self) -> tuple[str, KernelError] | None:
-        """The wanted mode that is not available, and why; None when the wanted mode is in force."""
+        """The configured mode that is not available, and the reason; None when the configured mode is in force."""
         failure = self._failures.get(self.wanted)
         return (self.wanted, failure) if failure is not None and self.wanted != self.name else None
 
@@ -77,7 +77,7 @@ class Switch(Generic[Facts, Plane]):
         self._plane.close()
 
     def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked, whatever data plane is in force."""
+        """Readable when :meth:`disturbed` should be called, for any data plane in force."""
         return self._poll.fileno()
 
     def disturbed(self) -> bool:

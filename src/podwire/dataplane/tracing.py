@@ -1,7 +1,7 @@
-"""How the state that a data plane put into a kernel is read and followed, packet by packet.
+"""Reads the state that a data plane put into a kernel, for following packets through it.
 
-A data plane names the kinds of state that it puts into a kernel, each with its owner mark; the rows of ``kernel.kinds``
-read them. So a tracer is made from values, and a new kind of state needs no reader of its own in a data plane.
+A data plane names the kinds of its kernel state, each with its owner mark; the rows of ``kernel.kinds`` read them. So a
+tracer is made from values, and a new kind of state needs no reader in a data plane.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from podwire.trace.packet import LocalAddresses, Tracer
 
 
 class HeldTracing(Protocol):
-    """The part of a tracing module that does not depend on what the data plane is for."""
+    """The part of a tracing module that is common to Services and policies."""
 
     OWNER_MARKS: Mapping[str, Any]
     """The owner mark of each kind of state that the data plane puts into a kernel, by the name of the kind in
     ``state.kinds.KINDS``."""
 
     def held(self, values: Sequence[StateValue], netns_path: NetnsPath, machine: LocalAddresses) -> Tracer | None:
-        """A tracer over the values that a kernel holds under the marks; None when the data plane is not there.
+        """A tracer over the kernel's values under the marks; None when the data plane is not in the kernel.
 
-        From the namespace itself come only what no kind of state has: counters, clients that rules remember, relays.
+        From the namespace itself come only data without a kind of state: counters, clients that rules remember, relays.
 
         Raises: KernelError.
         """

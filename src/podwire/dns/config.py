@@ -9,9 +9,9 @@ from podwire.model.document import not_yaml, wrong
 
 
 class DnsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings; each has a default that suits a pod of the cluster.
+    """Settings; the defaults suit a pod of the cluster.
 
-    ``listen`` holds addresses without port; ``::`` is left out where the machine has no IPv6. ``http_address`` is the
+    ``listen`` has addresses without port; ``::`` is left out when the machine has no IPv6. ``http_address`` is the
     address of the health, readiness and metrics endpoints; empty means the addresses of ``listen``. ``upstreams`` are
     ``address`` or ``address:port`` (IPv6 in brackets); empty means the name servers of ``resolvConf``.
     """

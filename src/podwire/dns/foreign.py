@@ -1,10 +1,10 @@
-"""A small cache of replies for names outside the cluster; never for the cluster's own.
+"""A small cache of replies for names outside the cluster.
 
-An entry is a whole reply under its whole request (without the ID), so flags, EDNS size and case are part of the
-key, and under its transport, since a reply over TCP may be larger. Guarantees: 1. an entry lives for the smallest
-TTL in it, at most ``ceiling_s``; 2. a negative reply lives for the lesser of its SOA's TTL and minimum (RFC 2308
-section 5), and not at all without SOA; 3. failures and truncated replies are not cached; 4. TTLs count down;
-5. at ``capacity`` the oldest entry is removed.
+An entry is a whole reply; its key is the whole request without the ID, so flags, EDNS size and case count, and the
+transport, since a reply over TCP may be larger. Guarantees: 1. an entry lives for the smallest TTL in it, at most
+``ceiling_s``; 2. a negative reply lives for the lesser of its SOA's TTL and minimum (RFC 2308 section 5), and is not
+cached without SOA; 3. failures and truncated replies are not cached; 4. TTLs count down; 5. at ``capacity`` the oldest
+entry is removed.
 """
 
 import struct
@@ -25,7 +25,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForeignCache:
-    """Replies by request; times are given by the caller, in seconds of a monotonic clock."""
+    """Replies by request; the caller passes times, in seconds of a monotonic clock."""
 
     def __init__(self, capacity: int = 4096, ceiling_s: float = 300.0) -> None:
         self._capacity = capacity

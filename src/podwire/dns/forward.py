@@ -1,11 +1,11 @@
-"""Names outside the cluster: asking upstream name servers.
+"""Forwards requests for names outside the cluster to upstream name servers.
 
-How it works: a request is relayed as it came, under a new random ID and from a new socket (so from a random port), over
-the transport it came by. Guarantees: 1. a reply, or None where no server replied, within ``deadline_s``; 2. each server
-gets ``attempt_s`` before the next is asked; 3. a server that failed twice in a row is asked at most once in ``hold_s``,
-after the other servers; while all servers are in that state, one request in ``hold_s`` waits for them and the others
-fail at once; 4. at most ``max_pending`` requests wait, more are refused; 5. a reply counts only if it comes from the
-server asked and has the ID and question of the request.
+How it works: a request is forwarded unchanged except for a new random ID, from a new socket (so from a random port),
+over the transport on which it arrived. Guarantees: 1. a reply, or None when no server replied, within ``deadline_s``;
+2. each server gets ``attempt_s`` before the next one is asked; 3. a server that failed twice in a row is asked at most
+once in ``hold_s``, after the other servers; while all servers are in that state, one request in ``hold_s`` waits for
+them and the others fail at once; 4. at most ``max_pending`` requests wait, more are refused; 5. a reply counts only if
+it comes from the asked server and has the ID and question of the request.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _FAILURES = 2
 
 @dataclass(frozen=True, slots=True)
 class ForwardOptions:
-    """The times and bounds of forwarding, in seconds."""
+    """The times and limits of forwarding, in seconds."""
 
     deadline_s: float = 3.0
     attempt_s: float = 1.2
@@ -44,11 +44,11 @@ class _Upstream:
 
 
 class Overloaded(Exception):
-    """Too many requests wait for upstream."""
+    """Too many requests wait for upstream servers."""
 
 
 class Forwarder:
-    """Relays requests to the upstream name servers; without any server each request fails at once."""
+    """Forwards requests to the upstream name servers; without any server each request fails at once."""
 
     def __init__(self, upstreams: tuple[tuple[str, int], ...], clock: Clock, options: ForwardOptions) -> None:
         self._upstreams = [_Upstream(address) for address in upstreams]
@@ -166,7 +166,7 @@ def parse_upstream(text: str, source: str) -> tuple[str, int]:
 def read_resolv_conf(path: str, *, loopback: bool = False) -> tuple[tuple[str, int], ...]:
     """The name servers of a resolver configuration, in order; none when the file cannot be read.
 
-    Loopback addresses are left out unless asked for: in a pod, this server answers there itself.
+    Without ``loopback``, loopback addresses are left out: in a pod, they would lead to this server itself.
     """
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""The records of all Services, kept current as Services, EndpointSlices, Namespaces and Pods change (pure).
+"""The records of all Services, kept current when Services, EndpointSlices, Namespaces and Pods change. Pure.
 
-Every Service has one :class:`~podwire.dns.records.ServiceRecords`, planned again when the Service or one of its slices
-changes; no other Service is touched. Readers may run in another thread than the writer: each change replaces one
+Every Service has one :class:`~podwire.dns.records.ServiceRecords`, computed again when the Service or one of its slices
+changes; other Services are not affected. Readers may run in another thread than the writer: each change replaces one
 dictionary value.
 """
 
@@ -36,12 +36,12 @@ class RecordIndex:
         """The Services and host names of each packed address."""
         self.namespaces: frozenset[str] = frozenset()
         self.synced = False
-        """Whether everything was listed once."""
+        """Whether all collections were listed once."""
         self.serial = 0
         """The time of the last change, in seconds."""
 
     def mark_synced(self) -> None:
-        """Says that everything was listed once: from now on a missing name is NXDOMAIN."""
+        """Marks all collections as listed: from now on a missing name is NXDOMAIN."""
         self.synced = True
 
     def has_pod(self, namespace: str, packed: bytes) -> bool:
@@ -49,11 +49,11 @@ class RecordIndex:
         return (namespace, packed) in self._pod_addresses
 
     def service_count(self) -> int:
-        """How many Services have records."""
+        """The number of Services with records."""
         return len(self.records)
 
     def set_service(self, key: str, service: Service | None, now_s: int) -> bool:
-        """Takes a new, changed or (None) deleted Service; whether any answer changed."""
+        """Sets a new, changed or (None) deleted Service; whether an answer changed."""
         owner = _service_key(key)
         if service is None:
             self._services.pop(owner, None)
@@ -62,7 +62,7 @@ class RecordIndex:
         return self._plan(owner, now_s)
 
     def set_slice(self, key: str, endpoint_slice: EndpointSlice | None, now_s: int) -> bool:
-        """Takes a new, changed or (None) deleted EndpointSlice; whether any answer changed."""
+        """Sets a new, changed or (None) deleted EndpointSlice; whether an answer changed."""
         changed = False
         before = self._slice_owner.pop(key, None)
         name = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL, "") if endpoint_slice is not None else ""
@@ -80,14 +80,14 @@ class RecordIndex:
         return changed
 
     def set_namespace(self, name: str, *, present: bool) -> bool:
-        """Takes a new or deleted Namespace; whether any answer changed."""
+        """Sets a new or deleted Namespace; whether an answer changed."""
         if present == (name in self.namespaces):
             return False
         self.namespaces = self.namespaces | {name} if present else self.namespaces - {name}
         return True
 
     def set_pod(self, key: str, pod: Pod | None) -> bool:
-        """Takes a new, changed or (None) deleted Pod; whether any answer changed. Both families count."""
+        """Sets a new, changed or (None) deleted Pod, with its addresses of both families; whether an answer changed."""
         after = _live_addresses(pod)
         namespace, before = self._pods.get(key, (_service_key(key)[0], ()))
         if before == after:
@@ -134,15 +134,15 @@ class RecordIndex:
     def _index_reverse(
         self, owner: ServiceKey, before: Iterable[tuple[bytes, str]], after: Iterable[tuple[bytes, str]]
     ) -> None:
-        gone, new = set(before), dict.fromkeys(after)
-        for packed, host in gone - new.keys():
+        removed, new = set(before), dict.fromkeys(after)
+        for packed, host in removed - new.keys():
             rest = {entry: None for entry in self.reverse[packed] if entry != (owner, host)}
             if rest:
                 self.reverse[packed] = rest
             else:
                 del self.reverse[packed]
         for packed, host in new:
-            if (packed, host) not in gone:
+            if (packed, host) not in removed:
                 self.reverse[packed] = self.reverse.get(packed, {}) | {(owner, host): None}
 
 

@@ -1,11 +1,11 @@
-"""The sockets: a thread per UDP address, and TCP on the loop.
+"""Sockets of the DNS server: a thread per UDP address, and TCP on the event loop.
 
-How it works: the UDP thread blocks in ``recvfrom`` and caches its replies under the request without the ID, so a
-repeated request costs a dictionary look-up: 6 to 10 us of CPU a query against 45 to 58 us
-with asyncio's datagram protocol (measured with dnsperf on loopback). A change of the zone replaces the
-dictionary; a reply computed from the old zone then lands in the old dictionary and is never seen again. Requests
-for foreign names are handed to the loop. Replies with several addresses are rotated by one record a time: the
-address block is kept twice and a window of it is sent.
+How it works: the UDP thread blocks in ``recvfrom`` and caches its replies by the request without the ID, so a repeated
+request costs a dictionary look-up: 6 to 10 us of CPU per query instead of 45 to 58 us with asyncio's datagram protocol
+(measured with dnsperf on loopback). A change of the zone replaces the dictionary; a reply computed from the old zone is
+then stored in the old dictionary and not used again. Requests for names outside the cluster are passed to the event
+loop. Replies with several addresses are rotated by one record at each use: the address block is stored twice and a
+window of it is sent.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Peer = tuple[Any, ...]
 """A socket address of either family."""
 
 Send = Callable[[bytes], None]
-"""Sends the reply to a request that upstream had to answer."""
+"""Sends the reply to a request that needed an upstream answer."""
 
 OnAsk = Callable[[UpstreamQuery, bytes, bool, Send], None]
 """Called on the loop with the request, its bytes, whether it came over TCP, and the function that sends the reply."""
@@ -35,7 +35,7 @@ _MAX_WAITING = 2000
 
 
 class CachedReply:
-    """A reply without its ID, ready to be sent; ``cell`` counts it."""
+    """A reply without its ID, ready to send; ``cell`` counts it."""
 
     __slots__ = ("_block", "_head", "_shift", "_size", "_tail", "cell", "step", "tail")
 
@@ -82,7 +82,7 @@ class UdpListener:
 
     @property
     def port(self) -> int:
-        """The port bound, for tests that ask for any."""
+        """The bound port, for tests that bind port 0."""
         return int(self._socket.getsockname()[1]) if self._socket is not None else 0
 
     def forget(self) -> None:
@@ -90,15 +90,15 @@ class UdpListener:
         self._replies = {}
 
     def cached(self) -> int:
-        """How many replies are cached."""
+        """The number of cached replies."""
         return len(self._replies)
 
     async def close(self) -> None:
-        """Ends the thread, then the socket."""
+        """Ends the thread, then closes the socket."""
         self._closing = True
         if self._socket is not None and self._thread is not None:
             try:
-                self._socket.shutdown(socket.SHUT_RD)  # wakes the thread although it reports ENOTCONN
+                self._socket.shutdown(socket.SHUT_RD)  # This wakes the thread although it reports ENOTCONN.
             except OSError:
                 pass
             await asyncio.to_thread(self._thread.join)

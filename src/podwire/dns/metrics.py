@@ -1,7 +1,7 @@
-"""Counters of the DNS server, under the names that dashboards made for CoreDNS expect.
+"""Counters of the DNS server, under the names that dashboards for CoreDNS expect.
 
-A request costs one increment of a cell; cells are shared by all replies with the same labels and written by one
-thread each (protocol and family are among the labels), so no lock is needed. Text is rendered at each scrape.
+A request costs one increment of a cell. Replies with the same labels share a cell, and one thread writes each cell
+(protocol and family are labels), so no lock is needed. Text is rendered at each scrape.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class QueryCounters:
         return self._cells.setdefault(labels, [0])
 
     def series(self) -> Iterable[Series]:
-        """Requests and responses, added up over the labels that the metric does not have."""
+        """Requests and responses, summed over the labels that the metric does not have."""
         requests: dict[tuple[tuple[str, str], ...], int] = {}
         responses: dict[tuple[tuple[str, str], ...], int] = {}
         for (zone, protocol, family, qtype, rcode), cell in list(self._cells.items()):
@@ -38,7 +38,7 @@ class QueryCounters:
 
 
 def render(series: Iterable[Series]) -> bytes:
-    """The text exposition format; series of one metric are put together."""
+    """The text exposition format; series of one metric are consecutive."""
     by_name: dict[str, list[str]] = {}
     for name, labels, value in series:
         pairs = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)

@@ -14,9 +14,9 @@ ROOT = b"\x00"
 
 
 def encode_name(text: str) -> bytes:
-    """The wire form of a name in text, absolute with or without the final dot; no escapes are understood.
+    """The wire form of a name in text, absolute with or without the final dot; escapes are not supported.
 
-    Raises: ProtocolError when a label is empty or too long, or the name is.
+    Raises: ProtocolError when a label is empty or too long, or the name is too long.
     """
     stripped = text.removesuffix(".")
     if not stripped:
@@ -44,7 +44,7 @@ def split_labels(name: bytes) -> list[bytes]:
 
 
 def decode_name(name: bytes) -> str:
-    """The text of a wire name with the final dot; bytes that would mislead are escaped (RFC 4343 2.1)."""
+    """The text of a wire name with the final dot; special bytes are escaped (RFC 4343 2.1)."""
     labels = split_labels(name)
     return "".join(_escape(label) + "." for label in labels) if labels else "."
 
@@ -96,14 +96,14 @@ def dashed_host(address: str) -> str:
 
 
 def parse_dashed(label: str) -> bytes:
-    """The address that a label such as ``10-1-2-3`` or ``fd00--1`` means; empty when it means none."""
+    """The address in a label such as ``10-1-2-3`` or ``fd00--1``; empty when the label has none."""
     if label.count("-") == 3 and "--" not in label:
         return address_bytes(label.replace("-", "."))
     return address_bytes(label.replace("-", ":"))
 
 
 def parse_reverse(labels: list[bytes]) -> bytes:
-    """The address of the lower-case labels of a full reverse name; empty when it is not one.
+    """The address in the lower-case labels of a full reverse name; empty when it is not one.
 
     Sources: RFC 1035 section 3.5 (in-addr.arpa), RFC 3596 section 2.5 (ip6.arpa, nibbles).
     """

@@ -1,10 +1,10 @@
 """The records of one Service: a pure function of the Service and its EndpointSlices.
 
-Names are kept relative to the Service (a host label, a port and protocol), because answers echo the case in
-which the zone was asked for. The rules are those of the Kubernetes DNS specification 1.1.0 and, where it is
-silent, of CoreDNS' kubernetes plugin: an endpoint counts unless its ready condition is false; SRV weights are
-100 over the number of (endpoint, port) pairs before duplicates are removed, at least 1; a headless Service
-publishes the ports of its slices (target ports), any other Service its own ports.
+Names are relative to the Service (a host label, a port and protocol), because answers repeat the case of the name in
+the question. The rules are those of the Kubernetes DNS specification 1.1.0 and, beyond it, of CoreDNS' kubernetes
+plugin: an endpoint counts unless its ready condition is false; SRV weights are 100 divided by the number of (endpoint,
+port) pairs before duplicates are removed, at least 1; a headless Service publishes the ports of its slices (target
+ports), any other Service its own ports.
 
 Cost: linear in the endpoints of the one Service.
 """
@@ -70,7 +70,7 @@ class _Ready(msgspec.Struct, frozen=True, gc=False):
 
 
 def endpoint_host(address: str, endpoint: Endpoint, *, pod_names: bool) -> str:
-    """The label of an endpoint: its hostname, else (if asked for) its pod's name, else its dashed address."""
+    """The label of an endpoint: its hostname, else (with ``pod_names``) its pod's name, else its dashed address."""
     if endpoint.hostname:
         return endpoint.hostname.lower()
     reference = endpoint.target_ref
@@ -82,7 +82,7 @@ def endpoint_host(address: str, endpoint: Endpoint, *, pod_names: bool) -> str:
 def plan_service(
     service: Service | None, slices: Iterable[EndpointSlice], *, pod_names: bool = False, ignore_empty: bool = False
 ) -> ServiceRecords:
-    """The records of a Service and its slices, in the order of the slices given.
+    """The records of a Service and its slices, in the order of the slices.
 
     ``ignore_empty`` hides a Service with a virtual address and no ready endpoint.
     """

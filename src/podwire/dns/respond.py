@@ -1,6 +1,6 @@
-"""From the bytes of a request to the bytes of a reply, or to the decision to ask upstream.
+"""Computes the reply to a request, or the decision to ask upstream.
 
-No socket and no clock: the server and the tests call the same functions. A reply that holds several address
+This module uses no socket and no clock: the server and the tests call the same functions. A reply with several address
 records of one name can be rotated without building it again, see :class:`Reply`.
 """
 
@@ -18,8 +18,8 @@ _TRANSFERS = (wire.AXFR, wire.IXFR)
 class Reply(msgspec.Struct, frozen=True, gc=False):
     """A whole reply with the labels of its metrics.
 
-    ``block`` and ``step`` describe equal-sized answer records that may be rotated: bytes ``block[0]:block[1]``
-    in units of ``step``; a step of 0 means that the order is fixed.
+    ``block`` and ``step`` describe answer records of equal size that may be rotated: bytes ``block[0]:block[1]`` in
+    units of ``step``; a step of 0 means that the order is fixed.
     """
 
     data: bytes
@@ -32,7 +32,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class UpstreamQuery(msgspec.Struct, frozen=True, gc=False):
-    """Upstream must be asked for ``name``; ``answer`` holds the alias records found so far."""
+    """A request for ``name`` that upstream must answer; ``answer`` has the alias records so far."""
 
     query: Query
     name: bytes
@@ -40,15 +40,15 @@ class UpstreamQuery(msgspec.Struct, frozen=True, gc=False):
 
 
 def udp_limit(query: Query, ceiling: int) -> int:
-    """The bytes that a UDP reply to ``query`` may have."""
+    """The largest UDP reply to ``query``, in bytes."""
     size = query.edns.size if query.edns is not None else 0
     return min(max(size, wire.MIN_UDP_BYTES), ceiling)
 
 
 def respond(zone: Zone, data: bytes, *, udp_ceiling: int = 0) -> Reply | UpstreamQuery | None:
-    """The reply to a request, or that upstream must be asked; ``udp_ceiling`` 0 means TCP.
+    """The reply to a request, or an upstream query; ``udp_ceiling`` 0 means TCP.
 
-    None means that nothing is sent: the message is a reply, or too short to be answered.
+    None: nothing is sent, because the message is a reply or too short.
     """
     if len(data) < wire.HEADER_BYTES or data[2] & 0x80:
         return None
@@ -81,7 +81,7 @@ def _header_reply(data: bytes, rcode: int) -> bytes:
 
 
 def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
-    """The reply to ``query`` that carries ``answer`` in at most ``limit`` bytes."""
+    """The reply to ``query`` with ``answer`` in at most ``limit`` bytes."""
     authoritative = answer.rcode not in (wire.REFUSED, wire.BADVERS)
     flags = wire.QR | (query.flags & _COPIED_FLAGS) | (wire.AA if authoritative else 0) | (answer.rcode & 0xF)
     edns = Edns(size=limit, dnssec_ok=query.edns.dnssec_ok) if query.edns is not None else None
@@ -111,7 +111,7 @@ def finish(query: Query, answer: ZoneAnswer, limit: int) -> Reply:
 
 
 def _rotation(query: Query, answer: ZoneAnswer, data: bytes) -> tuple[tuple[int, int], int]:
-    """Where the address records lie when they are all of one name, each 12 bytes and its address."""
+    """The position of the address records when all belong to one name, each 12 bytes and its address."""
     records = answer.records
     count = int.from_bytes(data[6:8], "big")
     if count < 2 or query.qtype not in (wire.A, wire.AAAA) or any(r.names for r in records):
@@ -121,17 +121,17 @@ def _rotation(query: Query, answer: ZoneAnswer, data: bytes) -> tuple[tuple[int,
     return (start, start + count * step), step
 
 
-def merge(ask: UpstreamQuery, found: DnsMessage, limit: int) -> Reply:
-    """The reply that has the records of an alias, then the records that upstream gave for its target."""
+def merge(ask: UpstreamQuery, upstream_reply: DnsMessage, limit: int) -> Reply:
+    """The reply with the records of an alias, then the records of its target from upstream."""
     alias = ask.answer or ZoneAnswer()
     answer = ZoneAnswer(
-        rcode=found.rcode,
-        records=alias.records + found.answer,
-        authority=() if found.answer else found.authority,
+        rcode=upstream_reply.rcode,
+        records=alias.records + upstream_reply.answer,
+        authority=() if upstream_reply.answer else upstream_reply.authority,
         zone=alias.zone,
     )
     reply = finish(ask.query, answer, limit)
-    if not found.flags & wire.TC:
+    if not upstream_reply.flags & wire.TC:
         return reply
     data = bytearray(reply.data)
     data[2] |= wire.TC >> 8
@@ -139,5 +139,5 @@ def merge(ask: UpstreamQuery, found: DnsMessage, limit: int) -> Reply:
 
 
 def failure(query: Query, limit: int, rcode: int = wire.SERVFAIL) -> Reply:
-    """The reply when upstream gave no answer."""
+    """The reply when upstream did not answer."""
     return finish(query, ZoneAnswer(rcode=rcode), limit)

@@ -42,7 +42,7 @@ _LISTS_WAIT_S = 2.0
 
 
 class DnsServer:
-    """Zone, listeners and forwarding together; ``open`` starts them on the running loop, ``close`` ends them."""
+    """Zone, listeners and forwarding; ``open`` starts them on the running loop, ``close`` ends them."""
 
     def __init__(self, config: DnsConfig, clock: Clock) -> None:
         self.config = config
@@ -97,53 +97,57 @@ class DnsServer:
         for udp in self._udp:
             udp.forget()
 
-    def forward(self, ask: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
+    def forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
         """Answers from the cache of foreign names or starts asking upstream; runs on the loop."""
-        if ask.answer is None:
-            kept = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
-            if kept is not None:
-                self._count(Reply(kept, ask.query.qtype, kept[3] & 0xF), tcp)
-                send(kept)
+        if upstream_query.answer is None:
+            cached = self._foreign.get(data, tcp=tcp, now_s=self._clock.monotonic())
+            if cached is not None:
+                self._count(Reply(cached, upstream_query.query.qtype, cached[3] & 0xF), tcp)
+                send(cached)
                 return
-        self._asking.start("forward", self._forward(ask, data, tcp, send))
+        self._asking.start("forward", self._forward(upstream_query, data, tcp, send))
 
-    async def _forward(self, ask: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
-        limit = 65535 if tcp else udp_limit(ask.query, self.config.udp_size)
+    async def _forward(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, send: Send) -> None:
+        limit = 65535 if tcp else udp_limit(upstream_query.query, self.config.udp_size)
         try:
-            reply = await (self._relay(ask, data, tcp, limit) if ask.answer is None else self._chase(ask, tcp, limit))
+            reply = await (
+                self._relay(upstream_query, data, tcp, limit)
+                if upstream_query.answer is None
+                else self._chase(upstream_query, tcp, limit)
+            )
         except Overloaded:
-            reply = failure(ask.query, limit, wire.REFUSED)
+            reply = failure(upstream_query.query, limit, wire.REFUSED)
         except asyncio.CancelledError:
-            send(failure(ask.query, limit).data)
+            send(failure(upstream_query.query, limit).data)
             raise
         self._count(reply, tcp)
         send(reply.data)
 
-    async def _relay(self, ask: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
+    async def _relay(self, upstream_query: UpstreamQuery, data: bytes, tcp: bool, limit: int) -> Reply:
         reply = await self._forwarder.ask(data, tcp=tcp)
         if reply is None:
-            return failure(ask.query, limit)
+            return failure(upstream_query.query, limit)
         if len(reply) > limit:
             # An upstream that ignores the size asked for: the client must come again over TCP.
-            return _truncated(ask, limit)
+            return _truncated(upstream_query, limit)
         self._foreign.put(data, reply, tcp=tcp, now_s=self._clock.monotonic())
-        return Reply(reply, ask.query.qtype, reply[3] & 0xF)
+        return Reply(reply, upstream_query.query.qtype, reply[3] & 0xF)
 
-    async def _chase(self, ask: UpstreamQuery, tcp: bool, limit: int) -> Reply:
+    async def _chase(self, upstream_query: UpstreamQuery, tcp: bool, limit: int) -> Reply:
         """The reply for an alias whose target is foreign."""
         edns = Edns(size=self.config.udp_size)
-        request = wire.encode(DnsMessage(0, wire.RD, ask.name, ask.query.qtype, edns=edns))
+        request = wire.encode(DnsMessage(0, wire.RD, upstream_query.name, upstream_query.query.qtype, edns=edns))
         now_s = self._clock.monotonic()
         reply = self._foreign.get(request, tcp=tcp, now_s=now_s)
         if reply is None:
             reply = await self._forwarder.ask(request, tcp=tcp)
             if reply is None:
-                return failure(ask.query, limit)
+                return failure(upstream_query.query, limit)
             self._foreign.put(request, reply, tcp=tcp, now_s=now_s)
         try:
-            return merge(ask, wire.parse_message(reply), limit)
+            return merge(upstream_query, wire.parse_message(reply), limit)
         except ProtocolError:
-            return failure(ask.query, limit)
+            return failure(upstream_query.query, limit)
 
     def _count(self, reply: Reply, tcp: bool) -> None:
         self._counters.cell(labels_of(reply, "tcp" if tcp else "udp", "1"))[0] += 1
@@ -166,15 +170,15 @@ class DnsServer:
         return render(series)
 
 
-def _truncated(ask: UpstreamQuery, limit: int) -> Reply:
-    reply = failure(ask.query, limit, wire.NOERROR)
+def _truncated(upstream_query: UpstreamQuery, limit: int) -> Reply:
+    reply = failure(upstream_query.query, limit, wire.NOERROR)
     data = bytearray(reply.data)
     data[2] = (data[2] | wire.TC >> 8) & ~(wire.AA >> 8)
     return Reply(bytes(data), reply.qtype, reply.rcode)
 
 
 def _local_addresses() -> tuple[bytes, ...]:
-    """The address that this machine or pod sends from, found without sending; empty without a route."""
+    """The source address of this machine or pod for outgoing packets, without sending one; empty without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

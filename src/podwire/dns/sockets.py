@@ -1,6 +1,6 @@
-"""The server's sockets, bound before a process serves on them, so that a new process can take them over.
+"""Binds the server's sockets before a process serves on them, so that a new process can take them over.
 
-One UDP and one TCP socket per address. ``::`` is left out where the machine has no IPv6.
+One UDP and one TCP socket per address. ``::`` is left out when the machine has no IPv6.
 """
 
 import contextlib
@@ -21,23 +21,23 @@ class Bound(NamedTuple):
     tcp: socket.socket
 
     def close(self) -> None:
-        """Closes both in this process; a process that inherited them keeps them."""
+        """Closes both in this process; other processes that inherited them are not affected."""
         self.udp.close()
         self.tcp.close()
 
 
 def usable(addresses: Iterable[str]) -> tuple[str, ...]:
-    """The addresses without ``::`` where the machine has no IPv6."""
+    """The addresses without ``::`` if the machine has no IPv6."""
     return tuple(address for address in addresses if address != "::" or _has_ipv6())
 
 
 def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
-    """Binds every address; port 0 takes one that is free for both.
+    """Binds every address; port 0 selects one that is free for both protocols.
 
     Raises: OSError when an address cannot be bound.
     """
     with contextlib.ExitStack() as stack:
-        found = []
+        bound = []
         for address in usable(addresses):
             udp = _socket(address, socket.SOCK_DGRAM)
             stack.callback(udp.close)
@@ -51,9 +51,9 @@ def bind(addresses: Iterable[str], port: int) -> tuple[Bound, ...]:
             tcp.bind((address, udp.getsockname()[1]))
             tcp.listen(_BACKLOG)
             tcp.setblocking(False)
-            found.append(Bound(udp, tcp))
+            bound.append(Bound(udp, tcp))
         stack.pop_all()
-        return tuple(found)
+        return tuple(bound)
 
 
 def _socket(address: str, kind: socket.SocketKind) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Keeps a zone current from the API: Services, EndpointSlices, Namespaces and, if asked for, Pods."""
+"""Keeps a zone current from the API: Services, EndpointSlices, Namespaces and, if configured, Pods."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from podwire.runtime.supervise import Supervisor
 
 
 class ZoneWatch:
-    """Feeds changes into a zone and says when an answer changed."""
+    """Applies changes to a zone and reports when an answer changed."""
 
     def __init__(self, zone: Zone, client: Client, changed: Callable[[], None], *, pods: bool) -> None:
         self._zone = zone
@@ -66,17 +66,17 @@ class ZoneWatch:
         return int(self._clock.now().timestamp())
 
     def _on_service(self, key: str, _old: Service | None, new: Service | None) -> None:
-        self._tell(self._zone.index.set_service(key, new, self._now_s()))
+        self._report(self._zone.index.set_service(key, new, self._now_s()))
 
     def _on_slice(self, key: str, _old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        self._tell(self._zone.index.set_slice(key, new, self._now_s()))
+        self._report(self._zone.index.set_slice(key, new, self._now_s()))
 
     def _on_namespace(self, key: str, _old: Object | None, new: Object | None) -> None:
-        self._tell(self._zone.index.set_namespace(key, present=new is not None))
+        self._report(self._zone.index.set_namespace(key, present=new is not None))
 
     def _on_pod(self, key: str, _old: Pod | None, new: Pod | None) -> None:
-        self._tell(self._zone.index.set_pod(key, new))
+        self._report(self._zone.index.set_pod(key, new))
 
-    def _tell(self, changed: bool) -> None:
+    def _report(self, changed: bool) -> None:
         if changed:
             self._changed()

@@ -116,7 +116,7 @@ class DnsMessage(msgspec.Struct, frozen=True, gc=False):
 def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
     """The uncompressed name at ``offset`` and the offset behind it.
 
-    Raises: ProtocolError for a name that is cut, too long, or points forward.
+    Raises: ProtocolError for a name that is truncated, too long, or points forward.
     """
     labels: list[bytes] = []
     size = 1
@@ -151,9 +151,9 @@ def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def parse_query(data: bytes) -> Query:
-    """The question and OPT of a request; anything behind the counted records is left out of account.
+    """The question and OPT of a request; bytes behind the counted records are ignored.
 
-    Raises: ProtocolError when the message is cut, has not exactly one question, or has two OPT records.
+    Raises: ProtocolError when the message is truncated, has not exactly one question, or has two OPT records.
     """
     if len(data) < HEADER_BYTES:
         raise ProtocolError("remote", "a message of less than 12 bytes")
@@ -217,7 +217,7 @@ def _read_record(data: bytes, offset: int) -> tuple[ResourceRecord, int]:
 def parse_message(data: bytes) -> DnsMessage:
     """The whole message, names uncompressed.
 
-    Raises: ProtocolError when it is cut or otherwise broken.
+    Raises: ProtocolError when it is truncated or otherwise malformed.
     """
     query = parse_query(data)
     _, _, _, *counts = _HEADER.unpack_from(data)
@@ -249,9 +249,9 @@ def parse_message(data: bytes) -> DnsMessage:
 
 
 def find_ttls(data: bytes) -> tuple[tuple[int, int], ...]:
-    """(offset, TTL) of every record but OPT, in order; a cache patches the TTLs in place.
+    """(offset, TTL) of every record except OPT, in order; a cache patches the TTLs in place.
 
-    Raises: ProtocolError when the message is broken.
+    Raises: ProtocolError when the message is malformed.
     """
     _, _, questions, *counts = _HEADER.unpack_from(data)
     offset = HEADER_BYTES
@@ -297,7 +297,7 @@ class _Encoder:
         out[start - 2 : start] = (len(out) - start).to_bytes(2, "big")
 
     def write_section(self, records: tuple[ResourceRecord, ...], limit: int) -> int:
-        """How many records were written before one did not fit."""
+        """The number of records that were written before one did not fit."""
         for index, record in enumerate(records):
             before = len(self.out)
             self.write_record(record)
@@ -310,7 +310,7 @@ class _Encoder:
 def encode(message: DnsMessage, limit: int = 65535) -> bytes:
     """The wire form in at most ``limit`` bytes.
 
-    What does not fit is left out: additional records first, then authority, then answers, which sets TC.
+    Records that do not fit are left out: additional records first, then authority, then answers, which sets TC.
     """
     encoder = _Encoder()
     questions = 0

@@ -53,7 +53,7 @@ class ZoneOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ZoneAnswer(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a look-up.
 
-    ``foreign`` means that the name is outside our zones: ask upstream. ``follow`` is a foreign alias target whose
+    ``foreign``: the name is outside of the zones, upstream must be asked. ``follow`` is a foreign alias target whose
     records belong behind ``records``. ``zone`` is the zone that answered, for metrics.
     """
 
@@ -92,7 +92,7 @@ class Zone:
         }
         self._fallthrough = frozenset(z.removesuffix(".").lower() for z in options.fallthrough)
         self.index = RecordIndex(pod_names=options.endpoint_pod_names, ignore_empty=options.ignore_empty_service)
-        """The records that the zone answers from."""
+        """The records for the answers."""
 
     def look_up(self, name: bytes, qtype: int, depth: int = 0) -> ZoneAnswer:
         """The answer for a name in wire form, in any case, and a record type."""
@@ -299,5 +299,5 @@ class Zone:
 
 
 def _has_own_address(entry: ServiceRecords) -> bool:
-    """Whether the Service itself has an address, so that its name stands for this server."""
+    """Whether the Service itself has an address, so that its name identifies this server."""
     return any(not host for _, host in entry.reverse)

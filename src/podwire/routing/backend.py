@@ -1,9 +1,9 @@
 """The interface of a routing backend, and the value that it plans.
 
-A backend turns this node and the peers that it is to reach into everything that the node needs for that: the whole
-state each time, so nothing is ever added or taken away by the backend itself. A plan for no peers is what the node
-needs in order to receive from others. Everything that is special to one backend (options, announced facts, guard
-rules, child processes) is in the backend's folder; ``routing.registry`` names the backend, and nothing else does.
+A backend computes from this node and the peers that it should reach the whole state that the node needs; a backend
+itself never adds or removes anything. A plan without peers is the state for receiving from other nodes. Everything
+specific to a backend (options, announced facts, guard rules, child processes) is in the backend's folder; only
+``routing.registry`` names the backend.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
     """
 
     def check(self, source: str) -> None:
-        """Checks what types alone cannot say.
+        """Checks values beyond their types.
 
         Raises: ConfigError naming the source and the field.
         """
@@ -57,30 +57,30 @@ class Backend(Protocol):
     tables: tuple[str, ...]
     """The names of all nftables tables (family inet) that a plan may have; those that a plan lacks are deleted."""
     announced: bool
-    """Whether peers send to this node only after the node has announced that it receives this backend."""
+    """Whether peers send to this node only after the node has announced that it can receive from this backend."""
     crosses_routers: bool
-    """Whether a router between two nodes may be without routes to pods."""
+    """Whether routers between two nodes need no routes to pods."""
 
     def __init__(self, options: Any) -> None: ...
 
     @property
     def udp_ports(self) -> tuple[int, ...]:
-        """The ports at which nodes unpack the packets of pods."""
+        """The ports at which nodes decapsulate packets of pods."""
         ...
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
-        """What peers must know of this node: keys of the JSON object that a node announces (``nodes.Facts.details``).
+        """Facts of this node for its peers: keys of the JSON object that a node announces (``nodes.Facts.details``).
 
         A new backend has one key, the backend's own name.
         """
         ...
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
-        """What carries packets to ``peers`` and receives from all nodes of ``cluster``."""
+        """The state that sends packets to ``peers`` and receives from all nodes of ``cluster``."""
         ...
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
-        """Empty when packets can be carried to ``peer``, else why not."""
+        """Empty when packets can be sent to ``peer``, else the reason why not."""
         ...
 
     def overhead(self, me: LocalNode) -> int:

@@ -1,4 +1,4 @@
-"""The kernel as routing uses it: one namespace's devices, routes and values of further kinds."""
+"""The kernel as routing uses it: devices, routes and values of further kinds in one namespace."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.value import StateValue
 
 OWNER = OwnerMark(route_protocol=113, alias_prefix="podwire/routing")
-"""The mark of what routing puts into a kernel."""
+"""The owner mark of routing."""
 
 
 class KernelMachine:
@@ -40,7 +40,7 @@ class KernelMachine:
         self._netlink.close()
 
     def lacks(self, feature: str) -> str:
-        """What the kernel lacks as text; empty when the kernel has the feature, or when the probe has no answer."""
+        """The missing feature as text; empty when the kernel has the feature, or when the probe has no answer."""
         return self._features.lacks(feature)
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
@@ -48,7 +48,7 @@ class KernelMachine:
         return underlay.find(network.read_paths(self._netlink), addresses)
 
     def hold(self, state: NetworkState) -> Sequence[str]:
-        """Makes the kernel hold the state of routing; the failures as text."""
+        """Makes the kernel hold the state of routing; returns the failures as text."""
         self._held = state
         try:
             report = network.apply(self._netlink, state, OWNER)
@@ -59,9 +59,9 @@ class KernelMachine:
         return [str(failure) for failure in report.failed]
 
     def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
-        """As :meth:`hold`, at the cost of the difference to ``before``, which the kernel holds and nobody changed.
+        """As :meth:`hold`, at the cost of the difference to ``before``, the unchanged state of the kernel.
 
-        When devices or addresses differ, everything is compared: the kernel removes routes along with them.
+        When devices or addresses differ, everything is compared, because the kernel removes routes along with them.
         """
         if _base(before) != _base(state):
             return self.hold(state)
@@ -75,11 +75,11 @@ class KernelMachine:
         return self.hold(state) if report.failed else ()
 
     def _pass_over_echoes(self) -> None:
-        """Reads the notifications that came during a write of this object.
+        """Reads the notifications that arrived during a write of this object.
 
-        The kernel does not say who added a forwarding entry (``vxlan_fdb_notify`` knows no port), so those that came
-        meanwhile count as one's own; without this every new peer would be followed by a comparison. One that
-        somebody else changed in these milliseconds is put right by the next full run.
+        The kernel does not report who added a forwarding entry (``vxlan_fdb_notify`` has no port), so those that
+        arrived meanwhile count as own changes; otherwise a comparison would follow every new peer. An entry that
+        another program changed in these milliseconds is restored by the next full run.
         """
         if self._monitor is None:
             return
@@ -91,15 +91,15 @@ class KernelMachine:
         return event.kind == "neighbour" and not event.removed
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
-        """Calls ``changed`` from the running loop when something happens to routing's objects or to a device.
+        """Calls ``changed`` from the running loop when an object of routing or a device changes.
 
-        What pods' wiring does to the kernel is not reported: it has other devices and another route protocol. Nor
-        are neighbours of devices where routing keeps none: the kernel learns and forgets them all the time.
-        Without a running loop nothing is watched.
+        Changes by the wiring of pods are not reported: they concern other devices and another route protocol. Nor are
+        neighbours of devices where routing has none, since the kernel adds and removes them all the time. Without a
+        running loop nothing is watched.
         """
         indexes = {link.name: link.index for link in network.read_links(self._netlink)}
         self._watched = frozenset(indexes[name] for name in links if name in indexes)
-        ours = {one.link for one in self._held.neighbours} | {one.link for one in self._held.fdb}
+        ours = {entry.link for entry in self._held.neighbours} | {entry.link for entry in self._held.fdb}
         self._tunnels = frozenset(indexes[name] for name in ours if name in indexes)
         self._changed = changed
         if self._monitor is not None or not _in_loop():
@@ -117,26 +117,26 @@ class KernelMachine:
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
-        """Makes the kernel hold values of further kinds of state; the failures as text.
+        """Makes the kernel hold values of further kinds of state; returns the failures as text.
 
-        A kind whose mark follows from the owner alone is cleared when nothing of the kind is wanted; of the others
-        the kernel keeps what no value names, such as a table that no ``AbsentTable`` names.
+        A kind whose mark follows from the owner alone is cleared when no value of the kind is desired. Of other kinds
+        the kernel keeps objects that no value names, such as a table that no ``AbsentTable`` names.
         """
         failed = []
         for name, kind in KINDS.items():
-            wanted = tuple(value for value in values if type(value) is kind.type)
-            mark = kind.mark(OWNER, wanted)
+            desired = tuple(value for value in values if type(value) is kind.type)
+            mark = kind.mark(OWNER, desired)
             if kind.type is NetworkState or mark is None:
                 continue
             try:
-                KERNEL_KINDS[name].apply(self._netns_path, mark, wanted)
+                KERNEL_KINDS[name].apply(self._netns_path, mark, desired)
             except KernelError as failure:
                 failed.append(str(failure))
         return failed
 
 
 def _base(state: NetworkState) -> tuple[object, ...]:
-    """What routes, neighbours and forwarding entries depend on."""
+    """The objects on which routes, neighbours and forwarding entries depend."""
     return state.links, state.addresses, state.rules, state.sysctls
 
 

@@ -1,8 +1,8 @@
-"""The nodes of a cluster as routing sees them: addresses, pod CIDRs, and what each announces about itself.
+"""The nodes of a cluster as routing uses them: addresses, pod CIDRs, and the facts that each node announces.
 
 A node announces its :class:`RoutingFacts` as JSON in the annotation ``podwire.io/routing-facts`` (and the backend
-alone, for people, in ``podwire.io/routing``); everything else is read from the Node object. A node without the
-annotation (its agent has not come up yet) is taken to do what this node does.
+alone, for users, in ``podwire.io/routing``); everything else is read from the Node object. A node without the
+annotation (its agent has not started yet) is assumed to have the settings of this node.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ Network = IPv4Network | IPv6Network
 
 
 class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What a node announces to its peers: the backend it sends with, and those it can receive.
+    """The facts that a node announces to its peers: the backend it sends with, and the backends it can receive from.
 
-    ``details`` are the further keys of the JSON object, which the backends write and read themselves.
+    ``details`` are further keys of the JSON object, which the backends write and read themselves.
     """
 
     backend: str
@@ -39,14 +39,14 @@ class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     details: Mapping[str, Any] = {}
 
     def annotations(self) -> dict[str, str]:
-        """The annotations of the Node that announce the facts, to peers and to people."""
+        """The annotations of the Node that announce the facts to peers and users."""
         document = {"backend": self.backend} | ({"receives": self.receives} if self.receives else {})
         text = msgspec.json.encode(document | dict(self.details)).decode()
         return {NODE_ROUTING_FACTS: text, NODE_ROUTING: self.backend}
 
 
 class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
-    """Another node; ``facts`` None means that it has announced nothing yet."""
+    """Another node; ``facts`` None means that it has announced none yet."""
 
     name: str
     addresses: tuple[Address, ...] = ()
@@ -66,7 +66,7 @@ class Underlay(msgspec.Struct, frozen=True, gc=False):
     addresses: tuple[Interface, ...]
 
     def reaches(self, address: Address) -> bool:
-        """Whether an address is on the same subnet, that is needs no router."""
+        """Whether an address is on the same subnet, so that packets need no router."""
         return any(address in own.network for own in self.addresses if own.version == address.version)
 
 
@@ -92,7 +92,7 @@ class ClusterView(msgspec.Struct, frozen=True, gc=False):
 
 
 def peer_of(node: Node) -> Peer:
-    """The peer that a Node object describes; what does not parse is left out."""
+    """The peer of a Node object; values that do not parse are left out."""
     return Peer(
         name=node.metadata.name,
         addresses=tuple(a for text in node.internal_ips if (a := _address(text)) is not None),
@@ -101,12 +101,12 @@ def peer_of(node: Node) -> Peer:
     )
 
 
-def alike(one: Node, other: Node) -> bool:
-    """Whether two objects of a Node describe the same peer; much cheaper to see than :func:`peer_of`."""
-    return _told(one) == _told(other)
+def is_same_peer(old: Node, new: Node) -> bool:
+    """Whether two versions of a Node describe the same peer; much cheaper than :func:`peer_of`."""
+    return _facts_of(old) == _facts_of(new)
 
 
-def _told(node: Node) -> tuple[object, ...]:
+def _facts_of(node: Node) -> tuple[object, ...]:
     return (
         node.metadata.name,
         node.status.addresses,
@@ -121,7 +121,7 @@ def pod_cidrs_of(node: Node) -> tuple[Network, ...]:
 
 
 def node_address(cidr: Network) -> Address:
-    """The address of a pod CIDR that is the node's own: the first after the network address."""
+    """The node's own address in a pod CIDR: the first after the network address."""
     return cidr[1]
 
 

@@ -1,4 +1,4 @@
-"""The node of this agent as routing sees it: its Node object and the device that carries its addresses."""
+"""The node of this agent: its Node object and the device that carries its addresses."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -19,7 +19,7 @@ class UnderlayFinder(Protocol):
 
 
 class PodNetworkFacts(msgspec.Struct, frozen=True):
-    """What the wiring of pods needs to know of the network: the MTU in bytes, the node's addresses and pod CIDRs."""
+    """Facts of the network for the wiring of pods: the MTU in bytes, the node's addresses and pod CIDRs."""
 
     mtu: int
     addresses: tuple[Address, ...]
@@ -27,7 +27,7 @@ class PodNetworkFacts(msgspec.Struct, frozen=True):
 
 
 class OwnNode:
-    """The node ``name``; ``nodes`` returns the Node objects by name as they are now.
+    """The node ``name``; ``nodes`` returns the present Node objects by name.
 
     ``run_dir`` is the directory for the files of child processes of backends.
     """
@@ -36,17 +36,17 @@ class OwnNode:
         self.name = name
         self.run_dir = "/run/podwire/routing"
         self.waits_for_api = False
-        """Whether the last look found too little in the Node object."""
+        """Whether the Node object was incomplete at the last call of :meth:`look`."""
         self._nodes = nodes
         self._finder = finder
         self._underlay: Underlay | None = None
 
     def forget_underlay(self) -> None:
-        """Has the next look read the devices of the kernel."""
+        """Makes the next :meth:`look` read the devices of the kernel."""
         self._underlay = None
 
     def look(self) -> tuple[LocalNode | None, str]:
-        """The node, or why it is not complete. Devices are read when the known one has no address of the Node."""
+        """The node, or why it is incomplete. Devices are read when the known device has no address of the Node."""
         node = self._nodes().get(self.name)
         self.waits_for_api = True
         if node is None:

@@ -1,10 +1,10 @@
-"""Which backend carries packets to which peer, and the whole kernel state that follows.
+"""Chooses the backend for each peer, and computes the whole kernel state.
 
-A cluster changes its backend node by node, and both directions must work at every moment of it. So a node sends
-with the backend that it is configured for only to peers that can receive it, and with another one to the rest;
-and it stays able to receive whatever a peer still announces to send with. The route to a pod CIDR has one key in
-all backends: a switch replaces it in place and no packet finds it missing. Old devices go with the first plan in
-which nobody needs them. Cost: linear in the number of peers.
+A cluster changes its backend node by node, and both directions must work all the time. So a node sends with its
+configured backend only to peers that can receive from it, and with another backend to the others; and it stays able to
+receive from every backend that a peer still announces. The route to a pod CIDR has one key in all backends: a switch
+replaces it in place, so no packet finds it missing. Devices are removed with the first plan in which no peer needs
+them. Cost: linear in the number of peers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from podwire.state.route import Route, Sysctl
 from podwire.state.value import StateValue
 
 POD_MTU_MINIMUM = 1280
-"""The least that IPv6 works with (RFC 8200 section 5)."""
+"""The minimum MTU of IPv6 (RFC 8200 section 5)."""
 
 
 class Problem(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A peer that cannot be reached, and why."""
+    """A peer that cannot be reached, and the reason."""
 
     peer: str
     reason: str
@@ -37,10 +37,10 @@ class Problem(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node should hold for routing, and what follows from it.
+    """The routing state of one node, and the facts to announce.
 
     ``state``, ``values`` and ``children`` are those of all backends in use, together with what every node needs.
-    ``facts`` is what to announce once all of it is applied, ``senders`` names the backend used for each peer.
+    ``facts`` are announced after all of it is applied, ``senders`` names the backend used for each peer.
     """
 
     state: NetworkState
@@ -69,13 +69,15 @@ def plan(
     used = {name: backend for name, backend in backends.items() if assigned[name] or name in receiving}
     cluster = ClusterView(tuple(ordered), cluster_networks(me, ordered, cidrs))
     plans = [backend.plan(me, assigned[name], cluster) for name, backend in used.items()]
-    values = [value for each in plans for value in each.values]
+    values = [value for backend_plan in plans for value in backend_plan.values]
     if settings.masquerade:
-        values.insert(0, masquerade(me, cluster, tuple(device for each in plans for device in each.tunnels)))
+        values.insert(
+            0, masquerade(me, cluster, tuple(device for backend_plan in plans for device in backend_plan.tunnels))
+        )
     return Plan(
-        state=merge([_common(me), *(each.network for each in plans)]),
+        state=merge([_common(me), *(backend_plan.network for backend_plan in plans)]),
         values=tuple(values),
-        children=tuple(child for each in plans for child in each.children),
+        children=tuple(child for backend_plan in plans for child in backend_plan.children),
         facts=RoutingFacts(
             backend=settings.backend,
             receives=tuple(sorted(name for name in backends if name in used or not backends[name].announced)),
@@ -90,7 +92,7 @@ def plan(
 def _assign(
     me: LocalNode, peers: Iterable[Peer], settings: RoutingSettings, backends: Mapping[str, Backend]
 ) -> tuple[dict[str, list[Peer]], list[Problem]]:
-    """The peers of each backend, and those that none reaches."""
+    """The peers of each backend, and those that no backend reaches."""
     assigned: dict[str, list[Peer]] = {name: [] for name in backends}
     problems: list[Problem] = []
     for peer in peers:
@@ -105,10 +107,10 @@ def _assign(
 
 
 def choose(me: LocalNode, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend]) -> tuple[str, str]:
-    """The backend to send to a peer with, and an empty reason; or why it cannot be reached at all.
+    """The backend that sends to a peer, and an empty reason; or why no backend can.
 
-    The configured backend comes first (plain routes before it, when direct routing is configured); the others only
-    where the peer announces that it has not followed the configuration yet.
+    The configured backend comes first (plain routes before it, when direct routing is configured); other backends are
+    used only when the peer announces that it does not have the new configuration yet.
     """
     order = [settings.backend]
     if settings.direct_routing:

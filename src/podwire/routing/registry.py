@@ -1,4 +1,4 @@
-"""The routing backends by name; a class is imported when it is asked for."""
+"""The routing backends by name; a class is imported on demand."""
 
 from podwire.routing.backend import Backend
 from podwire.runtime.registry import Registry
@@ -13,5 +13,5 @@ BACKENDS: Registry[type[Backend]] = Registry(
 )
 DEFAULT = "vxlan"
 PLAIN = "hostgw"
-"""The backend that every kernel can run and every node receives: for peers of the same subnet where direct routing is
-configured, and in place of a backend that the kernel lacks."""
+"""The backend that every kernel can run and every node receives from: for peers of the same subnet with direct routing,
+and in place of a backend that the kernel lacks."""

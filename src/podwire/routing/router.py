@@ -29,7 +29,7 @@ from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.routing.backend import Backend
-from podwire.routing.nodes import Address, Network, Peer, Underlay, alike, peer_of
+from podwire.routing.nodes import Address, Network, Peer, Underlay, is_same_peer, peer_of
 from podwire.routing.own_node import OwnNode
 from podwire.routing.plan import Plan, plan
 from podwire.routing.registry import BACKENDS, PLAIN
@@ -48,19 +48,19 @@ from podwire.state.value import StateValue
 QUIET_S = 0.05
 RESYNC_S = 30.0
 _QUIET_PER_PEER_S = 0.005
-"""A hundred nodes that come up together change a hundred times; every agent plans for all of them each time."""
+"""A hundred nodes that start together cause a hundred changes, and each agent plans for all nodes at each change."""
 _QUIET_LIMIT_S = 1.0
 _QUIET_SHARE = 10
 _QUIET_SHARE_LIMIT_S = 2.0
 _NAMED_PEERS = 3
-"""How many unreached peers the Node and its Events name; the log names all."""
+"""Number of unreached peers in the Node's annotation and its Events; the log has all."""
 
 
 class Machine(Protocol):
     """The kernel as the router needs it."""
 
     def lacks(self, feature: str) -> str:
-        """What the kernel lacks as text; empty when the kernel has the feature."""
+        """The missing feature as text; empty when the kernel has the feature."""
         ...
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
@@ -68,24 +68,24 @@ class Machine(Protocol):
         ...
 
     def hold(self, state: NetworkState) -> Sequence[str]:
-        """Makes the kernel hold routing's state; the failures as text."""
+        """Makes the kernel hold routing's state; returns the failures as text."""
         ...
 
     def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
-        """The same, where the kernel was made to hold ``before`` and nobody changed it since."""
+        """The same, when the kernel holds the unchanged state ``before``."""
         ...
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
-        """Calls ``changed`` when something happens to routing's objects or to one of the devices."""
+        """Calls ``changed`` when an object of routing or one of the devices changes."""
         ...
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
-        """Makes the kernel hold values of further kinds of state; the failures as text."""
+        """Makes the kernel hold values of further kinds of state; returns the failures as text."""
         ...
 
 
 class ChildPrograms(Protocol):
-    """What runs the child processes of backends, as ``runtime.children`` does."""
+    """Runs the child processes of backends, as ``runtime.children`` does."""
 
     async def apply(self, desired: Iterable[Child]) -> None:
         """Makes exactly these child processes run.
@@ -133,26 +133,26 @@ class Router:
         self._logged_problems: tuple[str, ...] = ()
 
     def changed(self) -> None:
-        """Asks for a run that looks only at what the API says."""
+        """Requests a run that reads only the API."""
         self._wanted.set()
 
     def disturbed(self) -> None:
-        """Asks for a run that compares the kernel too."""
+        """Requests a run that reads the kernel too."""
         self._full = True
         self._wanted.set()
 
     def configure(self, settings: RoutingSettings) -> None:
-        """Takes over the settings; a run follows when they differ."""
+        """Sets the settings; a run follows when they differ."""
         if settings != self.settings:
             self._log.info("settings", **settings.fields())
             self.settings = settings
             self.changed()
 
     def node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
-        """To be subscribed to the Node collection: asks for a run when it matters to routing."""
+        """Callback for the Node collection: requests a run when the change affects routing."""
         known = self._peers.get(key)
-        if known is not None and known[0] is old and new is not None and alike(old, new):
-            self._peers[key] = (new, known[1])  # a node tells of itself all the time
+        if known is not None and known[0] is old and new is not None and is_same_peer(old, new):
+            self._peers[key] = (new, known[1])  # The own Node changes often by this agent's own annotations.
             return
         before = known[1] if known is not None and known[0] is old else peer_of(old) if old else None
         after = peer_of(new) if new else None
@@ -162,9 +162,9 @@ class Router:
             self.changed()
 
     async def run(self, announce: Callable[[Plan], Awaitable[bool]]) -> None:
-        """Runs until cancelled; ``announce`` is called with each plan that the kernel holds.
+        """Runs until cancelled; calls ``announce`` with each plan that the kernel holds.
 
-        It answers whether the peers were told; when not, it is called again after a backoff.
+        ``announce`` returns whether the peers were informed; if not, it is called again after a backoff.
         """
         backoff = Backoff(0.2, 10.0)
         self.disturbed()
@@ -186,13 +186,13 @@ class Router:
                 self.disturbed()
 
     async def tick(self) -> None:
-        """Asks for a run every :data:`RESYNC_S`, until cancelled."""
+        """Requests a run every :data:`RESYNC_S`, until cancelled."""
         while True:
             await self._clock.sleep(RESYNC_S)
             self.disturbed()
 
     def reconcile(self, *, full: bool = True) -> None:
-        """One run; ``plan`` and ``problem`` tell how it went. Not ``full``: the kernel is as the last run left it."""
+        """One run; ``plan`` and ``problem`` have the result. Without ``full`` the kernel is assumed to be unchanged."""
         self.runs += 1
         if full:
             self.own.forget_underlay()
@@ -213,11 +213,11 @@ class Router:
         if before is None or before.state != desired.state:
             self._machine.watch(self.disturbed, (me.underlay.link, *(link.name for link in desired.state.links)))
         self.plan, self.values = desired, values
-        self._log_problems(tuple(str(one) for one in desired.problems))
+        self._log_problems(tuple(str(problem) for problem in desired.problems))
         self._end("; ".join(failed))
 
     async def run_programs(self) -> None:
-        """Runs the child processes of the plan, after the kernel holds what they need."""
+        """Runs the child processes of the plan, after the kernel holds the state that they need."""
         if self.programs is None or self.plan is None or self.problem:
             return
         try:
@@ -226,7 +226,7 @@ class Router:
             self._end(f"cannot run the programs of routing: {failure}")
 
     def note_child(self, event: ChildEvent) -> None:
-        """Logs what happened to a child process."""
+        """Logs an event of a child process."""
         if event.event == "ended":
             self._log.warning("child process ended and is started again", name=event.name, pid=event.pid)
         else:
@@ -235,11 +235,12 @@ class Router:
     def _usable(self) -> tuple[RoutingSettings, dict[str, Backend]]:
         """The backends that this kernel can run, and the settings with one of them.
 
-        ``missing`` names what the kernel lacks, and what is done instead.
+        ``missing`` names what the kernel lacks, and the substitute.
         """
         every, settings = self.settings.load(self._registry), self.settings
-        lacks = {name: self._machine.lacks(one.feature) if one.feature else "" for name, one in every.items()}
-        usable = {name: one for name, one in every.items() if not lacks[name]}
+        features = {name: backend.feature for name, backend in every.items()}
+        lacks = {name: self._machine.lacks(feature) if feature else "" for name, feature in features.items()}
+        usable = {name: backend for name, backend in every.items() if not lacks[name]}
         missing = []
         if lacks[settings.backend]:
             missing.append(f"routing.backend {settings.backend}: {lacks[settings.backend]}; using {PLAIN}")
@@ -247,7 +248,7 @@ class Router:
         if nftables := self._machine.lacks("nftables"):
             missing.append(f"routing: {nftables}; packets that leave the cluster keep the pods' addresses")
         self.missing = "; ".join(missing)
-        self._owned_tables = (MASQUERADE, *(name for one in every.values() for name in one.tables))
+        self._owned_tables = (MASQUERADE, *(name for backend in every.values() for name in backend.tables))
         return settings, usable
 
     def _read_peers(self) -> list[Peer]:
@@ -261,7 +262,7 @@ class Router:
         return [peer for _, (_, peer) in sorted(self._peers.items())]
 
     def _values(self, desired: Plan) -> tuple[StateValue, ...]:
-        """The values of the plan, and that tables which the plan does without are absent."""
+        """The values of the plan, and ``AbsentTable`` for tables that are not in the plan."""
         if self._machine.lacks("nftables"):
             return tuple(value for value in desired.values if not isinstance(value, Table))
         present = {value.name for value in desired.values if isinstance(value, Table)}
@@ -286,18 +287,18 @@ class Router:
 
     @property
     def unreached(self) -> str:
-        """The peers that no backend reaches, and why, the first few of them; empty when there are none."""
-        problems = [f"routing: {one}" for one in self._logged_problems]
+        """The first few peers that no backend reaches, with the reasons; empty when there are none."""
+        problems = [f"routing: {problem}" for problem in self._logged_problems]
         more = [f"and {len(problems) - _NAMED_PEERS} more"] if len(problems) > _NAMED_PEERS else []
         return "; ".join(problems[:_NAMED_PEERS] + more)
 
     @property
     def settled(self) -> bool:
-        """Whether the kernel holds what follows from the Nodes as they are now."""
+        """Whether the kernel holds the state that follows from the present Nodes."""
         return self.plan is not None and not self.problem and not self._wanted.is_set()
 
     def share(self, owner: OwnerMark) -> Share:
-        """What the kernel should hold, by the last plan."""
+        """The desired state of the kernel, by the last plan."""
         return Share(
             part="routing",
             protocol=owner.route_protocol,
@@ -312,7 +313,7 @@ class Router:
     def samples(self) -> list[Sample]:
         """The metrics of routing."""
         senders = list(self.plan.senders.values()) if self.plan else []
-        found = [
+        samples = [
             Sample(
                 "podwire_routing_peers",
                 "Peers by the backend that packets to them take.",
@@ -323,7 +324,7 @@ class Router:
         ]
         unreached = len(self.plan.problems) if self.plan else 0
         return [
-            *found,
+            *samples,
             Sample("podwire_routing_peers_unreached", "Peers that no backend reaches.", unreached),
             Sample("podwire_routing_runs_total", "Runs of the reconciler.", self.runs, kind="counter"),
             Sample("podwire_routing_failures_total", "Runs that failed.", self.failures, kind="counter"),
@@ -332,6 +333,6 @@ class Router:
 
 
 def _quiet_s(peers: int, taken_s: float) -> float:
-    """How long to wait after a run that took ``taken_s``."""
+    """The delay after a run that took ``taken_s``."""
     planned = min(_QUIET_LIMIT_S, QUIET_S + _QUIET_PER_PEER_S * peers)
     return max(planned, min(_QUIET_SHARE_LIMIT_S, _QUIET_SHARE * taken_s))

@@ -1,7 +1,7 @@
-"""The section ``routing`` of a configuration: what holds for all backends, and the options of each backend.
+"""The section ``routing`` of a configuration: common settings, and the options of each backend.
 
-All backends' options are read and checked whichever backend is chosen: while a cluster changes its backend, a node
-uses several. A key may be dotted, ``wireguard.port``, as in the ConfigMap of a cluster's settings.
+The options of all backends are read and checked, whichever backend is configured: while a cluster changes its backend,
+a node uses several. A key may be dotted, ``wireguard.port``, as in the ConfigMap of a cluster's settings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,11 +36,11 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
         return {name: kind(self.options.get(name) or kind.options()) for name, kind in loaded.items()}
 
     def udp_ports(self, registry: Registry[type[Backend]] = BACKENDS) -> tuple[int, ...]:
-        """The ports at which nodes unpack packets, with whichever backend."""
+        """The ports at which nodes decapsulate packets, for all backends."""
         return tuple(sorted({port for backend in self.load(registry).values() for port in backend.udp_ports}))
 
     def fields(self) -> dict[str, Any]:
-        """The settings as the section ``routing`` has them."""
+        """The settings in the form of the section ``routing``."""
         shared = {name: getattr(self, field) for name, field in _SHARED.items()}
         for options in self.options.values():
             shared |= msgspec.to_builtins(options)
@@ -65,8 +65,8 @@ def parse_settings(
     registry.check(settings.backend, source)
     if settings.mtu:
         check_range(source, "routing.mtu", settings.mtu, 1280, 65535)
-    for each in options.values():
-        each.check(source)
+    for options_of in options.values():
+        options_of.check(source)
     return settings
 
 
@@ -75,7 +75,7 @@ def _take(section: Any, fields: Iterable[str]) -> dict[str, Any]:
 
 
 def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with dotted keys put into the objects that they name."""
+    """The document with dotted keys converted to nested objects."""
     nested: dict[str, Any] = {}
     for key, value in document.items():
         *path, field = str(key).split(".")

@@ -1,12 +1,12 @@
 """The nftables tables of routing: masquerade, and a guard for the UDP port of a backend.
 
-``podwire-masquerade``: what a pod sends out of the cluster gets the node's address. Not touched are pods, nodes of
-the same subnet (they answer a pod directly; behind a router a pod's address would not come back), multicast and
-link-local destinations, and whatever does not come from a pod. The node's own packets into a tunnel take the
-tunnel's address when their source is none that peers would answer through it.
+``podwire-masquerade``: packets of pods that leave the cluster get the node's address. Not changed are packets to pods,
+to nodes of the same subnet (they answer a pod directly; behind a router a pod's address would have no route back), to
+multicast and link-local destinations, and packets that do not come from a pod. The node's own packets into a tunnel get
+the tunnel's address when peers would not answer their source through the tunnel.
 
-A guard accepts the packets of a backend from nodes alone and does not forward them from pods to nodes. The packets
-pass connection tracking by (one flow per pair of nodes, at the rate of all pods).
+A guard accepts the packets of a backend only from nodes and does not forward them from pods to nodes. The packets
+bypass connection tracking (one flow per pair of nodes, at the rate of all pods).
 
 Cost: four rules and one set element per node or merged pod network.
 """
@@ -35,13 +35,16 @@ def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ())
     rules: list[Rule] = []
     for version in sorted({network.version for network in networks}):
         word, kind = _FAMILY[version]
-        ours = [network for network in networks if network.version == version]
+        pod_networks = [network for network in networks if network.version == version]
         near = _single(a for a in (*me.addresses, *_near(me, cluster.peers)) if a.version == version)
-        pod_set = _networks(f"pods{version}", kind, ours, "pod networks of the cluster")
-        kept = _networks(
-            f"kept{version}", kind, [*ours, *near, *_NEVER[version]], "destinations that see a pod's own address"
+        pod_set = _networks(f"pods{version}", kind, pod_networks, "pod networks of the cluster")
+        unchanged = _networks(
+            f"kept{version}",
+            kind,
+            [*pod_networks, *near, *_NEVER[version]],
+            "destinations that see a pod's own address",
         )
-        sets += [pod_set, kept]
+        sets += [pod_set, unchanged]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
         for tunnel in tunnels:
             leaving = Match(Field("oifname"), LiteralValue(f'"{tunnel}"'))
@@ -51,7 +54,7 @@ def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ())
             Rule(
                 (
                     Match(source, SetRef(pod_set.name)),
-                    Match(destination, SetRef(kept.name), "!="),
+                    Match(destination, SetRef(unchanged.name), "!="),
                     Masquerade(("fully-random",)),
                 ),
                 "pods out of the cluster",
@@ -68,9 +71,9 @@ def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) ->
     members = _single(
         a for a in (*me.addresses, *(a for p in cluster.peers for a in p.addresses)) if a.version == version
     )
-    ours = [network for network in cluster.pod_networks if network.version == version]
+    pod_networks = [network for network in cluster.pod_networks if network.version == version]
     nodes = _networks("nodes", kind, members, "addresses of nodes")
-    pod_set = _networks("pods", kind, ours, "pod networks of the cluster")
+    pod_set = _networks("pods", kind, pod_networks, "pod networks of the cluster")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
     outer = Match(Field("udp dport"), LiteralValue(str(port)))
     local = Match(Field("fib daddr type"), LiteralValue("local"))
@@ -117,7 +120,7 @@ def _single(addresses: Iterable[Address]) -> list[Network]:
 
 @lru_cache(maxsize=4096)
 def _host(address: Address) -> Network:
-    """The network of one address; the same nodes are asked for with each change of one of them."""
+    """The network of one address, cached: each change of a node needs those of all nodes."""
     return ip_network(address)
 
 

@@ -1,4 +1,4 @@
-"""Which device carries the node's own addresses: found by the addresses, never by name or order."""
+"""Finds the device that carries the node's own addresses, by the addresses and never by name or order."""
 
 from collections.abc import Sequence
 from ipaddress import ip_interface
@@ -10,14 +10,14 @@ DEFAULT_MTU = 1500
 
 
 def find(state: NetworkState, addresses: Sequence[Address]) -> Underlay | None:
-    """The device that holds the first of the addresses that any device holds, or None.
+    """The device with the first of the addresses that any device has, or None.
 
-    Its MTU is the device's, or that of its default route where that is smaller.
+    Its MTU is the device's, or that of its default route if that is smaller.
     """
-    for wanted in addresses:
-        for held in state.addresses:
-            if ip_interface(held.cidr).ip == wanted:
-                return _describe(state, held.link)
+    for node_address in addresses:
+        for address in state.addresses:
+            if ip_interface(address.cidr).ip == node_address:
+                return _describe(state, address.link)
     return None
 
 

@@ -1,1 +1,1 @@
-"""The backend ``hostgw``: plain routes by way of the peers."""
+"""The backend ``hostgw``: plain routes through the peers."""

@@ -1,7 +1,7 @@
-"""Pod routing by plain routes: each peer's pod CIDR goes to the peer's own address.
+"""Pod routing by plain routes: the next hop of each peer's pod CIDR is the peer's own address.
 
-Nothing is encapsulated, so nothing is lost of the MTU, but every peer must be on the same subnet: a router in
-between would not know the pod CIDRs. Cost: one route per peer and family.
+Without encapsulation the full MTU is usable, but every peer must be on the same subnet: a router in between would not
+have routes to the pod CIDRs. Cost: one route per peer and family.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from podwire.state.route import Route
 
 
 class HostGateway:
-    """Routes by way of the peers themselves."""
+    """Routes through the peers themselves."""
 
     name = "hostgw"
     feature = ""
@@ -25,10 +25,10 @@ class HostGateway:
     udp_ports = ()
 
     def __init__(self, options: BackendOptions) -> None:
-        """There are no options."""
+        """``hostgw`` has no options."""
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
-        """Nothing: there is no device."""
+        """Nothing, since there is no device."""
         return {}
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
