@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 from bench.alone import ROOT, run_alone
 from bench.flows import track
+from bench.policy_growth import growth
 from bench.table import Row
 
 from podwire.kernel import netns
@@ -346,28 +347,6 @@ def changes(quick: bool) -> list[Row]:
     return rows
 
 
-def growing(quick: bool) -> Row:
-    """Policies that all select the same pods, applied one by one: the CPU time of the agent and of the kernel."""
-    count, pods = (200, 500) if quick else (1_000, 1_000)
-    made = Compiler("n0")
-    for number in range(pods):
-        made.set_pod(f"ns{number % 50}/p{number}", trim_pod(member(number)))
-    devices = {f"ns{number % 50}/p{number}": f"dev{number}" for number in range(0, pods, 100)}
-    plane = NftablesPolicy(FACTS, place("node"))
-    made.flush()
-    plane.load(made, devices)
-    started = time.process_time()
-    for number in range(count):
-        peer = {"podSelector": {"matchLabels": {"app": f"a{number % 40}"}}}
-        rule = {"from": [peer], "ports": [{"port": 1000 + number}]}
-        made.set_policy(f"ns0/g{number}", policy(f"ns0/g{number}", podSelector={}, ingress=[rule]))
-        plane.update(made, devices, made.flush())
-    spent = time.process_time() - started
-    plane.remove()
-    plane.close()
-    return Row(f"{count:,} policies for the same pods, one by one: CPU time in all", "s", (spent,))
-
-
 def member(number: int, name: str = "") -> Pod:
     namespace = "ns1" if name else f"ns{number % 50}"
     address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
@@ -399,7 +378,7 @@ def run(quick: bool) -> list[Row]:
     with two_pods():
         rows = [packets(1 if quick else 3, *size) for size in sizes]
         rows += changes(quick)
-        rows.append(growing(quick))
+        rows += growth(quick, opened)
         rows.append(looking_through(3 if quick else 10, 2_000 if quick else 20_000))
     return [*rows, memory(1 if quick else 3, *((1_000, 100) if quick else (10_000, 1_000)))]
 

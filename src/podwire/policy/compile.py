@@ -5,8 +5,8 @@ for each direction; policies do not apply to a pod without profiles. What a chan
 
 - a pod of another node, or its labels: the entry of its addresses in each profile;
 - a pod of this node: also the profiles of the pod, which may create or delete profiles;
-- a policy: the profiles with this policy, and the choice of profiles for the pods of this node that it selects or
-  selected; pods that the same policies select share that choice;
+- a policy: its rules in the profiles with its subject, and the choice of profiles for the pods of this node that it
+  selects or selected; pods that the same policies select share that choice;
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
@@ -15,24 +15,18 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from podwire.cluster.addresses import owns_addresses, pod_side_addresses, precedence
+from podwire.cluster.addresses import owns_addresses, pod_side_addresses
 from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.annotations import ALL, DROPS, NONE
-from podwire.policy.ports import PortTable
-from podwire.policy.profile import NamedPort, PeerMatch, Profile, ProfileKey, named_ports
-from podwire.policy.rules import (
-    DIRECTIONS,
-    INGRESS,
-    CompiledPolicy,
-    cluster_network_policy,
-    network_policy,
-    node_selector,
-)
-from podwire.policy.selectors import SelectorIndex, SelectorMatches
+from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
+from podwire.policy.owners import AddressOwners
+from podwire.policy.profile import HostGroup, PeerMatch, Profile, ProfileKey
+from podwire.policy.rules import DIRECTIONS, INGRESS, cluster_network_policy, network_policy, node_selector
+from podwire.policy.selectors import SelectorIndex
+from podwire.policy.subjects import Subjects
 
 _SPARE_LABELS = 64
 """How many label sets of deleted pods a namespace keeps, at least; pods of jobs have new labels each time."""
@@ -50,22 +44,32 @@ class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
     egress: ProfileKey | None = None
 
 
+PolicyChange = tuple[CompiledPolicy | None, CompiledPolicy | None]
+"""A policy before and after a change; None: there was none, or it is gone."""
+
+
 class PolicyDelta(msgspec.Struct, kw_only=True):
     """The changes of one :meth:`Compiler.flush`."""
 
     pods: dict[str, PodProfiles | None] = {}
     """Changed pods of this node by key; None: the pod was deleted."""
     made: set[ProfileKey] = set()
-    """New profiles, and profiles with changed policies."""
+    """New profiles, and profiles that were made again."""
+    groups: dict[ProfileKey, set[HostGroup]] = {}
+    """By profile: its groups with another table, new groups and empty groups. A profile whose policies changed is a key
+    even if no group changed."""
     hosts: dict[ProfileKey, set[str]] = {}
-    """Addresses whose entry changed, by profile; everything else of these profiles is unchanged."""
+    """By profile: the addresses that moved to another group. Everything else of the profiles in this field and in
+    :attr:`groups` is unchanged."""
     lost: dict[ProfileKey, set[str]] = {}
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
+    lessened: set[ProfileKey] = set()
+    """Profiles of :attr:`groups` whose changed policies may deny traffic now that was accepted before."""
     ended: set[ProfileKey] = set()
     """Profiles that no pod of this node has any more."""
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.made or self.hosts or self.ended)
+        return bool(self.pods or self.made or self.groups or self.hosts or self.ended)
 
 
 class Compiler:
@@ -76,21 +80,18 @@ class Compiler:
         self._own_node_egress = own_node_egress
         self._namespaces: dict[str, dict[str, str]] = {}
         self._index = SelectorIndex(self.namespace_labels)
+        self._owners = AddressOwners(self._index)
         self._pods: dict[str, Pod] = {}
-        self._nodes: dict[str, Node] = {}
-        self._at: dict[str, set[str]] = {}
-        self._node_at: dict[str, str] = {}
-        self._owners: dict[str, tuple[SelectorMatches, tuple[NamedPort, ...]]] = {}
-        self._version = 0
         self._pods_in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], CompiledPolicy] = {}
-        self._by_subject: dict[int, set[tuple[str, str]]] = {}
+        self._subjects = Subjects()
         self._selected_by: dict[str, frozenset[int]] = {}
         """The subjects of the policies that select each pod of this node, as of the last flush."""
         self._dirty_subjects: set[int] = set()
         self._dirty_addresses: set[str] = set()
         self._dirty_pods: set[str] = set()
-        self._dirty_rules: set[tuple[str, str, str]] = set()
+        self._before: dict[tuple[str, str], CompiledPolicy | None] = {}
+        """The changed policies as they were at the last flush."""
         self._uses: Counter[ProfileKey] = Counter()
         self.profiles: dict[ProfileKey, Profile] = {}
         """The profiles of the pods of this node."""
@@ -118,40 +119,32 @@ class Compiler:
             self._namespaces[name] = dict(labels)
         if self.namespace_labels(name) != before:
             self._index.forget(name)
+            self._look_up_again(name)
             for key in self._pods_in.get(name, ()):
                 self._touch(key)
 
+    def _look_up_again(self, namespace: str) -> None:
+        self._owners.forget(self._pods[key] for key in self._pods_in.get(namespace, ()))
+
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes over a node that was added or changed; None: it was deleted."""
-        before = self._nodes.pop(name, None)
-        for address in _addresses(before):
-            self._dirty_addresses.add(address)
-            if self._node_at.get(address) == name:
-                del self._node_at[address]
-        if node is not None:
-            self._nodes[name] = node
-        for address in _addresses(node):
-            self._dirty_addresses.add(address)
-            self._node_at[address] = name
+        self._dirty_addresses.update(self._owners.set_node(name, node))
 
     def set_pod(self, key: str, pod: Pod | None) -> None:
         """Takes over a pod that was added or changed; None: it was deleted."""
         self._touch(key)
         before = self._pods.pop(key, None)
+        after = pod if pod is not None and owns_addresses(pod) else None
+        self._owners.set_pod(key, before, after)
         if before is not None:
             namespace = before.metadata.namespace
             self._pods_in[namespace].discard(key)
             if self._index.remembered(namespace) > 2 * len(self._pods_in[namespace]) + _SPARE_LABELS:
                 self._index.forget(namespace)
-            for address in before.addresses:
-                self._at[address].discard(key)
-                if not self._at[address]:
-                    del self._at[address]
-        if pod is not None and owns_addresses(pod):
-            self._pods[key] = pod
-            self._pods_in.setdefault(pod.metadata.namespace, set()).add(key)
-            for address in pod.addresses:
-                self._at.setdefault(address, set()).add(key)
+                self._look_up_again(namespace)
+        if after is not None:
+            self._pods[key] = after
+            self._pods_in.setdefault(after.metadata.namespace, set()).add(key)
         self._touch(key)
 
     def _touch(self, key: str) -> None:
@@ -177,48 +170,87 @@ class Compiler:
 
     def _keep(self, key: tuple[str, str], policy: CompiledPolicy | None) -> None:
         before = self._policies.pop(key, None)
+        self._before.setdefault(key, before)
         if before is not None:
+            self._subjects.remove(key, before)
             before.release(self._index)
-            self._by_subject[before.subject].discard(key)
-            if not self._by_subject[before.subject]:
-                del self._by_subject[before.subject]
         if policy is not None:
             self._policies[key] = policy
-            self._by_subject.setdefault(policy.subject, set()).add(key)
-        if self._version != self._index.version:
-            self._version = self._index.version
-            self._owners.clear()
+            self._subjects.add(key, policy)
         self._dirty_subjects.update(version.subject for version in (before, policy) if version is not None)
-        for direction in DIRECTIONS:
-            rules = [version.rules.get(direction) for version in (before, policy) if version is not None]
-            if len(rules) < 2 or rules[0] != rules[1]:
-                self._dirty_rules.add((*key, direction))
 
     def flush(self) -> PolicyDelta:
         """Compiles the objects that were set since the last call, and returns the resulting change."""
         delta = PolicyDelta()
-        for address in self._dirty_addresses:
-            self._owners.pop(address, None)
+        self._owners.refresh()
         self._dirty_pods.update(self._pods_of_subjects())
         choices: ProfileChoices = {}
         for key in sorted(self._dirty_pods):
             self._settle(key, delta, choices)
         self._drop_unused(delta)
         peers: dict[str, PeerMatch | None] = {}
+        changes = self._changes()
         for profile_key in self._uses:
-            profile = self.profiles.get(profile_key)
-            if profile is None or not self._dirty_rules.isdisjoint(_parts(profile_key)):
+            profile = self._change(profile_key, changes, delta)
+            if profile is None:
                 self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.made.add(profile_key)
-            elif changed := self._follow(profile, self._dirty_addresses, peers):
-                delta.hosts[profile_key] = changed
-                if profile.lost:
-                    delta.lost[profile_key], profile.lost = profile.lost, set()
+            else:
+                self._follow(profile, peers, delta)
+        self._before.clear()
         self._dirty_pods.clear()
         self._dirty_subjects.clear()
-        self._dirty_rules.clear()
         self._dirty_addresses.clear()
         return delta
+
+    def _changes(self) -> dict[tuple[str, str], list[PolicyChange]]:
+        """The changed policies by direction and subject."""
+        changes: dict[tuple[str, str], list[PolicyChange]] = {}
+        for key, before in self._before.items():
+            after = self._policies.get(key)
+            for direction in DIRECTIONS:
+                old = before if before is not None and before.concerns(direction) else None
+                new = after if after is not None and after.concerns(direction) else None
+                if old is not None and new is not None and old.selects == new.selects:
+                    if old.in_direction(direction) != new.in_direction(direction):
+                        changes.setdefault((direction, old.selects), []).append((old, new))
+                    continue
+                if old is not None:
+                    changes.setdefault((direction, old.selects), []).append((old, None))
+                if new is not None:
+                    changes.setdefault((direction, new.selects), []).append((None, new))
+        return changes
+
+    def _change(
+        self, key: ProfileKey, changes: Mapping[tuple[str, str], list[PolicyChange]], delta: PolicyDelta
+    ) -> Profile | None:
+        """Applies changed policies to a profile; returns None if a new profile must be made."""
+        profile = self.profiles.get(key)
+        if profile is None or not changes:
+            return profile
+        own = [change for text in key.subjects for change in changes.get((key.direction, text), ())]
+        if not all(profile.fits(policy) for change in own for policy in change if policy is not None):
+            return None
+        for before, after in own:
+            profile.replace(before, after, self._owners.addresses_matching)
+        if own:
+            delta.groups[key] = set()
+        return profile
+
+    def _follow(self, profile: Profile, peers: dict[str, PeerMatch | None], delta: PolicyDelta) -> None:
+        """Updates the changed addresses in a profile, and adds all changes of the profile to ``delta``."""
+        key = profile.key
+        for address in self._dirty_addresses:
+            profile.follow(self._known(address, peers), address)
+        change = profile.take_change()
+        if change.groups or key in delta.groups:
+            delta.groups[key] = change.groups
+        if change.hosts:
+            delta.hosts[key] = change.hosts
+        if change.lost:
+            delta.lost[key] = change.lost
+        if change.lessened:
+            delta.lessened.add(key)
 
     def _pods_of_subjects(self) -> Iterator[str]:
         """The pods of this node that changed policies select now, or selected before."""
@@ -237,14 +269,6 @@ class Compiler:
             del self._uses[profile_key]
             if self.profiles.pop(profile_key, None) is not None:
                 delta.ended.add(profile_key)
-
-    def _follow(self, profile: Profile, addresses: Iterable[str], peers: dict[str, PeerMatch | None]) -> set[str]:
-        """Updates addresses in a profile; returns the addresses whose entry changed."""
-        changed = set()
-        for address in addresses:
-            if profile.follow(self._known(address, peers), address):
-                changed.add(address)
-        return changed
 
     def _settle(self, key: str, delta: PolicyDelta, choices: ProfileChoices) -> None:
         """Updates the profiles of one pod of this node."""
@@ -267,65 +291,40 @@ class Compiler:
         """The profiles of a pod of this node; ``choices`` has those of other pods in the same flush."""
         ports = named_ports(pod.declared_ports)
         matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
-        subjects = self._selected_by[key] = frozenset(self._by_subject.keys() & matching)
+        subjects = self._selected_by[key] = self._subjects.among(matching)
         choice = choices.get((subjects, ports))
         if choice is None:
-            selecting = [self._policies[policy] for subject in subjects for policy in self._by_subject[subject]]
-            ingress, egress = (self._key(direction, selecting, ports) for direction in DIRECTIONS)
+            ingress, egress = (self._key(direction, subjects, ports) for direction in DIRECTIONS)
             choice = choices[subjects, ports] = (ingress, egress)
         return PodProfiles(addresses=pod.addresses, ingress=choice[0], egress=choice[1])
 
-    def _key(self, direction: str, about: Iterable[CompiledPolicy], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
-        concerned = [policy for policy in about if direction in policy.rules]
-        selecting = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
-        isolating = [policy for policy in selecting if not policy.audit]
-        audited = [policy for policy in selecting if policy.audit]
-        cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]
-        cluster.sort(key=lambda policy: (policy.tier != "Admin", policy.priority, policy.key))
-        if not selecting and not cluster:
+    def _key(self, direction: str, selecting: Iterable[int], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
+        subjects = [subject for subject in map(self._subjects.__getitem__, selecting) if subject.concerns(direction)]
+        if not subjects:
             return None
-        names = frozenset().union(*(policy.names[direction] for policy in concerned))
+        names = {name for subject in subjects for name in subject.names(direction)} if direction == INGRESS else set()
         return ProfileKey(
             direction=direction,
-            policies=tuple(policy.key for policy in isolating),
-            audited=tuple(policy.key for policy in audited),
-            log=_logged(isolating or audited),
-            cluster_policies=tuple(policy.key for policy in cluster),
-            named=tuple(sorted(port for port in ports if port[0] in names)) if direction == INGRESS else (),
+            subjects=tuple(sorted(subject.text for subject in subjects)),
+            cluster=any(subject.cluster for subject in subjects),
+            named=tuple(sorted(port for port in ports if port[0] in names)),
             own_node_egress=self._own_node_egress,
         )
 
     def _make(self, key: ProfileKey, peers: dict[str, PeerMatch | None]) -> Profile:
-        cluster = [self._policies["Cluster", name] for name in key.cluster_policies]
-        admin = [policy for policy in cluster if policy.tier == "Admin"]
-        baseline = [policy for policy in cluster if policy.tier == "Baseline"]
-        isolating = [self._policies["Namespace", name] for name in (*key.policies, *key.audited)]
-        rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[key.direction])
-        profile = Profile(key, tuple(rules))
-        self._fill(profile, peers)
-        return profile
-
-    def _fill(self, profile: Profile, peers: dict[str, PeerMatch | None]) -> None:
-        """Adds all addresses to a new profile; without blocks, pods with the same labels and ports share one table."""
-        tables: dict[object, PortTable | None] = {}
-        by_address = bool(profile.blocks[4].intervals or profile.blocks[6].intervals)
-        by_name = profile.by_name
-        for address in self._at:
-            owner = self._owners.get(address) or self._owner(address)
-            key: object = address if by_address or owner is None else owner if by_name else owner[0]
-            if key not in tables:
-                shared_key = key
-                if owner is not None and not by_address:
-                    shared_key = (self._index.numbers(owner[0]), by_name and owner[1])
-                if shared_key not in tables:
-                    tables[shared_key] = profile.table(self._known(address, peers))
-                tables[key] = tables[shared_key]
-            table = tables[key]
-            if table is not None:
-                profile.hosts[address] = table
-        for address in self._node_at.keys() - self._at.keys():
+        """A new profile with all addresses."""
+        policies = (policy for text in key.subjects for policy in self._subjects.with_text(text).policies.values())
+        profile = Profile(key, (policy for policy in policies if policy.concerns(key.direction)))
+        addresses = self._owners.nodes()
+        if profile.by_address or profile.by_name:
+            addresses = self._owners.all_addresses()
+        else:
+            for labels, own in self._owners.matching(profile.selectors):
+                profile.fill(self._index.numbers(labels), own)
+        for address in addresses:
             profile.follow(self._known(address, peers), address)
-        profile.lost.clear()
+        profile.take_change()
+        return profile
 
     def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:
         """The result of :meth:`peer`, computed once for all profiles of a flush."""
@@ -335,44 +334,35 @@ class Compiler:
 
     def own_addresses(self) -> frozenset[str]:
         """The addresses of this compiler's node that policies match."""
-        return frozenset(_addresses(self._nodes.get(self.node)))
+        return frozenset(self._owners.of_node(self.node))
 
     def addresses(self) -> set[str]:
         """All addresses of pods and nodes."""
-        return {*self._at, *self._node_at}
+        return self._owners.all_addresses()
 
     def party(self, address: str) -> Party:
         """The pod or node that owns an address, as an end of a connection."""
-        keys = self._at.get(address)
-        if keys:
-            pod = max((self._pods[key] for key in keys), key=precedence)
-            return Party(address=address, node=pod.spec.node_name, pod=pod)
-        name = self._node_at.get(address, "")
-        known = pod_side_addresses(self._nodes[name]).get(address, ()) if name else ()
-        return Party(address=address, node=name, node_addresses=known)
+        owner = self._owners.owner(address)
+        if isinstance(owner, Pod):
+            return Party(address=address, node=owner.spec.node_name, pod=owner)
+        if owner is None:
+            return Party(address=address)
+        known = pod_side_addresses(owner).get(address, ())
+        return Party(address=address, node=owner.metadata.name, node_addresses=known)
 
     def peer(self, address: str) -> PeerMatch | None:
         """The selectors, named ports and node that match an address; None: no pod or node owns it."""
-        owner = self._owner(address)
-        if owner is not None:
-            match, named = owner
-            return PeerMatch(address=address, selectors=self._index.numbers(match), named=named)
-        name = self._node_at.get(address)
-        if name is None:
+        self._owners.refresh()
+        pod = self._owners.pod_peer(address)
+        if pod is not None:
+            return PeerMatch(address=address, selectors=self._index.numbers(pod.labels), named=pod.named)
+        node = self._owners.owner(address)
+        if not isinstance(node, Node):
             return None
-        node = self._nodes[name]
         labels, known = node.metadata.labels, pod_side_addresses(node).get(address, ())
         matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
-        return PeerMatch(address=address, nodes=frozenset(matching), own_node=name == self.node, node_addresses=known)
-
-    def _owner(self, address: str) -> tuple[SelectorMatches, tuple[NamedPort, ...]] | None:
-        """Labels and named ports of the pod behind an address; remembered until the address is touched."""
-        owner = self._owners.get(address)
-        if owner is None and (keys := self._at.get(address)):
-            pod = max((self._pods[key] for key in keys), key=precedence)
-            match = self._index.match(pod.metadata.namespace, pod.metadata.labels)
-            owner = self._owners[address] = (match, named_ports(pod.declared_ports))
-        return owner
+        own_node = node.metadata.name == self.node
+        return PeerMatch(address=address, nodes=frozenset(matching), own_node=own_node, node_addresses=known)
 
     def _node_selectors(self) -> set[str]:
         cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
@@ -394,21 +384,3 @@ def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> C
         compiler.set_cluster_policy(cluster_policy.metadata.name, cluster_policy)
     compiler.flush()
     return compiler
-
-
-def _logged(isolating: Iterable[CompiledPolicy]) -> str:
-    """The log setting for denials because no rule of these policies allows; ``none`` only if all of them have it."""
-    settings = {policy.log for policy in isolating}
-    return NONE if settings == {NONE} else DROPS if settings & {ALL, DROPS} else ""
-
-
-def _addresses(node: Node | None) -> tuple[str, ...]:
-    """All addresses that a node owns."""
-    return (*node.addresses, *pod_side_addresses(node)) if node is not None else ()
-
-
-def _parts(key: ProfileKey) -> frozenset[tuple[str, str, str]]:
-    """The policies of a profile, with its direction."""
-    return frozenset(("Namespace", name, key.direction) for name in (*key.policies, *key.audited)).union(
-        ("Cluster", name, key.direction) for name in key.cluster_policies
-    )

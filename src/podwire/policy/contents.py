@@ -26,6 +26,18 @@ class Contents(Protocol):
         ...
 
 
+def profiles_left(placed: Mapping[str, tuple[str, PodProfiles]], delta: PolicyDelta) -> set[ProfileKey]:
+    """The profiles that a pod leaves for another one; ``placed`` has the devices and profiles of pods before."""
+    left: set[ProfileKey] = set()
+    for pod, after in delta.pods.items():
+        if after is not None and pod in placed:
+            before = placed[pod][1]
+            left.update(
+                key for key in (before.ingress, before.egress) if key not in (None, after.ingress, after.egress)
+            )
+    return left
+
+
 def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta, devices: Mapping[str, str]) -> None:
     """Applies a change of a compiler to contents; ``devices`` has the device of each pod of this node."""
     contents.follow(compiler.profiles, delta)

@@ -32,7 +32,8 @@ from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
 from podwire.observe.log import Log
 from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
-from podwire.policy.profile import CompiledRule, Profile, ProfileKey
+from podwire.policy.compiled import CompiledRule
+from podwire.policy.profile import Profile, ProfileKey
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 
@@ -101,9 +102,9 @@ class Losses:
             if before is None or after is None:
                 continue
             pairs = ((before.ingress, after.ingress), (before.egress, after.egress))
-            if any(loses(old, new) for old, new in pairs):
+            if any(loses(old, new) or old in delta.lessened for old, new in pairs):
                 addresses.update(after.addresses)
-        fewer = {key for key in delta.made & self._profiles.keys() if loses(key, key)}
+        fewer = {key for key in delta.made & self._profiles.keys() if loses(key, key)} | delta.lessened
         for key, peers in delta.lost.items():
             if len(peers) > _PEERS:
                 fewer.add(key)
@@ -137,7 +138,7 @@ def may_lose(before: Profile, after: Profile) -> bool:
     if any(rule.action != "Accept" or rule.tier != "Namespace" or rule.audit for rule in rules):
         return True
     old_key, new_key = before.key, after.key
-    if bool(old_key.policies) < bool(new_key.policies) or old_key.own_node_egress > new_key.own_node_egress:
+    if before.isolated < after.isolated or old_key.own_node_egress > new_key.own_node_egress:
         return True
     return old_key.named != new_key.named or not _meanings(before.rules) <= _meanings(after.rules)
 

@@ -24,6 +24,8 @@ class PolicyInformers:
         self.nodes = nodes
         self.policies = Informer(client, NETWORKPOLICIES)
         self.cluster_policies: Informer[ClusterNetworkPolicy] = Informer(client, CLUSTERNETWORKPOLICIES)
+        self.own = (self.pods, self.namespaces, self.policies, self.cluster_policies)
+        """The informers that run as :meth:`tasks`."""
         self.sources = Sources(
             pods=self.pods,
             namespaces=self.namespaces,
@@ -43,5 +45,4 @@ class PolicyInformers:
 
     def versions(self) -> Versions:
         """The versions of all objects as they are known now."""
-        informers = (self.pods, self.namespaces, self.nodes, self.policies, self.cluster_policies)
-        return {informer.resource.plural: informer.versions for informer in informers}
+        return {informer.resource.plural: informer.versions for informer in (*self.own, self.nodes)}

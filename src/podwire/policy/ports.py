@@ -5,6 +5,7 @@ table has no tiers, priorities or actions: it has one ruling for each port, with
 Equal tables are equal values, so the kernel needs only one copy.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -76,6 +77,21 @@ class PortTable(msgspec.Struct, frozen=True, gc=False):
                 return entry.ruling
         return self.other
 
+    def of_protocol(self, protocol: str) -> tuple[PortRuling, ...]:
+        """The rulings of one protocol, by port."""
+        place = PROTOCOLS.index(protocol)
+        first = bisect_left(self.entries, place, key=_place)
+        return self.entries[first : bisect_left(self.entries, place + 1, first, key=_place)]
+
+    def single_ports(self, protocol: str) -> "SinglePorts | None":
+        """The rulings of a protocol as single ports that differ from all its others; None: there are ranges as well."""
+        entries = self.of_protocol(protocol)
+        rests = {entry.ruling for entry in entries if entry.first != entry.last}
+        if len(rests) != 1:
+            return None
+        (rest,) = rests
+        return SinglePorts(rest, {entry.first: entry.ruling for entry in entries if entry.ruling != rest})
+
     @property
     def rulings(self) -> frozenset[Ruling]:
         """The distinct rulings of the table."""
@@ -100,6 +116,14 @@ class PortTable(msgspec.Struct, frozen=True, gc=False):
             if entry.ruling.accept == accept:
                 result[entry.protocol].append((entry.first, entry.last))
         return {protocol: merged(ranges) for protocol, ranges in result.items()}
+
+
+class SinglePorts(msgspec.Struct, frozen=True):
+    """The rulings of a protocol, if all its ports but single ones have the same."""
+
+    rest: Ruling
+    """The ruling of all ports that are not in :attr:`ports`."""
+    ports: dict[int, Ruling]
 
 
 EVERYTHING = Selection(ports=tuple((protocol, EVERY_PORT) for protocol in PROTOCOLS), other=True)
@@ -209,12 +233,46 @@ class PortTableBuilder:
         """The finished table; ports that are still undecided get the ruling ``rest``."""
         self.decide(EVERYTHING, rest)
         assert self._other is not None, "everything is decided"
-        entries: list[PortRuling] = []
-        for protocol in PROTOCOLS:
-            for first, last, ruling in sorted(self._entries[protocol]):
-                before = entries[-1] if entries else None
-                if before is not None and (before.protocol, before.ruling) == (protocol, ruling):
-                    entries[-1] = PortRuling(protocol, before.first, last, ruling)
-                else:
-                    entries.append(PortRuling(protocol, first, last, ruling))
-        return PortTable(entries=tuple(entries), other=self._other)
+        entries = (
+            PortRuling(protocol, first, last, ruling)
+            for protocol in PROTOCOLS
+            for first, last, ruling in sorted(self._entries[protocol])
+        )
+        return PortTable(entries=_joined(entries), other=self._other)
+
+
+def table_of_ports(singles: Mapping[str, Mapping[int, Ruling]], rest: Mapping[str, Ruling]) -> PortTable:
+    """The table with rulings for single ports, by protocol and port in order, and one ruling for all its other ports.
+
+    Adjacent ports have different rulings. ``rest`` has the other ruling of each protocol, and under ``""`` that of
+    protocols without ports.
+    """
+    entries: list[PortRuling] = []
+    for protocol in PROTOCOLS:
+        other, following = rest[protocol], 0
+        for port, ruling in singles[protocol].items():
+            if ruling == other:
+                continue
+            if port > following:
+                entries.append(PortRuling(protocol, following, port - 1, other))
+            entries.append(PortRuling(protocol, port, port, ruling))
+            following = port + 1
+        if following <= LAST_PORT:
+            entries.append(PortRuling(protocol, following, LAST_PORT, other))
+    return PortTable(entries=tuple(entries), other=rest[""])
+
+
+def _place(entry: PortRuling) -> int:
+    return PROTOCOLS.index(entry.protocol)
+
+
+def _joined(entries: Iterable[PortRuling]) -> tuple[PortRuling, ...]:
+    """The entries, with neighbours of equal rulings joined."""
+    result: list[PortRuling] = []
+    for entry in entries:
+        before = result[-1] if result else None
+        if before is not None and before.protocol == entry.protocol and before.ruling == entry.ruling:
+            result[-1] = PortRuling(entry.protocol, before.first, entry.last, entry.ruling)
+        else:
+            result.append(entry)
+    return tuple(result)

@@ -1,66 +1,27 @@
-"""The compiled rules for one direction of some pods, and the port table that follows for each peer (pure).
+"""What policies say of some pods in one direction: the port table of each peer, at the cost of each change (pure).
 
-Pods share a profile when the same policies select them and when they give the same numbers to the named ports of these
-policies. A profile holds the rules of all tiers in one list. For a peer, the rules that match the peer make a
-:class:`~podwire.policy.ports.PortTable`. Tables are cached by the set of matching rules, so ten thousand peers cost a
-few tables.
+Pods share a profile when policies with the same subjects select them, and when they give the same numbers to the named
+ports of these policies. A profile has the rules of all tiers (:mod:`podwire.policy.profilerules`). Peers to which the
+same rules apply make a :class:`HostGroup` with one :class:`~podwire.policy.ports.PortTable`, so ten thousand peers cost
+a few tables. Peers to which only the rules for everyone and for their address apply are in no group.
+
+A policy that comes, changes or goes changes the tables of the groups that its rules match. A rule with selectors that
+another rule has too matches whole groups; a rule with new selectors splits groups, at the cost of the peers that it
+matches. Rules with blocks or nodes, and egress rules with named ports, need a new profile (:meth:`Profile.fits`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from podwire.model.pod import ContainerPort
-from podwire.model.policy import IPBlock
-from podwire.policy.audit import AuditScope, mark
 from podwire.policy.blocks import Blocks
-from podwire.policy.ports import EVERYTHING, PortTable, PortTableBuilder, Ruling, Selection, selection, union
+from podwire.policy.compiled import CompiledPolicy, CompiledRule, NamedPort
+from podwire.policy.ports import PortTable, PortTableBuilder
+from podwire.policy.profilerules import NO_POLICY, ProfilePolicies, ProfileRules, SinglePortRules
 
-NamedPort = tuple[str, str, int]
-"""Name, protocol and number, as a pod declares it."""
-
-
-DENIED = Ruling(accept=False)
-"""The pod is isolated and no rule allows the traffic."""
-NO_POLICY = Ruling(accept=True)
-"""No policy applies."""
 OWN_NODE = PortTableBuilder().table(rest=NO_POLICY)
-
-
-class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of one policy, compiled for matching."""
-
-    tier: str
-    """Admin, Namespace or Baseline."""
-    policy: str
-    place: int
-    action: str = "Accept"
-    everyone: bool = False
-    """Whether the rule matches every peer."""
-    selectors: frozenset[int] = frozenset()
-    """Numbers of selectors of pods."""
-    blocks: tuple[IPBlock, ...] = ()
-    nodes: tuple[str, ...] = ()
-    """Selectors of nodes in their JSON form."""
-    ports: Selection = EVERYTHING
-    names: tuple[tuple[str, str], ...] = ()
-    """Named ports, each with its protocol (empty: any), in addition to ``ports``."""
-    audit: bool = False
-    """Whether the policy is in audit, and so not in force."""
-    log: str = ""
-    """The log setting of the policy, as in :class:`~podwire.policy.ports.Ruling`."""
-
-    def ports_for(self, named: tuple[NamedPort, ...]) -> Selection:
-        """The ports of the rule for a destination with these named ports."""
-        if not self.names:
-            return self.ports
-        resolved = [
-            selection({protocol: ((number, number),)})
-            for wanted, wanted_protocol in self.names
-            for name, protocol, number in named
-            if name == wanted and wanted_protocol in ("", protocol)
-        ]
-        return union((self.ports, *resolved))
+_NOTHING: frozenset[int] = frozenset()
 
 
 class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,181 +40,367 @@ class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of a profile: pods with equal keys share one profile."""
+    """The identity of a profile: pods with equal keys share one profile.
+
+    It names what selects the pods, not the policies, so it stays the same when policies come or go for the same pods.
+    """
 
     direction: str
-    policies: tuple[str, ...] = ()
-    """Keys of the NetworkPolicies in force that select the pods, in order; empty: the pods are not isolated."""
-    audited: tuple[str, ...] = ()
-    """The same for NetworkPolicies in audit."""
-    cluster_policies: tuple[str, ...] = ()
-    """Names in the order of evaluation, including those in audit."""
-    log: str = ""
-    """The log setting for denials because no rule allows."""
+    subjects: tuple[str, ...] = ()
+    """The selectors of the policies that apply to the pods, in their JSON form, in order."""
+    cluster: bool = False
+    """Whether cluster policies are among them; these also apply to what pods send to their own node."""
     named: tuple[NamedPort, ...] = ()
     """The pods' own ports that the policies name; ingress only."""
     own_node_egress: bool = True
+    """Whether pods reach their own node regardless of NetworkPolicies."""
+
+    @property
+    def to_own_node(self) -> bool:
+        """Whether policies apply to what the pods send to their own node."""
+        return self.direction == "Egress" and (not self.own_node_egress or self.cluster)
+
+
+class HostGroupKey(NamedTuple):
+    """What the table of a group depends on, besides the rules for everyone."""
+
+    rules: frozenset[int]
+    """The numbers of the rules that match the peers, without the rules for everyone."""
+    around: frozenset[int] = _NOTHING
+    """The numbers of the rules with blocks that contain the addresses."""
+    named: tuple[NamedPort, ...] = ()
+    """The peers' named ports that egress rules name."""
+    own_node: bool = False
+    """Whether the peer is the pods' own node, to which NetworkPolicies do not apply."""
+
+    @property
+    def surroundings(self) -> bool:
+        """Whether all addresses of the same blocks have this key, whoever owns them."""
+        return self.rules == self.around and not self.named and not self.own_node
+
+
+class HostGroup:
+    """Addresses with one port table."""
+
+    __slots__ = ("addresses", "key", "memory", "shown", "table")
+
+    def __init__(self, key: HostGroupKey) -> None:
+        self.key = key
+        self.addresses: dict[str, set[str]] = {"ip": set(), "ip6": set()}
+        """By family."""
+        self.table = OWN_NODE
+        self.memory = SinglePortRules()
+        """How the table was made; a table with one more rule costs less."""
+        self.shown = False
+        """Whether the table differs from that of the surroundings; otherwise data planes leave the addresses out."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.addresses.values()))
+
+    def all_addresses(self) -> Iterator[str]:
+        """The addresses of both families."""
+        for addresses in self.addresses.values():
+            yield from addresses
+
+
+class ProfileChange(msgspec.Struct, kw_only=True):
+    """What changed in a profile since the last :meth:`Profile.take_change`."""
+
+    groups: set[HostGroup] = set()
+    """Groups with another table, new groups, and groups that are empty now."""
+    hosts: set[str] = set()
+    """Addresses that moved from one group to another."""
+    lost: set[str] = set()
+    """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
+    lessened: bool = False
+    """Whether a policy that changed may deny traffic now that was accepted before."""
+
+
+PeersOf = Callable[[frozenset[int]], Iterable[str]]
+"""Returns the addresses of the pods that any of some selectors matches."""
 
 
 class Profile:
-    """The rules of one direction for some pods, and the tables of all peers that differ from their surroundings."""
+    """The rules of one direction for some pods, and the tables of all peers."""
 
-    def __init__(self, key: ProfileKey, rules: tuple[CompiledRule, ...]) -> None:
+    def __init__(self, key: ProfileKey, policies: Iterable[CompiledPolicy]) -> None:
         self.key = key
-        self.rules = rules
-        self.hosts: dict[str, PortTable] = {}
-        """The table of each address that differs from the table of :attr:`blocks` and :attr:`default` there."""
-        self.lost: set[str] = set()
-        """Addresses for which traffic is denied now that was accepted before; the reader clears the set."""
+        self._rules = ProfileRules(key.direction, key.named)
+        for policy in policies:
+            self._rules.add(policy)
+        self.blocks = {family: Blocks(tuple(self._rules.blocks()), family) for family in (4, 6)}
+        self._by_address = any(blocks.intervals for blocks in self.blocks.values())
+        self._groups: dict[HostGroupKey, HostGroup] = {}
+        self._group_of: dict[str, HostGroup] = {}
+        self._around: dict[frozenset[int], HostGroup] = {}
         self._lessening: dict[tuple[int, int], bool] = {}
-        self.blocks = {family: Blocks(_blocks(rules), family) for family in (4, 6)}
-        self._of_selector: dict[int, list[int]] = {}
-        self._of_nodes: dict[str, list[int]] = {}
-        self._everyone = frozenset(place for place, rule in enumerate(rules) if rule.everyone)
-        self._of_selectors: dict[frozenset[int], frozenset[int]] = {}
-        self._tables: dict[tuple[frozenset[int], tuple[NamedPort, ...], bool], PortTable] = {}
-        for place, rule in enumerate(rules):
-            for number in rule.selectors:
-                self._of_selector.setdefault(number, []).append(place)
-            for text in rule.nodes:
-                self._of_nodes.setdefault(text, []).append(place)
-        self._selectors = frozenset(self._of_selector)
-        self._names = frozenset(name for rule in rules for name, _ in rule.names)
+        self._tables: dict[HostGroupKey, PortTable] = {}
+        self._policies: ProfilePolicies | None = None
+        self._change = ProfileChange()
+
+    # What the profile says
+
+    @property
+    def policies(self) -> ProfilePolicies:
+        """The NetworkPolicies by their keys."""
+        if self._policies is None:
+            self._policies = self._rules.policies
+        return self._policies
+
+    @property
+    def rules(self) -> tuple[CompiledRule, ...]:
+        """All rules in the order of evaluation."""
+        return self._rules.in_order()
+
+    @property
+    def isolated(self) -> bool:
+        """Whether NetworkPolicies in force select the pods."""
+        return self._rules.isolation.isolated
+
+    @property
+    def selectors(self) -> frozenset[int]:
+        """The numbers of the selectors of pods in the rules."""
+        return frozenset(self._rules.selectors())
 
     @property
     def by_name(self) -> bool:
         """Whether the named ports of peers change a table."""
-        return bool(self._names) and self.key.direction == "Egress"
+        return bool(self._rules.names) and self.key.direction == "Egress"
+
+    @property
+    def by_address(self) -> bool:
+        """Whether the address of a peer changes its table."""
+        return self._by_address
+
+    @property
+    def hosts(self) -> dict[str, PortTable]:
+        """The table of each address that differs from the table of :attr:`blocks` and :attr:`default` there."""
+        return {address: group.table for address, group in self._group_of.items() if group.shown}
+
+    def groups(self) -> Iterable[HostGroup]:
+        """All groups of peers."""
+        return self._groups.values()
+
+    def group(self, address: str) -> HostGroup | None:
+        """The group of an address; None: the address has the table of its surroundings."""
+        group = self._group_of.get(address)
+        return group if group is not None and group.shown else None
+
+    def surroundings(self, rules: frozenset[int] = _NOTHING) -> HostGroup:
+        """The group, without addresses, of all addresses that only these rules with blocks contain."""
+        group = self._around.get(rules)
+        if group is None:
+            group = self._around[rules] = HostGroup(HostGroupKey(rules, rules))
+            group.table, group.shown = self._make(group.key, group.memory), True
+        return group
 
     @property
     def default(self) -> PortTable:
         """The table of all addresses outside :attr:`hosts` and all blocks."""
-        return self._table(self._everyone, (), own_node=False)
+        return self.surroundings().table
 
-    def ranges(self, family: int) -> tuple[tuple[int, int, PortTable], ...]:
-        """Disjoint ranges of addresses as numbers, with the table that holds there for all but :attr:`hosts`."""
-        return tuple(
-            (first, last, self._table(self._everyone | rules, (), own_node=False))
-            for first, last, rules in self.blocks[family].intervals
-        )
-
-    def table(self, peer: PeerMatch | None) -> PortTable | None:
-        """The table of a peer; None when :meth:`ranges` or :attr:`default` give the same table for its address."""
-        if peer is None:
-            return None
-        holding = self._holding(peer.address)
-        around = self._table(self._everyone | holding, (), own_node=False)
-        if peer.node_addresses:
-            holding = frozenset().union(*map(self._holding, peer.node_addresses))
-        if peer.own_node and self.key.direction == "Ingress":
-            return None if around == OWN_NODE else OWN_NODE
-        matched = self._matched(peer.selectors)
-        for text in peer.nodes:
-            matched = matched.union(self._of_nodes.get(text, ()))
-        named: tuple[NamedPort, ...] = ()
-        if self._names and self.key.direction == "Egress":
-            named = tuple(port for port in peer.named if port[0] in self._names)
-        exact = self._table(matched | holding, named, own_node=peer.own_node and self.key.own_node_egress)
-        return None if exact is around or exact == around else exact
-
-    def _matched(self, selectors: frozenset[int]) -> frozenset[int]:
-        """The indexes of the rules that match a pod with these selectors."""
-        own = self._selectors & selectors
-        cached = self._of_selectors.get(own)
-        if cached is None:
-            places = (place for number in own for place in self._of_selector[number])
-            cached = self._of_selectors[own] = self._everyone.union(places)
-        return cached
+    def ranges(self, family: int) -> tuple[tuple[int, int, HostGroup], ...]:
+        """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`."""
+        return tuple((first, last, self.surroundings(rules)) for first, last, rules in self.blocks[family].intervals)
 
     def at(self, address: str) -> PortTable:
         """The table of an address."""
-        return self.hosts.get(address) or self._around(address)
+        return (self._group_of.get(address) or self._surrounding(address)).table
 
-    def _around(self, address: str) -> PortTable:
-        """The table of an address that is not in :attr:`hosts`."""
-        return self._table(self._everyone | self._holding(address), (), own_node=False)
+    def table(self, peer: PeerMatch | None) -> PortTable | None:
+        """The table of a peer; None when :meth:`ranges` or :attr:`default` give the same table for its address."""
+        key = self._key(peer, peer.address) if peer is not None else None
+        if key is None:
+            return None
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = self._make(key)
+        return None if table == self.surroundings(key.around).table else table
+
+    def _surrounding(self, address: str) -> HostGroup:
+        return self.surroundings(self._holding(address))
 
     def _holding(self, address: str) -> frozenset[int]:
-        """The indexes of the rules with a block that contains an address."""
-        return self.blocks[6 if ":" in address else 4].holding(address)
+        """The numbers of the rules with a block that contains an address."""
+        return self.blocks[6 if ":" in address else 4].holding(address) if self._by_address else _NOTHING
+
+    def _make(self, key: HostGroupKey, memory: SinglePortRules | None = None) -> PortTable:
+        if key.own_node and self.key.direction == "Ingress":
+            return OWN_NODE
+        rules = self._rules.everyone | key.rules
+        return self._rules.table(rules, key.named, own_node=key.own_node, memory=memory)
+
+    def _key(self, peer: PeerMatch | None, address: str) -> HostGroupKey | None:
+        """The key of the group of a peer; None: it is in no group."""
+        if peer is None:
+            return None
+        around = self._holding(address)
+        if peer.own_node and self.key.direction == "Ingress":
+            return HostGroupKey(_NOTHING, around, own_node=True)
+        holding = frozenset().union(*map(self._holding, peer.node_addresses)) if peer.node_addresses else around
+        named: tuple[NamedPort, ...] = ()
+        if self.by_name:
+            named = tuple(port for port in peer.named if port[0] in self._rules.names)
+        matched = self._rules.matched(peer.selectors, peer.nodes)
+        own_node = peer.own_node and self.key.own_node_egress
+        key = HostGroupKey(matched | holding if holding else matched, around, named, own_node)
+        return None if key.surroundings else key
+
+    # Changes of peers
+
+    def fill(self, selectors: frozenset[int], addresses: Mapping[str, Iterable[str]]) -> None:
+        """Adds pods that these selectors match to a new profile whose tables depend on nothing else of a peer.
+
+        ``addresses`` are the pods' addresses, by family.
+        """
+        key = HostGroupKey(self._rules.matched(selectors))
+        if key.surroundings:
+            return
+        group = self._group_with(key)
+        for family, own in addresses.items():
+            group.addresses[family].update(own)
+            self._group_of.update(dict.fromkeys(own, group))
 
     def follow(self, peer: PeerMatch | None, address: str) -> bool:
-        """Updates an address (None: nobody owns it now); returns whether :attr:`hosts` changed."""
-        table = self.table(peer)
-        before = self.hosts.get(address)
-        if before == table:
+        """Updates an address (None: nobody owns it now); returns whether its entry in :attr:`hosts` changed."""
+        key, group = self._key(peer, address), self._group_of.get(address)
+        if key == (group.key if group is not None else None):
             return False
-        if self._lessens(before or self._around(address), table or self._around(address)):
-            self.lost.add(address)
-        if table is None:
-            del self.hosts[address]
-        else:
-            self.hosts[address] = table
+        before, was_shown = (group.table, group.shown) if group is not None else (None, False)
+        after = self._group_with(key) if key is not None else None
+        self._move(address, after)
+        is_shown = after is not None and after.shown
+        if was_shown == is_shown and (not is_shown or (after is not None and before == after.table)):
+            return False
+        around = self._surrounding(address).table
+        if self._lessens(before or around, after.table if after is not None else around):
+            self._change.lost.add(address)
+        self._change.hosts.add(address)
         return True
 
     def _lessens(self, before: PortTable, after: PortTable) -> bool:
-        """Whether traffic is denied now that was accepted; cached, since tables live as long as the profile."""
+        """Whether traffic is denied now that was accepted; cached until a policy changes."""
         pair = (id(before), id(after))
         cached = self._lessening.get(pair)
         if cached is None:
             cached = self._lessening[pair] = before.lessens(after)
         return cached
 
-    def _table(self, matched: frozenset[int], named: tuple[NamedPort, ...], *, own_node: bool) -> PortTable:
-        key = (matched, named, own_node)
-        cached = self._tables.get(key)
-        if cached is None:
-            destination = self.key.named if self.key.direction == "Ingress" else named
-            cached = self._tables[key] = self._make(sorted(matched), destination, own_node=own_node)
-        return cached
+    def _group_with(self, key: HostGroupKey) -> HostGroup:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = HostGroup(key)
+            self._decide(group)
+            self._change.groups.add(group)
+        return group
 
-    def _make(self, matched: list[int], named: tuple[NamedPort, ...], *, own_node: bool) -> PortTable:
-        rules = [self.rules[place] for place in matched]
-        denied = DENIED if not self.key.log else Ruling(accept=False, log=self.key.log)
-        isolated = bool(self.key.policies) and not own_node
-        would_isolate = bool(self.key.audited) and not own_node
-        in_force = _decided([rule for rule in rules if not rule.audit], named, denied if isolated else None)
-        if not would_isolate and not any(rule.audit for rule in rules):
-            return in_force
-        audited = AuditScope(
-            policies=frozenset(rule.policy for rule in rules if rule.audit and rule.tier != "Namespace"),
-            isolating=not isolated,
-            passing=tuple(
-                (rule.ports_for(named), Ruling(accept=False, policy=rule.policy, rule=rule.place))
-                for rule in rules
-                if rule.audit and rule.tier == "Admin" and rule.action == "Pass"
-            ),
-        )
-        whole = _decided(rules, named, denied if isolated or would_isolate else None)
-        return mark(in_force, whole, audited)
+    def _move(self, address: str, after: HostGroup | None) -> None:
+        """Moves an address from its group to another one."""
+        family = "ip6" if ":" in address else "ip"
+        before = self._group_of.pop(address, None)
+        if before is not None:
+            before.addresses[family].discard(address)
+            self._change.groups.add(before)
+            if not before:
+                del self._groups[before.key]
+        if after is not None:
+            after.addresses[family].add(address)
+            self._group_of[address] = after
+            self._change.groups.add(after)
+
+    def take_change(self) -> ProfileChange:
+        """Returns what changed since the last call."""
+        change, self._change = self._change, ProfileChange()
+        return change
+
+    # Changes of policies
+
+    def fits(self, policy: CompiledPolicy) -> bool:
+        """Whether :meth:`replace` can add, change or delete the policy; otherwise a new profile is needed."""
+        rules = policy.rules[self.key.direction]
+        named = self.key.direction == "Egress" and any(rule.names for rule in rules)
+        return not named and not any(rule.blocks or rule.nodes for rule in rules)
+
+    def replace(self, before: CompiledPolicy | None, after: CompiledPolicy | None, peers_of: PeersOf) -> None:
+        """Adds, changes or deletes (``after`` None) a policy."""
+        rules, self._policies = self._rules, None
+        isolation, plain = rules.isolation, rules.only_plain
+        self._tables.clear()
+        deleted = rules.take_out(before.key) if before is not None else ()
+        added = rules.add(after) if after is not None else ()
+        for number in added:
+            self._spread(number, peers_of)
+        for group in [group for group in self._groups.values() if not group.key.rules.isdisjoint(deleted)]:
+            self._rekey(group, group.key.rules.difference(deleted))
+        everywhere = isolation != rules.isolation or not rules.everyone.isdisjoint((*deleted, *added))
+        rules.delete(deleted)
+        self._refresh(everywhere=everywhere)
+        narrower = not set(_meanings(before, self.key.direction)) <= set(_meanings(after, self.key.direction))
+        begins = rules.isolation.isolated and not isolation.isolated
+        self._change.lessened |= narrower or begins or not (plain and rules.only_plain)
+
+    def _spread(self, number: int, peers_of: PeersOf) -> None:
+        """Applies a new rule to the groups of the peers that it matches."""
+        rule = self._rules[number]
+        if not rule.selectors:
+            return
+        twin = self._rules.with_same_peers(number)
+        if twin is not None:
+            for group in [group for group in self._groups.values() if twin in group.key.rules]:
+                self._rekey(group, group.key.rules | {number})
+            return
+        members: dict[HostGroup | None, list[str]] = {}
+        for address in peers_of(rule.selectors):
+            members.setdefault(self._group_of.get(address), []).append(address)
+        for before, addresses in members.items():
+            if before is not None and len(before) == len(addresses):
+                self._rekey(before, before.key.rules | {number})
+            else:
+                self._split(before, addresses, number)
+
+    def _split(self, before: HostGroup | None, addresses: list[str], number: int) -> None:
+        """Moves some addresses of a group to the group with one more rule."""
+        for address in addresses:
+            around = before.key.around if before is not None else self._holding(address)
+            key = before.key if before is not None else HostGroupKey(around, around)
+            self._move(address, self._group_with(key._replace(rules=key.rules | {number})))
+        self._change.hosts.update(addresses)
+
+    def _rekey(self, group: HostGroup, rules: frozenset[int]) -> None:
+        """Gives a group other rules; if a group with these rules exists, the addresses move there."""
+        key = group.key._replace(rules=rules)
+        into = self._groups.get(key)
+        self._change.groups.add(group)
+        if not key.surroundings and into is None:
+            del self._groups[group.key]
+            group.key = key
+            self._groups[key] = group
+            return
+        addresses = tuple(group.all_addresses())
+        for address in addresses:
+            self._move(address, into)
+        self._change.hosts.update(addresses)
+
+    def _refresh(self, *, everywhere: bool) -> None:
+        """Makes the tables of changed groups again; ``everywhere``: of all groups, and of the surroundings."""
+        self._lessening.clear()
+        if everywhere:
+            for around in self._around.values():
+                self._decide(around)
+            self._change.groups.update(self._around.values(), self._groups.values())
+        for group in self._change.groups:
+            if self._groups.get(group.key) is group:
+                self._decide(group)
+
+    def _decide(self, group: HostGroup) -> None:
+        """Makes the table of a group."""
+        table = self._make(group.key, group.memory)
+        if table != group.table:
+            group.table = table
+        group.shown = group.key.surroundings or table != self.surroundings(group.key.around).table
 
 
-def _decided(rules: Sequence[CompiledRule], named: tuple[NamedPort, ...], denied: Ruling | None) -> PortTable:
-    """The table of all tiers; ``denied`` is the ruling where no NetworkPolicy allows, None without isolation."""
-    maker = PortTableBuilder()
-    _decide(maker, (rule for rule in rules if rule.tier == "Admin"), named)
-    if denied is not None:
-        _decide(maker, (rule for rule in rules if rule.tier == "Namespace"), named)
-        maker.decide(EVERYTHING, denied)
-    _decide(maker, (rule for rule in rules if rule.tier == "Baseline"), named)
-    return maker.table(rest=NO_POLICY)
-
-
-def _decide(maker: PortTableBuilder, rules: Iterable[CompiledRule], named: tuple[NamedPort, ...]) -> None:
-    """Applies the rules of one tier."""
-    for rule in rules:
-        ports = rule.ports_for(named)
-        if rule.action == "Pass":
-            maker.pass_on(ports)
-        else:
-            maker.decide(ports, Ruling(rule.action == "Accept", rule.policy, rule.place, rule.log))
-    maker.next_tier()
-
-
-def _blocks(rules: tuple[CompiledRule, ...]) -> list[tuple[int, IPBlock]]:
-    return [(place, block) for place, rule in enumerate(rules) for block in rule.blocks]
-
-
-def named_ports(ports: tuple[ContainerPort, ...]) -> tuple[NamedPort, ...]:
-    """The named ports of a pod."""
-    return tuple((port.name, port.protocol or "TCP", port.container_port) for port in ports if port.name)
+def _meanings(policy: CompiledPolicy | None, direction: str) -> Iterator[CompiledRule]:
+    """The rules of a policy without their names and places."""
+    rules = policy.rules[direction] if policy is not None else ()
+    return (msgspec.structs.replace(rule, policy="", place=0, log="") for rule in rules)

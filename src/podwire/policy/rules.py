@@ -1,8 +1,8 @@
 """Policies compiled to rules (pure).
 
-Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; the owner of a :class:`CompiledPolicy`
-releases them by :meth:`CompiledPolicy.release`. A rule with a field that this version does not know fails closed: an
-Accept rule matches nobody, a Deny or Pass rule denies everything.
+Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; the owner of a
+:class:`~podwire.policy.compiled.CompiledPolicy` releases them by its method ``release``. A rule with a field that this
+version does not know fails closed: an Accept rule matches nobody, a Deny or Pass rule denies everything.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,37 +28,12 @@ from podwire.model.policy import (
 )
 from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import in_audit, log_of
+from podwire.policy.compiled import CompiledPolicy, CompiledRule
 from podwire.policy.ports import EVERY_PORT, EVERYTHING, PROTOCOLS, Range, Ranges, Selection, selection
-from podwire.policy.profile import CompiledRule
 from podwire.policy.selectors import PodSelector, SelectorIndex
 
 INGRESS, EGRESS = "Ingress", "Egress"
 DIRECTIONS = (INGRESS, EGRESS)
-
-
-class CompiledPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy of either kind."""
-
-    key: str
-    tier: str
-    """Admin, Namespace or Baseline."""
-    priority: int = 0
-    subject: int
-    """The number of the selector of the pods that the policy selects."""
-    rules: dict[str, tuple[CompiledRule, ...]]
-    """By direction; a NetworkPolicy isolates in each direction that is a key, also without rules."""
-    names: dict[str, frozenset[str]]
-    """The named ports of the rules, by direction."""
-    audit: bool = False
-    """Whether the policy is in audit, and so not in force."""
-    log: str = ""
-    """Which packets are logged: ``all``, ``drops`` or ``none``; empty: the node's settings decide."""
-    taken: tuple[int, ...]
-
-    def release(self, index: SelectorIndex) -> None:
-        """Releases the selectors of the policy."""
-        for number in self.taken:
-            index.release(number)
 
 
 class _SelectorNumbers:
@@ -91,6 +66,7 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> CompiledPolic
         key=key,
         tier="Namespace",
         subject=subject,
+        selects=index.text(subject),
         rules=rules,
         names=_names(rules),
         taken=tuple(take.taken),
@@ -119,6 +95,7 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         tier=spec.tier,
         priority=spec.priority,
         subject=subject,
+        selects=index.text(subject),
         rules=rules,
         names=_names(rules),
         taken=tuple(take.taken),

@@ -38,9 +38,13 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     def matches(self, namespace: str, namespace_labels: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         """Whether the selector matches a pod with ``labels`` in a namespace with ``namespace_labels``."""
+        return self.in_namespace(namespace, namespace_labels) and self.pods.matches(dict(labels))
+
+    def in_namespace(self, namespace: str, namespace_labels: Mapping[str, str]) -> bool:
+        """Whether the selector can match pods of a namespace with these labels."""
         if self.namespace:
-            return self.namespace == namespace and self.pods.matches(dict(labels))
-        return self.namespaces.matches(dict(namespace_labels)) and self.pods.matches(dict(labels))
+            return self.namespace == namespace
+        return self.namespaces.matches(dict(namespace_labels))
 
     def keys(self) -> set[str]:
         """The names of the pod labels that the selector mentions."""
@@ -81,7 +85,7 @@ class SelectorIndex:
 
     def __init__(self, labels_of: Callable[[str], Mapping[str, str]]) -> None:
         """``labels_of`` gives the labels of a namespace; see :meth:`forget` for when they change."""
-        self._labels_of = labels_of
+        self.labels_of = labels_of
         self._numbers: dict[bytes, int] = {}
         self._uses: Counter[int] = Counter()
         self._selectors: dict[int, tuple[bytes, PodSelector]] = {}
@@ -106,6 +110,15 @@ class SelectorIndex:
             self._put(number, selector)
         self._uses[number] += 1
         return number
+
+    def text(self, number: int) -> str:
+        """The JSON form of a selector."""
+        return self._selectors[number][0].decode()
+
+    def selector(self, number: int) -> PodSelector | None:
+        """The selector with a number; None: it was released."""
+        entry = self._selectors.get(number)
+        return entry[1] if entry is not None else None
 
     def _put(self, number: int, selector: PodSelector) -> None:
         """Indexes a selector; from now on the sets of labels include the labels that the selector mentions."""
@@ -165,12 +178,13 @@ class SelectorIndex:
         return match.numbers
 
     def _extend(self, match: SelectorMatches) -> None:
-        own = self._labels_of(match.namespace)
+        own = self.labels_of(match.namespace)
         new = self._newest(match.seen) if self._next - 1 - match.seen <= _FEW else self._candidates(match, own)
         matching = {
             n for n in new if n > match.seen and self._selectors[n][1].matches(match.namespace, own, match.labels)
         }
-        match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
+        if matching:
+            match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
         match.seen = self._next - 1
 
     def _newest(self, seen: int) -> Iterator[int]:

@@ -1,14 +1,20 @@
 """Which rule of which policy a packet hits, the same in every data plane, and whether the packet is logged (pure).
 
-A data plane keeps one object in the kernel for each :class:`RuleHit`: its counter, and the log prefix that leads back
-to the rule.
+A data plane keeps one object in the kernel for each :class:`RuleIdentity`: its counter, and the log prefix that leads
+back to the rule. Denials because no rule allows are named by the pods, not by the policies that isolate the pods: the
+list of these policies changes, and may be long.
 """
+
+import re
+from collections.abc import Iterable
 
 import msgspec
 
 from podwire.policy.annotations import ALL, DROPS
-from podwire.policy.ports import PortTable, Ruling
+from podwire.policy.ports import Ruling
 from podwire.policy.profile import ProfileKey
+from podwire.policy.profilerules import ProfilePolicies
+from podwire.policy.selectors import PodSelector
 from podwire.policy.settings import LogSettings
 
 BORROWED, UNKNOWN, NOBODY, TUNNEL = "podwire-borrowed", "podwire-unknown", "podwire-nobody", "podwire-tunnel"
@@ -19,6 +25,10 @@ APART = {
     TUNNEL: "pods may send encapsulated packets only to pods (policy.encapsulation)",
 }
 """Why packets are dropped for reasons other than policies, by log prefix."""
+
+
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9 _./=!,()-]")
+"""What neither labels nor the text form of selectors contain; selectors with invalid values may contain it."""
 
 
 class RuleHit(msgspec.Struct, frozen=True, gc=False):
@@ -32,16 +42,7 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
     @property
     def text(self) -> str:
         """The policy, direction and rule, as text."""
-        direction = self.direction.lower()
-        if self.ruling.audit:
-            return f"audit: {self._rule_of(self.ruling.audit_policy, self.ruling.audit_rule)}"
-        if self.ruling.policy or not self.ruling.accept:
-            return self._rule_of(self.ruling.policy, self.ruling.rule)
-        return f"no {direction} policy applies"
-
-    def _rule_of(self, policy: str, rule: int) -> str:
-        direction = self.direction.lower()
-        return f"{policy} {direction} {rule}" if policy else f"no {direction} rule of {', '.join(self.isolated_by)}"
+        return _text(self.direction, self.ruling, f"of {', '.join(self.isolated_by)}")
 
     @property
     def verdict(self) -> str:
@@ -61,38 +62,72 @@ class RuleHit(msgspec.Struct, frozen=True, gc=False):
         """The index of the rule in its policy; -1: no rule."""
         return self.ruling.audit_rule if self.ruling.audit else self.ruling.rule
 
-    def logged(self, log: LogSettings) -> bool:
-        """Whether packets that hit the rule are logged."""
-        if not log.group or not self.policies:
-            return False
-        passes = self.ruling.accept and not self.ruling.audit
-        if not self.ruling.log:
-            return log.allows if passes else log.drops
-        return self.ruling.log == ALL or (self.ruling.log == DROPS and not passes)
 
+class RuleIdentity(msgspec.Struct, frozen=True, gc=False):
+    """What a data plane keeps one object in the kernel for: one rule, or the denials of one profile.
 
-class DenyingPolicies(msgspec.Struct, frozen=True, gc=False):
-    """The policies that a port table names in its denials."""
+    Unlike a :class:`RuleHit`, it stays the same when other policies come or go.
+    """
 
     direction: str
-    isolated_by: tuple[str, ...] = ()
-    audited: tuple[str, ...] = ()
+    ruling: Ruling
+    profile: ProfileKey | None = None
+    """For a denial because no rule allows (also in audit): the profile whose policies deny together."""
 
-    def hit(self, ruling: Ruling) -> RuleHit:
-        """A ruling of the table with its policies."""
-        if ruling.audit:
-            return RuleHit(self.direction, ruling, () if ruling.audit_policy else self.audited)
-        alone = not ruling.accept and not ruling.policy
-        return RuleHit(self.direction, ruling, self.isolated_by if alone else ())
+    @property
+    def text(self) -> str:
+        """The policy, direction and rule, or the pods of the profile, as text."""
+        subjects = self.profile.subjects if self.profile is not None else ()
+        return _text(self.direction, self.ruling, f"for {subjects_text(subjects)}")
 
-    def of(self, table: PortTable) -> "DenyingPolicies":
-        """The policies that this table really names, so that equal tables share one chain."""
-        hits = [self.hit(ruling) for ruling in table.rulings]
-        denies = any(rule_hit.isolated_by and not rule_hit.ruling.audit for rule_hit in hits)
-        audits = any(rule_hit.isolated_by and rule_hit.ruling.audit for rule_hit in hits)
-        return DenyingPolicies(self.direction, self.isolated_by if denies else (), self.audited if audits else ())
+    def logged(self, log: LogSettings) -> bool:
+        """Whether packets that hit the rule are logged."""
+        ruling = self.ruling
+        policy = ruling.audit_policy if ruling.audit else ruling.policy
+        if not log.group or not (policy or self.profile is not None):
+            return False
+        passes = ruling.accept and not ruling.audit
+        if not ruling.log:
+            return log.allows if passes else log.drops
+        return ruling.log == ALL or (ruling.log == DROPS and not passes)
+
+    def hit(self, policies: ProfilePolicies | None) -> RuleHit:
+        """The rule with the policies behind it; ``policies`` are those of the profile."""
+        if self.profile is None or policies is None:
+            return RuleHit(self.direction, self.ruling)
+        isolated_by = policies.audited if self.ruling.audit else policies.isolating
+        return RuleHit(self.direction, self.ruling, isolated_by)
 
 
-def denying_policies(key: ProfileKey) -> DenyingPolicies:
-    """The policies that the port tables of a profile name in their denials."""
-    return DenyingPolicies(key.direction, key.policies, key.audited)
+def rule_identity(key: ProfileKey, ruling: Ruling) -> RuleIdentity:
+    """The identity of a ruling in a port table of a profile."""
+    return RuleIdentity(key.direction, ruling, key if made_together(ruling) else None)
+
+
+def made_together(ruling: Ruling) -> bool:
+    """Whether no single rule made the ruling, but all policies of a profile together."""
+    return not ruling.audit_policy if ruling.audit else not ruling.accept and not ruling.policy
+
+
+def _text(direction: str, ruling: Ruling, together: str) -> str:
+    direction = direction.lower()
+    if not ruling.audit and ruling.accept and not ruling.policy:
+        return f"no {direction} policy applies"
+    policy, rule = (ruling.audit_policy, ruling.audit_rule) if ruling.audit else (ruling.policy, ruling.rule)
+    text = f"{policy} {direction} {rule}" if policy else f"no {direction} rule {together}"
+    return f"audit: {text}" if ruling.audit else text
+
+
+def subjects_text(subjects: Iterable[str]) -> str:
+    """The pods that selectors in their JSON form select, as text for a comment in the kernel."""
+    return _NOT_PLAIN.sub("?", " and ".join(map(_pods_text, subjects)))
+
+
+def _pods_text(subject: str) -> str:
+    selector = msgspec.json.decode(subject, type=PodSelector)
+    labels = str(selector.pods.requirements())
+    pods = f"pods {labels}" if labels else "pods"
+    if selector.namespace:
+        return f"{pods} of {selector.namespace}"
+    namespaces = str(selector.namespaces.requirements())
+    return f"{pods} of namespaces {namespaces}" if namespaces else f"{pods} of all namespaces"

@@ -17,6 +17,8 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, EvaluationOptions, decide
+from podwire.policy.ports import PortTable
+from podwire.policy.profile import Profile
 
 FOLDER = Path(__file__).parents[2] / "cases/policies"
 CASES = read_cases(FOLDER)
@@ -38,7 +40,7 @@ def compiled(compiler: Compiler, direction: str, subject: Party, peer: Party, wa
     if key is None:
         return True, "", -1, (), -1
     ruling = compiler.profiles[key].at(peer.address).ruling(wanted.protocol, wanted.port)
-    alone = (ruling.audit_policy,) if ruling.audit_policy else key.audited
+    alone = (ruling.audit_policy,) if ruling.audit_policy else compiler.profiles[key].policies.audited
     return ruling.accept, ruling.policy, ruling.rule, alone if ruling.audit else (), ruling.audit_rule
 
 
@@ -311,9 +313,13 @@ def test_incremental_compile_equals_full_compile_and_reports_changes(seed: int) 
 def copy(compiler: Compiler) -> dict[str, Any]:
     """All that a data plane would program."""
     profiles = {
-        key: (dict(made.hosts), made.ranges(4), made.ranges(6), made.default) for key, made in compiler.profiles.items()
+        key: [made.hosts, tables(made, 4), tables(made, 6), made.default] for key, made in compiler.profiles.items()
     }
     return {"pods": dict(compiler.pods), "profiles": profiles}
+
+
+def tables(profile: Profile, family: int) -> list[tuple[int, int, PortTable]]:
+    return [(first, last, group.table) for first, last, group in profile.ranges(family)]
 
 
 def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> None:
@@ -328,9 +334,13 @@ def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> No
         del mirror["profiles"][profile]
     for profile in delta.made:
         mirror["profiles"][profile] = now["profiles"][profile]
-    for profile, addresses in delta.hosts.items():
+    for profile in delta.hosts.keys() | delta.groups.keys():
+        groups = delta.groups.get(profile, set())
+        if any(group.key.surroundings for group in groups):
+            mirror["profiles"][profile][1:] = now["profiles"][profile][1:]
+        addresses = {address for group in groups for address in group.all_addresses()}
         hosts = mirror["profiles"][profile][0]
-        for address in addresses:
+        for address in addresses | delta.hosts.get(profile, set()):
             hosts.pop(address, None)
             if address in now["profiles"][profile][0]:
                 hosts[address] = now["profiles"][profile][0][address]

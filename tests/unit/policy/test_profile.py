@@ -1,15 +1,16 @@
 """Profiles: which peers stand out, and how many tables that takes."""
 
 from podwire.model.policy import IPBlock
+from podwire.policy.compiled import CompiledPolicy, CompiledRule
 from podwire.policy.ports import EVERYTHING, Ruling, selection
-from podwire.policy.profile import CompiledRule, PeerMatch, Profile, ProfileKey
+from podwire.policy.profile import PeerMatch, Profile, ProfileKey
 
 HTTP = selection({"TCP": [(80, 80)]})
 
 
 def profile(*rules: CompiledRule, direction: str = "Ingress") -> Profile:
-    key = ProfileKey(direction=direction, policies=("shop/db",))
-    return Profile(key, rules)
+    policy = CompiledPolicy(key="shop/db", tier="Namespace", subject=1, rules={direction: rules}, names={})
+    return Profile(ProfileKey(direction=direction), (policy,))
 
 
 def rule(**fields: object) -> CompiledRule:

@@ -2,17 +2,25 @@
 
 import pytest
 
-from podwire.policy.ports import PortTableBuilder, Ruling, selection
+from podwire.policy.ports import Ruling
 from podwire.policy.profile import ProfileKey
+from podwire.policy.profilerules import ProfilePolicies
 from podwire.policy.settings import SILENT, LogSettings
-from podwire.policy.verdicts import DenyingPolicies, RuleHit, denying_policies
+from podwire.policy.verdicts import RuleHit, rule_identity, subjects_text
 
-OWNER = DenyingPolicies("Ingress", ("shop/a", "shop/b"), ("shop/c",))
-DENIED = OWNER.hit(Ruling(accept=False))
-ALLOWED = OWNER.hit(Ruling(True, "shop/a", 0))
-AUDITED = OWNER.hit(Ruling(accept=True, audit=True))
-AUDITED_RULE = OWNER.hit(Ruling(True, "shop/a", 0, audit=True, audit_policy="deny", audit_rule=3))
-UNSPOKEN = OWNER.hit(Ruling(accept=True))
+OWNER = ProfileKey(direction="Ingress", subjects=('{"namespace":"shop","namespaces":{},"pods":{}}',))
+POLICIES = ProfilePolicies(isolating=("shop/a", "shop/b"), audited=("shop/c",))
+
+
+def hit_of(ruling: Ruling) -> RuleHit:
+    return rule_identity(OWNER, ruling).hit(POLICIES)
+
+
+DENIED = hit_of(Ruling(accept=False))
+ALLOWED = hit_of(Ruling(True, "shop/a", 0))
+AUDITED = hit_of(Ruling(accept=True, audit=True))
+AUDITED_RULE = hit_of(Ruling(True, "shop/a", 0, audit=True, audit_policy="deny", audit_rule=3))
+UNSPOKEN = hit_of(Ruling(accept=True))
 
 
 @pytest.mark.parametrize(
@@ -46,22 +54,30 @@ def test_log_settings_select_packets(asked: str, drops: bool, allows: bool, drop
         (Ruling(accept=True, audit=True, log=asked), dropped),
         (Ruling(True, "shop/a", 0, log=asked), allowed),
     ):
-        assert OWNER.hit(ruling).logged(log) == wanted
-        assert not OWNER.hit(ruling).logged(SILENT)
-    assert not UNSPOKEN.logged(LogSettings(allows=True))
+        assert rule_identity(OWNER, ruling).logged(log) == wanted
+        assert not rule_identity(OWNER, ruling).logged(SILENT)
+    assert not rule_identity(OWNER, Ruling(accept=True)).logged(LogSettings(allows=True))
 
 
-def test_tables_that_say_nothing_of_their_owner_are_shared() -> None:
-    maker = PortTableBuilder()
-    maker.decide(selection({"TCP": [(80, 80)]}), Ruling(True, "shop/a", 0))
-    made = maker.table(Ruling(accept=True))
-    assert OWNER.of(made) == DenyingPolicies("Ingress")
-    assert OWNER.of(PortTableBuilder().table(Ruling(accept=False))) == DenyingPolicies("Ingress", ("shop/a", "shop/b"))
-    assert OWNER.of(PortTableBuilder().table(Ruling(accept=True, audit=True))) == DenyingPolicies(
-        "Ingress", (), ("shop/c",)
-    )
+def test_only_denials_depend_on_their_profile() -> None:
+    """So the chain of a rule is shared, and that of a denial stays the same when other policies come."""
+    rules = (Ruling(True, "shop/a", 0), Ruling(accept=True), Ruling(True, audit=True, audit_policy="deny"))
+    assert all(rule_identity(OWNER, ruling).profile is None for ruling in rules)
+    for ruling in (Ruling(accept=False), Ruling(accept=True, audit=True)):
+        assert rule_identity(OWNER, ruling).profile == OWNER
 
 
-def test_a_profile_owns_its_tables() -> None:
-    key = ProfileKey(direction="Egress", policies=("a/b",), audited=("a/c",))
-    assert denying_policies(key) == DenyingPolicies("Egress", ("a/b",), ("a/c",))
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        ('{"namespace":"shop","namespaces":{},"pods":{"matchLabels":{"app":"db"}}}', "pods app=db of shop"),
+        ('{"namespace":"","namespaces":{},"pods":{}}', "pods of all namespaces"),
+        (
+            '{"namespace":"","namespaces":{"matchLabels":{"team":"x"}},"pods":{}}',
+            "pods of namespaces team=x",
+        ),
+        ('{"namespace":"a","namespaces":{},"pods":{"matchLabels":{"x":"\\"\\n;"}}}', "pods x=??? of a"),
+    ],
+)
+def test_texts_of_subjects(selector: str, text: str) -> None:
+    assert subjects_text((selector,)) == text

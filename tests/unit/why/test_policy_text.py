@@ -84,7 +84,7 @@ STEP = MatchedRule(
     where="forward: ip podwire-policy rule-1",
     rule="counter packets 3 bytes 180 drop",
     elements=("map ingress { x }",),
-    object="no ingress rule of shop/db",
+    object="no ingress rule for pods app=db of shop",
 )
 
 
@@ -151,7 +151,7 @@ nearest   shop/db ingress[0] (db.yaml:14)
           port TCP 5432 (db.yaml:18) matches
 
 policy rules on n2 for shop/db-1
-  forward: ip podwire-policy rule-1  # no ingress rule of shop/db
+  forward: ip podwire-policy rule-1  # no ingress rule for pods app=db of shop
       counter packets 3 bytes 180 drop
         map ingress { x }"""
     )

@@ -107,7 +107,7 @@ class BridgeIsolation:
         unseen = {}
         for bridge in names:
             try:
-                unseen[bridge] = bridges.unseen(self._netlink, bridge)
+                unseen[bridge] = bridges.missing_hooks(self._netlink, bridge)
             except KernelError:
                 continue
         return unseen
@@ -188,7 +188,7 @@ class BridgeIsolation:
                 bridges.load_module()  # only once: a module that is not installed stays missing
             for bridge, missing in self.unseen.items():
                 if missing:
-                    bridges.show(self._netlink, bridge)
+                    bridges.enable_hooks(self._netlink, bridge)
         except KernelError as failure:
             self._failure = failure.detail or str(failure)
         self.unseen = self._look(self.unseen)

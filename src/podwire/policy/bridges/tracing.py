@@ -51,7 +51,7 @@ def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts |
     if not links:
         return None
     with Netlink(netns) as netlink:
-        unseen = {link.device: bridges.unseen(netlink, link.device) for link in links.values()}
+        unseen = {link.device: bridges.missing_hooks(netlink, link.device) for link in links.values()}
     return BridgePorts(
         links=links,
         addresses={address: link for pod, link in links.items() for address in pods[pod]},

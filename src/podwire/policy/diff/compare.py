@@ -12,9 +12,8 @@ import msgspec
 
 from podwire.cluster.world import World
 from podwire.policy.diff.peers import NODES, PODS, PeerGroup, PeerGroups, peer_groups
-from podwire.policy.diff.side import Side
+from podwire.policy.diff.side import AppliedPolicies, Side
 from podwire.policy.ports import LAST_PORT, PROTOCOLS, PortTable, Ruling
-from podwire.policy.profile import ProfileKey
 from podwire.policy.rules import EGRESS, INGRESS
 
 OTHER = "other"
@@ -88,7 +87,7 @@ def compare(old: World, new: World, *, own_node_egress: bool = True) -> ClusterC
 
 Pair = tuple[int, Peers, Peers, bool, tuple[PortChange, ...]]
 """Family, source, destination, whether only the pods' own nodes are meant, and the changes."""
-ProfileKeys = tuple[ProfileKey | None, ProfileKey | None]
+PolicyPair = tuple[AppliedPolicies | None, AppliedPolicies | None]
 """The policies of a pod in one direction, before and after."""
 TableNumbers = tuple[int, int]
 """Tables before and after, by number."""
@@ -101,13 +100,13 @@ class _GroupComparer:
         self._old, self._new = old, new
         self._numbers: dict[PortTable, int] = {}
         self._tables: list[PortTable] = []
-        self._tables_by_peer: dict[tuple[ProfileKeys, int], TableNumbers] = {}
-        self._unchanged: dict[ProfileKeys, bool] = {}
+        self._tables_by_peer: dict[tuple[PolicyPair, int], TableNumbers] = {}
+        self._unchanged: dict[PolicyPair, bool] = {}
         self._changes_by_tables: dict[
-            tuple[TableNumbers, TableNumbers, ProfileKeys, ProfileKeys], tuple[PortChange, ...]
+            tuple[TableNumbers, TableNumbers, PolicyPair, PolicyPair], tuple[PortChange, ...]
         ] = {}
         self._differing: dict[tuple[TableNumbers, TableNumbers], bool] = {}
-        self._no_policies: ProfileKeys = (None, None)
+        self._no_policies: PolicyPair = (None, None)
         self._open: TableNumbers = (self._number(old.open), self._number(old.open))
 
     def pairs(self, groups: Iterable[PeerGroup], family: int) -> Iterator[Pair]:
@@ -138,7 +137,7 @@ class _GroupComparer:
                 yield from self._own_nodes(source, ends[row], egress[row], of_family)
 
     def _own_nodes(
-        self, source: PeerGroup, end: Peers, keys: ProfileKeys, groups: Sequence[PeerGroup]
+        self, source: PeerGroup, end: Peers, keys: PolicyPair, groups: Sequence[PeerGroup]
     ) -> Iterator[Pair]:
         """Pairs of pods and their own nodes; a node always reaches its own pods."""
         for group in groups:
@@ -150,12 +149,12 @@ class _GroupComparer:
                 changes = self._changes(numbers, keys, self._no_policies)
                 yield group.family, end, Peers(kind=NODES, names=names), True, changes
 
-    def _keys(self, group: PeerGroup, direction: str) -> ProfileKeys:
+    def _keys(self, group: PeerGroup, direction: str) -> PolicyPair:
         if group.kind != PODS:
             return self._no_policies
         return self._old.key(group.old, direction), self._new.key(group.new, direction)
 
-    def _unchanged_policies(self, keys: ProfileKeys) -> bool:
+    def _unchanged_policies(self, keys: PolicyPair) -> bool:
         """Whether policies are equal before and after; their verdicts on an unchanged peer are then equal too."""
         cached = self._unchanged.get(keys)
         if cached is None:
@@ -165,7 +164,7 @@ class _GroupComparer:
             cached = self._unchanged[keys] = old == new and all(same)
         return cached
 
-    def _tables_for(self, keys: ProfileKeys, number: int, group: PeerGroup) -> TableNumbers:
+    def _tables_for(self, keys: PolicyPair, number: int, group: PeerGroup) -> TableNumbers:
         """The tables of the policies with these keys for a peer group, which has a number."""
         if keys == self._no_policies:
             return self._open
@@ -174,7 +173,7 @@ class _GroupComparer:
             cached = self._tables_by_peer[keys, number] = self._look_up(keys, group)
         return cached
 
-    def _look_up(self, keys: ProfileKeys, group: PeerGroup, *, own_node: bool = False) -> TableNumbers:
+    def _look_up(self, keys: PolicyPair, group: PeerGroup, *, own_node: bool = False) -> TableNumbers:
         old, new = keys
         before = self._old.table(old, group.old, group.addresses[0], own_node=own_node)
         after = self._new.table(new, group.new, group.addresses[1], own_node=own_node)
@@ -211,7 +210,7 @@ class _GroupComparer:
         return tables[sent], tables[received], tables[sent_now], tables[received_now]
 
     def _changes(
-        self, numbers: tuple[TableNumbers, TableNumbers], egress: ProfileKeys, ingress: ProfileKeys
+        self, numbers: tuple[TableNumbers, TableNumbers], egress: PolicyPair, ingress: PolicyPair
     ) -> tuple[PortChange, ...]:
         key_of_pair = (*numbers, egress, ingress)
         cached = self._changes_by_tables.get(key_of_pair)
@@ -222,7 +221,7 @@ class _GroupComparer:
         return cached
 
     def _changed_ranges(
-        self, numbers: tuple[TableNumbers, TableNumbers], egress: ProfileKeys, ingress: ProfileKeys
+        self, numbers: tuple[TableNumbers, TableNumbers], egress: PolicyPair, ingress: PolicyPair
     ) -> Iterator[PortChange]:
         for protocol, first, last, (sent, received, sent_now, received_now) in _cut(*self._four(numbers)):
             before = _outcome((EGRESS, sent, egress[0]), (INGRESS, received, ingress[0]))
@@ -258,7 +257,7 @@ def _cut(*tables: PortTable) -> Iterator[tuple[str, int, int, tuple[Ruling, ...]
     yield OTHER, 0, LAST_PORT, tuple(table.other for table in tables)
 
 
-DirectionRuling = tuple[str, Ruling, ProfileKey | None]
+DirectionRuling = tuple[str, Ruling, AppliedPolicies | None]
 
 
 def _outcome(egress: DirectionRuling, ingress: DirectionRuling) -> DecidedVerdict:
@@ -271,7 +270,7 @@ def _outcome(egress: DirectionRuling, ingress: DirectionRuling) -> DecidedVerdic
     return DecidedVerdict(allowed=allowed, reasons=tuple(reason for reason in reasons if reason is not None))
 
 
-def _reason(direction: str, ruling: Ruling, key: ProfileKey | None) -> DecidingRule | None:
+def _reason(direction: str, ruling: Ruling, key: AppliedPolicies | None) -> DecidingRule | None:
     """The deciding rule of a direction; None: no policy applies."""
     if ruling.policy:
         return DecidingRule(direction=direction, policy=ruling.policy, rule=ruling.rule)

@@ -23,9 +23,11 @@ from podwire.model.policy import (
 )
 from podwire.model.selector import LabelSelector
 from podwire.policy.blocks import Blocks
+from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
 from podwire.policy.ports import PortTable, PortTableBuilder
-from podwire.policy.profile import NO_POLICY, NamedPort, PeerMatch, Profile, ProfileKey, named_ports
-from podwire.policy.rules import INGRESS, CompiledPolicy, cluster_network_policy, network_policy, node_selector
+from podwire.policy.profile import PeerMatch, Profile, ProfileKey
+from podwire.policy.profilerules import NO_POLICY
+from podwire.policy.rules import INGRESS, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
 
 
@@ -40,6 +42,19 @@ class PeerTraits(msgspec.Struct, frozen=True, gc=False):
     """The selectors of nodes, in their JSON form, that match the end."""
     holding: frozenset[int] = frozenset()
     """The blocks that contain the end's address."""
+
+
+class AppliedPolicies(msgspec.Struct, frozen=True, kw_only=True):
+    """The policies that apply to pods in one direction."""
+
+    direction: str
+    policies: tuple[str, ...] = ()
+    """Keys of the NetworkPolicies that select the pods, in order; empty: the pods are not isolated."""
+    cluster_policies: tuple[str, ...] = ()
+    """Names in the order of evaluation."""
+    named: tuple[NamedPort, ...] = ()
+    """The pods' own ports that policies name; ingress only."""
+    own_node_egress: bool = True
 
 
 class Side:
@@ -73,9 +88,9 @@ class Side:
         self._about: dict[int, list[CompiledPolicy]] = {}
         for policy in self._policies:
             self._about.setdefault(policy.subject, []).append(policy)
-        self._profiles: dict[ProfileKey, Profile] = {}
-        self._keys: dict[tuple[PeerTraits, str], ProfileKey | None] = {}
-        self._tables: dict[tuple[ProfileKey, PeerTraits, bool], PortTable] = {}
+        self._profiles: dict[AppliedPolicies, Profile] = {}
+        self._keys: dict[tuple[PeerTraits, str], AppliedPolicies | None] = {}
+        self._tables: dict[tuple[AppliedPolicies, PeerTraits, bool], PortTable] = {}
         self.open = PortTableBuilder().table(rest=NO_POLICY)
         """The table that allows everything: no policy applies."""
 
@@ -105,7 +120,9 @@ class Side:
     def _holding(self, address: str) -> frozenset[int]:
         return self._blocks[6 if ":" in address else 4].holding(address)
 
-    def table(self, key: ProfileKey | None, peer: PeerTraits, address: str, *, own_node: bool = False) -> PortTable:
+    def table(
+        self, key: AppliedPolicies | None, peer: PeerTraits, address: str, *, own_node: bool = False
+    ) -> PortTable:
         """The ruling on each port for a peer with an address, by the policies that ``key`` stands for."""
         if key is None or (own_node and key.direction == INGRESS):
             return self.open
@@ -119,7 +136,7 @@ class Side:
             cached = self._tables[cache_key] = profile.table(peer_match) or profile.at(address)
         return cached
 
-    def key(self, subject: PeerTraits, direction: str) -> ProfileKey | None:
+    def key(self, subject: PeerTraits, direction: str) -> AppliedPolicies | None:
         """The key of the policies that apply to a pod in a direction; None: no policy applies."""
         cache_key = (subject, direction)
         if cache_key not in self._keys:
@@ -130,7 +147,7 @@ class Side:
 
     def _profile(
         self, direction: str, about: Iterable[CompiledPolicy], named: tuple[NamedPort, ...]
-    ) -> ProfileKey | None:
+    ) -> AppliedPolicies | None:
         concerned = [policy for policy in about if direction in policy.rules]
         isolating = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
         cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]
@@ -139,7 +156,7 @@ class Side:
             return None
         admin = [policy for policy in cluster if policy.tier == "Admin"]
         baseline = [policy for policy in cluster if policy.tier == "Baseline"]
-        key = ProfileKey(
+        key = AppliedPolicies(
             direction=direction,
             policies=tuple(policy.key for policy in isolating),
             cluster_policies=tuple(policy.key for policy in (*admin, *baseline)),
@@ -147,8 +164,8 @@ class Side:
             own_node_egress=self._own_node_egress,
         )
         if key not in self._profiles:
-            rules = (rule for policy in (*admin, *isolating, *baseline) for rule in policy.rules[direction])
-            self._profiles[key] = Profile(key, tuple(rules))
+            profile_key = ProfileKey(direction=direction, named=key.named, own_node_egress=key.own_node_egress)
+            self._profiles[key] = Profile(profile_key, (*isolating, *cluster))
         return key
 
 

@@ -3,7 +3,8 @@
 A rule may be removed and added again; its total must survive. So the code that removes rules reads their counters just
 before and calls :meth:`Totals.keep`. A counter that is lower than at the last reading (another program removed the
 rule) counts as a new one, added to the old total. Of removed rules, the last ``_REMEMBERED`` keep their own total;
-the totals of rules that were removed earlier are added up by direction and verdict.
+the totals of rules that were removed earlier are added up by direction and verdict. Where the policies behind a counter
+change (the policies that isolate pods), what it counted before stays with the policies of that time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -44,31 +45,50 @@ class Totals:
     def __init__(self) -> None:
         self._past: dict[RuleHit, Count] = {}
         self._last: dict[tuple[str, str], Counted] = {}
+        self._earlier: dict[tuple[str, str], Count] = {}
+        """What rules counted for other policies than those of their last reading."""
 
     def keep(self, family: str, readings: Mapping[str, Counted]) -> None:
         """Keeps the last readings of rules, by name, that are removed or reset now."""
-        self._update(family, readings)
+        self.take(family, readings)
         for name in readings:
             self._end(family, name)
 
     def totals(self, family: str, readings: Mapping[str, Counted]) -> None:
         """Takes over the current readings of all rules of a family, by name."""
-        self._update(family, readings)
+        self.take(family, readings)
         for gone in [key for key in self._last if key[0] == family and key[1] not in readings]:
             self._end(*gone)
 
-    def _update(self, family: str, readings: Mapping[str, Counted]) -> None:
+    def take(self, family: str, readings: Mapping[str, Counted]) -> None:
+        """Takes over the current readings of some rules of a family, by name."""
         for name, counted in readings.items():
             before = self._last.get((family, name))
             if before is not None and before.count.packets > counted.count.packets:
                 self._end(family, name)
+            elif before is not None and before.hit != counted.hit:
+                self._retire(before.hit, self._own(family, name))
+                self._earlier[family, name] = before.count
             self._last[family, name] = counted
 
+    def _own(self, family: str, name: str) -> Count:
+        """What a rule has counted for the policies of its last reading."""
+        count, earlier = self._last[family, name].count, self._earlier.get((family, name), Count())
+        return Count(count.packets - earlier.packets, count.bytes - earlier.bytes)
+
     def _end(self, family: str, name: str) -> None:
-        counted = self._last.pop((family, name), None)
-        if counted is None or not counted.count.packets:
+        if (family, name) not in self._last:
             return
-        self._add(counted.hit, counted.count)
+        count = self._own(family, name)
+        counted = self._last.pop((family, name))
+        self._earlier.pop((family, name), None)
+        self._retire(counted.hit, count)
+
+    def _retire(self, hit: RuleHit, count: Count) -> None:
+        """Adds to the totals of removed rules, of which the oldest lose their policies."""
+        if not count.packets:
+            return
+        self._add(hit, count)
         if len(self._past) > _REMEMBERED:
             oldest = next(iter(self._past))
             accept, audit = oldest.ruling.accept, oldest.ruling.audit
@@ -83,8 +103,8 @@ class Totals:
     def all(self) -> tuple[Counted, ...]:
         """All totals, both families together, in no order; rules that counted nothing are left out."""
         totals = dict(self._past)
-        for counted in self._last.values():
-            totals[counted.hit] = totals.get(counted.hit, Count()).plus(counted.count)
+        for (family, name), counted in self._last.items():
+            totals[counted.hit] = totals.get(counted.hit, Count()).plus(self._own(family, name))
         return tuple(Counted(hit, count) for hit, count in totals.items() if count.packets)
 
 
@@ -130,6 +150,14 @@ class RuleCounters:
         """
         if chains is None or chains:
             self._totals.keep(family, self._readings(family, chains))
+
+    def settle(self, family: str, chains: Collection[str]) -> None:
+        """Counts what chains have counted for the policies behind them, which change next.
+
+        Raises: KernelError.
+        """
+        if chains:
+            self._totals.take(family, self._readings(family, chains))
 
     def _readings(self, family: str, chains: Collection[str] | None) -> dict[str, Counted]:
         """The counters of the chains whose rule is known."""

@@ -61,7 +61,7 @@ def test_with_br_netfilter_policies_decide_between_ports() -> None:
     found = next(shut.outcomes(packet()))
     assert found.verdict == "drop"
     assert found.steps[0].table == "bridge podwire-policy"
-    assert found.steps[-1].table == "ip podwire-policy" and "shop/" in shut.about(found.steps[-1])
+    assert found.steps[-1].table == "ip podwire-policy" and "pods app=db of shop" in shut.about(found.steps[-1])
     assert "own port of the bridge" in shut.about(found.steps[0])
 
 

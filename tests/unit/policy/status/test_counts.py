@@ -48,6 +48,20 @@ def test_a_deleted_counter_counts_as_a_new_counter() -> None:
     assert found(totals) == {DENIED: 15}
 
 
+def test_counts_stay_with_the_policies_of_their_time() -> None:
+    """A denial keeps its counter when another policy isolates the same pods."""
+    three = RuleHit("Ingress", Ruling(accept=False), ("shop/a", "shop/b", "shop/c"))
+    totals = Totals()
+    totals.totals("ip", read(r1=3))
+    totals.take("ip", read(r1=5))
+    totals.totals("ip", {"r1": Counted(three, Count(9, 540))})
+    assert found(totals) == {DENIED: 5, three: 4}
+    totals.totals("ip", read(r1=10))
+    assert found(totals) == {DENIED: 6, three: 4}
+    totals.totals("ip", {})
+    assert found(totals) == {DENIED: 6, three: 4}
+
+
 def test_of_rules_long_gone_a_sum_stays() -> None:
     totals = Totals()
     for number in range(3000):

@@ -139,7 +139,7 @@ def test_what_policies_drop_is_dropped() -> None:
     assert found.outcome == "dropped"
     assert [(each.node, each.state, each.outcome) for each in only(found).nodes] == [("n1", "planned", "dropped")]
     steps = only(found).nodes[0].steps
-    assert "shop/quiet" in steps[-1].object
+    assert "pods app=db of shop" in steps[-1].object
     assert steps[-1].rule.endswith("drop")
 
 

@@ -11,16 +11,15 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from podwire.model.policy import IPBlock
-from podwire.policy.ports import PortTable
-from podwire.policy.profile import Profile
+from podwire.policy.profile import HostGroup, Profile
 
 _BITS = {4: 32, 6: 128}
 
 
-def networks(profile: Profile, family: int) -> tuple[dict[str, PortTable], PortTable]:
-    """The table of each network, exact addresses aside, and the table of all addresses outside the networks."""
+def networks(profile: Profile, family: int) -> tuple[dict[str, HostGroup], HostGroup]:
+    """The group with the table of each network, exact addresses aside, and that of all addresses outside networks."""
     tables = _at_borders(_texts(profile), profile, family)
-    everywhere = tables.pop("0.0.0.0/0" if family == 4 else "::/0", profile.default)
+    everywhere = tables.pop("0.0.0.0/0" if family == 4 else "::/0", profile.surroundings())
     return tables, everywhere
 
 
@@ -31,18 +30,18 @@ def _texts(profile: Profile) -> Iterable[str]:
         yield from block.excepted
 
 
-def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, PortTable]:
+def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, HostGroup]:
     """The table of each network for addresses outside longer networks; networks without such addresses are left out."""
     spans = _spans(texts, family)
     ranges = profile.ranges(family)
     starts = [first for first, _, _ in ranges]
-    tables: dict[str, PortTable] = {}
+    tables: dict[str, HostGroup] = {}
     for number, (first, length) in enumerate(spans):
         address = _own_address(number, spans, _BITS[family])
         if address is None:
             continue
         index = bisect_right(starts, address) - 1
-        table = ranges[index][2] if index >= 0 and address <= ranges[index][1] else profile.default
+        table = ranges[index][2] if index >= 0 and address <= ranges[index][1] else profile.surroundings()
         network = IPv6Network((first, length)) if family == 6 else IPv4Network((first, length))
         tables[str(network.network_address) if length == _BITS[family] else str(network)] = table
     return tables

@@ -1,22 +1,26 @@
 """The chains and sets of one family; an update costs only as much as the change (pure).
 
-The name of each chain for a profile, a table or a rule is a hash of its meaning: a chain that two profiles need exists
-once, and a chain that exists has the right rules. Marks of packets select the chains by number (:mod:`.numbers`). A
-change is the difference between the chains and sets that it touches, before and after.
+Marks of packets select the chains of profiles and tables by number (:mod:`.numbers`). A change is the difference
+between the chains and sets that it touches, before and after. A profile's chain and its networks never change; its
+exact addresses change one by one, and the chains of a table at once.
 """
 
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
+from podwire.policy.contents import profiles_left
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
-from podwire.policy.dataplanes.iptables.portchains import NamedTable, NumberedTableChains
+from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, known_tables
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
-from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.verdicts import RuleHit, denying_policies
+from podwire.policy.profile import HostGroup, Profile, ProfileKey
+from podwire.policy.tablechains import GroupChains, TableChains
+from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
@@ -38,11 +42,11 @@ class Contents:
         self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
         self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
         self._keyed: KeyedContents[Rules, IpSet, str, IpSetElement] = KeyedContents()
-        self._taken: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
-        self._hosts: dict[str, dict[str, str]] = {}
+        self._groups: dict[ProfileKey, GroupChains] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._ports = NumberedTableChains(layout, self._keyed, self._numbers[names.TABLES])
+        self._writer = NumberedChainWriter(layout, self._keyed, self._numbers[names.TABLES])
+        self._tables = TableChains(self._writer, known_tables(chains))
         devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
         for declared in (*layout.sets(), *devices):
             self._keyed.add_set(declared)
@@ -81,7 +85,7 @@ class Contents:
 
     def move(self, layout: ChainLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
-        self.layout = self._ports.layout = layout
+        self.layout = self._writer.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -92,8 +96,10 @@ class Contents:
         """
         for key in delta.made:
             self._write(profiles[key])
-        for key, addresses in delta.hosts.items():
-            self._write_hosts(self._names[key], profiles[key], addresses)
+        left = profiles_left(self._placed, delta)
+        for key in delta.groups.keys() | delta.hosts.keys():
+            change = delta.groups.get(key, set()), delta.hosts.get(key, set())
+            self._change(profiles[key], change, in_place=key not in left)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
@@ -109,6 +115,8 @@ class Contents:
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
+                self._groups.pop(key).drop()
+                self._tables.forget(key)
 
     # Pods
 
@@ -125,8 +133,7 @@ class Contents:
         ingress = layout.numbered(self._number_of(names.IN, profiles.ingress))
         egress = layout.numbered(self._number_of(names.OUT, profiles.egress))
         shared = device in layout.bridges
-        key = profiles.egress
-        judged = key is not None and (not key.own_node_egress or bool(key.cluster_policies))
+        judged = profiles.egress is not None and profiles.egress.to_own_node
         return {
             layout.set_name("egress"): dict.fromkeys(pairs, egress),
             layout.set_name("ingress"): dict.fromkeys(pairs, ingress),
@@ -151,83 +158,97 @@ class Contents:
 
     def _write(self, profile: Profile) -> None:
         """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
-        key, before = profile.key, self._names.get(profile.key)
-        denying = denying_policies(key)
-        nets, rest = networks(profile, 6 if self.layout.family == "ip6" else 4)
-        default = names.ports_chain(rest, denying), rest
-        ranges = {network: (names.ports_chain(table, denying), table) for network, table in sorted(nets.items())}
-        meaning = default[0], {network: name for network, (name, _) in ranges.items()}
-        chain = names.profile_chain(key, meaning)
+        key, family = profile.key, self.layout.family
+        before, groups_before = self._names.get(key), self._groups.get(key)
+        groups = self._groups[key] = GroupChains(self._tables, key, family)
+        self._tables.know(profile)
+        nets, rest = networks(profile, 6 if family == "ip6" else 4)
+        default = groups.take(rest)
+        ranges = {network: groups.take(group) for network, group in sorted(nets.items())}
+        groups.update(profile.groups())
+        chain = names.profile_chain(key, (default, ranges))
         if chain == before:
-            self._write_hosts(chain, profile, {**profile.hosts, **self._hosts[chain]})
-            return
+            self._keyed.fill_set(self._filled(chain, groups))
+        else:
+            self._move(key, chain, ranges, default)
+        if groups_before is not None:
+            groups_before.drop()
+
+    def _move(self, key: ProfileKey, chain: str, ranges: Mapping[str, str], default: str) -> None:
+        """Adds the chain of a profile, moves the pods of the profile there, and removes the chain from before."""
+        before = self._names.get(key)
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
             self._release(pod, device, profiles)
-        self._add(chain, profile, ranges, default)
+        self._add(key, chain, ranges, default)
         self._names[key] = chain
         for pod, device, profiles in pods:
             self._keyed.claim(pod, self._of_pod(device, profiles))
         if before is not None:
             self._end(before)
 
-    def _add(self, chain: str, profile: Profile, ranges: Mapping[str, NamedTable], default: NamedTable) -> None:
-        key, layout = profile.key, self.layout
+    def _add(self, key: ProfileKey, chain: str, ranges: Mapping[str, str], default: str) -> None:
+        layout = self.layout
         self._numbers[_root(key)].take(chain)
-        by_address, by_network = names.profile_sets(chain, layout.family)
-        prefix = names.set_prefix(layout.family)
-        self._hosts[chain] = {}
-        self._keyed.add_set(layout.declare(by_address.removeprefix(prefix), "hash:ip", marks=True))
-        taken = [self._ports.take(default, key)]
+        self._keyed.add_set(self._filled(chain, self._groups[key]))
         if ranges:
-            self._keyed.add_set(layout.declare(by_network.removeprefix(prefix), "hash:net", marks=True))
-            for network, named in ranges.items():
-                taken.append(self._ports.take(named, key))
-                self._keyed.put_element(by_network, network, self._ports.element(taken[-1]))
-        self._keyed.put_chain(chain, layout.profile(chain, key, taken[0], ranged=bool(ranges)))
-        self._taken[chain] = tuple(taken)
-        self._write_hosts(chain, profile, profile.hosts)
+            declared = layout.declare(
+                self._set_word(names.profile_sets(chain, layout.family)[1]), "hash:net", marks=True
+            )
+            elements = {network: self._writer.element(name) for network, name in ranges.items()}
+            self._keyed.add_set(replace(declared, elements=elements))
+        self._keyed.put_chain(chain, layout.profile(chain, key, default, ranged=bool(ranges)))
+
+    def _filled(self, chain: str, groups: GroupChains) -> IpSet:
+        """The set of a profile's exact addresses."""
+        family = self.layout.family
+        declared = self.layout.declare(self._set_word(names.profile_sets(chain, family)[0]), "hash:ip", marks=True)
+        pairs = ((group, self._writer.element(table)) for group, table in groups.items())
+        elements = {address: element for group, element in pairs for address in group.addresses[family]}
+        return replace(declared, elements=elements)
+
+    def _set_word(self, name: str) -> str:
+        return name.removeprefix(names.set_prefix(self.layout.family))
 
     def _end(self, chain: str) -> None:
-        for taken in self._hosts.pop(chain).values():
-            self._ports.drop(taken)
-        for taken in self._taken.pop(chain):
-            self._ports.drop(taken)
         self._keyed.remove_chain(chain)
         for name in names.profile_sets(chain, self.layout.family):
             if name in self._keyed.sets:
                 self._keyed.remove_set(name)
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
-    def _write_hosts(self, chain: str, profile: Profile, addresses: Iterable[str]) -> None:
-        """Updates exact addresses of a profile; peers share tables, so few chain names are computed."""
-        six = self.layout.family == "ip6"
+    def _change(self, profile: Profile, change: tuple[set[HostGroup], set[str]], *, in_place: bool) -> None:
+        """Takes over changed groups of a profile, and addresses that moved from one group to another."""
+        groups, chain = self._groups[profile.key], self._names[profile.key]
         hosts, _ = names.profile_sets(chain, self.layout.family)
-        names_by_table: dict[int, str] = {}
-        have = self._hosts[chain]
-        denying = denying_policies(profile.key)
+        have = self._keyed.elements[hosts]
+        chains = {self._writer.element(table): table for _, table in groups.items()} if change[1] else {}
+
+        def led(address: str) -> str | None:
+            element = have.get(address)
+            return chains.get(element) if element is not None else None
+
+        self._tables.know(profile)
+        addresses = groups.follow(profile, change, led, in_place=in_place)
+        if addresses is None:
+            self._write(profile)
+            return
+        elements: dict[str, IpSetElement] = {}
+        changes: dict[str, IpSetElement | None] = {}
         for address in addresses:
-            if (":" in address) != six:
-                continue
-            table, before = profile.hosts.get(address), have.get(address)
-            if table is None:
-                if before is not None:
-                    del have[address]
-                    self._keyed.put_element(hosts, address, None)
-                    self._ports.drop(before)
-                continue
-            name = names_by_table.get(id(table)) or names_by_table.setdefault(
-                id(table), names.ports_chain(table, denying)
-            )
-            if name != before:
-                have[address] = self._ports.take((name, table), profile.key)
-                self._keyed.put_element(hosts, address, self._ports.element(name))
-                if before is not None:
-                    self._ports.drop(before)
+            table = groups.chain(profile.group(address))
+            if table is not None and table not in elements:
+                elements[table] = self._writer.element(table)
+            changes[address] = elements[table] if table is not None else None
+        self._keyed.put_elements(hosts, changes)
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule for a chain name or a log prefix, if it exists or was removed lately; None: unknown."""
-        return self._ports.meaning(name)
+        return self._tables.meaning(name if name.startswith(names.RULE) else names.CHAIN + name.upper())
+
+    def denials(self, keys: Iterable[ProfileKey]) -> set[str]:
+        """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
+        return self._tables.denials(keys)
 
     # Steps
 
@@ -253,6 +274,7 @@ class Contents:
                 continue
             del during[name]
         result = steps(saved, have, want, during)
+        self._tables.settle()
         for numbers in (*self._numbers.values(), self._devices):
             numbers.settle()
         self._generated = final

@@ -121,7 +121,7 @@ class IptablesPolicy:
         self._facts = facts or self._facts
         self._reload = True
         self._undeleted.clear()
-        make_tables(self.programs, (TABLE,), self._netns_path, self._watch.started)
+        make_tables(self.programs, (TABLE,), self._netns_path, self._watch.ignore_process)
         uplinks = self._uplinks(devices)
         done = []
         for family, tool in self._tools.items():
@@ -163,6 +163,7 @@ class IptablesPolicy:
             if facts is not None and not self._moved(facts, self._uplinks(devices)):
                 return self.load(compiler, devices)
             for family, contents in self._contents.items():
+                self._counters.settle(family, contents.denials(delta.groups.keys() | delta.made))
                 follow(contents, compiler, delta, devices)
                 done.append(contents.changed())
                 self._apply(self._tools[family], done[-1])
@@ -182,7 +183,7 @@ class IptablesPolicy:
         """Reads the kernel and writes the differences; returns the steps that were needed.
         Raises: KernelError.
         """
-        make_tables(self.programs, (TABLE,), self._netns_path, self._watch.started)
+        make_tables(self.programs, (TABLE,), self._netns_path, self._watch.ignore_process)
         done = []
         for family, contents in self._contents.items():
             tool = self._tools[family]
@@ -195,9 +196,9 @@ class IptablesPolicy:
         """Applies the steps of a change, in order."""
         self._keep_counts(tool, steps)
         self._sets.commit(steps.prepare)
-        tool.restore(steps.enter, self._watch.started)
+        tool.restore(steps.enter, self._watch.ignore_process)
         self._sets.commit(steps.lead)
-        tool.restore(steps.leave, self._watch.started)
+        tool.restore(steps.leave, self._watch.ignore_process)
         if steps.forget or self._undeleted:
             self._undeleted = kernel.forget(self._sets, (*self._undeleted, *steps.forget))
 
@@ -236,7 +237,7 @@ class IptablesPolicy:
         for tool in self._tools.values():
             if tool.family not in self._missing:
                 kernel.remove(tool, self._sets)
-        drop_tables((TABLE,), self._netns_path, self._watch.started)
+        drop_tables((TABLE,), self._netns_path, self._watch.ignore_process)
         self._undeleted.clear()
 
 

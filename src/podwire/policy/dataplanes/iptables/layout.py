@@ -17,24 +17,24 @@ checked in POSTROUTING, because only there their destination is translated. A pa
 checked twice, with the same result.
 
 Packets in the reply direction of a known connection and packets related to a connection pass without a look-up; with
-``keep``, both directions pass. Chains for a profile, a table or a rule never change: another meaning makes another
-chain. Default deny in doubt, as in the data plane ``nftables``.
+``keep``, both directions pass. Chains for a profile or a rule never change: another meaning makes another chain.
+Default deny in doubt, as in the data plane ``nftables``.
 
 If no element matches the device and address of a packet, the device alone is looked up. A set accepts 64 devices for
 one network, so each set ``devices-N`` has 64 devices. Links with the node's own address do not belong to pods:
 ``uplinks`` have set elements for that, which makes traffic from and to the outside faster.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
-from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable
+from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable, Ruling
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, RuleIdentity, rule_identity, subjects_text
 from podwire.state.ipset import PLAIN, Family, IpSet, IpSetElement
 from podwire.state.iptables import Rules
 from podwire.trace.bytecode import same_ends
@@ -303,8 +303,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         hosts, ranges = names.profile_sets(chain, self.family)
         peer = "src" if key.direction == "Ingress" else "dst"
         goto_table = f"{self._marked} -g {names.TABLES}"
-        audited = (f"{name} (audit)" for name in key.audited)
-        comment = names.comment(", ".join((*key.cluster_policies, *key.policies, *audited)))
+        comment = names.comment(subjects_text(key.subjects))
         return (
             self._clear,
             _maps(hosts, peer),
@@ -313,26 +312,26 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
             f"{comment} -g {default}",
         )
 
-    def ports(self, chain: str, table: PortTable, denying: DenyingPolicies) -> Chains:
+    def ports(self, chain: str, table: PortTable, key: ProfileKey) -> Chains:
         """The chains of a table of ports; many ranges of one protocol become a search tree, like numbers."""
         chains: Chains = {}
         rules = []
         for protocol in PROTOCOLS:
-            entries = [entry for entry in table.entries if entry.protocol == protocol]
+            entries = table.of_protocol(protocol)
             protocol_name = protocol.lower()
             if len(entries) > 1:
                 below = f"{chain}-{protocol_name[0]}"
-                self._ranges(below, entries, denying, chains)
+                self._ranges(below, entries, key, chains)
                 rules.append(f"-p {protocol_name} -g {below}")
             elif entries[0].ruling != table.other:
-                rules.append(f"-p {protocol_name} -g {names.rule_chain(denying.hit(entries[0].ruling))}")
-        chains[chain] = (*rules, f"-g {names.rule_chain(denying.hit(table.other))}")
+                rules.append(f"-p {protocol_name} -g {_rule_chain(key, entries[0].ruling)}")
+        chains[chain] = (*rules, f"-g {_rule_chain(key, table.other)}")
         return chains
 
-    def _ranges(self, chain: str, entries: list[PortRuling], denying: DenyingPolicies, chains: Chains) -> None:
+    def _ranges(self, chain: str, entries: Sequence[PortRuling], key: ProfileKey, chains: Chains) -> None:
         protocol_name = entries[0].protocol.lower()
         if len(entries) <= _FEW:
-            targets = [(entry, names.rule_chain(denying.hit(entry.ruling))) for entry in entries]
+            targets = [(entry, _rule_chain(key, entry.ruling)) for entry in entries]
         else:
             size = -(-len(entries) // _FEW)
             targets = []
@@ -340,13 +339,13 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
                 part = entries[at : at + size]
                 below = f"{chain[: chain.rindex('-') + 2]}{len(chains)}"
                 chains[below] = ()
-                self._ranges(below, part, denying, chains)
+                self._ranges(below, part, key, chains)
                 targets.append((PortRuling(part[0].protocol, part[0].first, part[-1].last, part[0].ruling), below))
         *most, (_, last) = targets
         rules = (f"-p {protocol_name} -m {protocol_name} --dport {_port(entry)} -g {target}" for entry, target in most)
         chains[chain] = (*rules, f"-g {last}")
 
-    def rule(self, hit: RuleHit, prefix: str) -> Rules:
+    def rule(self, hit: RuleIdentity, prefix: str) -> Rules:
         """The chain of one rule, or of a denial because no rule allows; ``prefix`` is the prefix of its log lines.
 
         Two kinds of packets pass although no rule allows them: errors that belong to a connection, and packets that
@@ -362,7 +361,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
         return (*exempt, *(self._logs(hit, prefix) if hit.logged(self.log) else ()), verdict_rule)
 
-    def _logs(self, hit: RuleHit, prefix: str) -> Rules:
+    def _logs(self, hit: RuleIdentity, prefix: str) -> Rules:
         """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
 
         Packets that pass only because the policy is in audit are also logged later, at most once a second.
@@ -380,6 +379,10 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
 
     def _log_target(self, prefix: str) -> str:
         return f"-j NFLOG --nflog-prefix {prefix} --nflog-group {self.log.group}"
+
+
+def _rule_chain(key: ProfileKey, ruling: Ruling) -> str:
+    return names.rule_chain(rule_identity(key, ruling))
 
 
 def _in(name: str, ways: str) -> str:

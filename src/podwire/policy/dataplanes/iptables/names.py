@@ -1,18 +1,18 @@
 """Names of chains and sets; each begins with the prefix that marks objects of podwire (pure).
 
-Chains are in the table ``mangle``. Names of chains for policies end in a hash of their meaning, so a chain that exists
-has the right rules.
+Chains are in the table ``mangle``. Names of new chains for policies end in a hash of their meaning.
 """
 
 import hashlib
 import re
 from base64 import b32encode
+from functools import lru_cache
 
 import msgspec
 
 from podwire.policy.ports import PortTable
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import DenyingPolicies, RuleHit
+from podwire.policy.verdicts import RuleIdentity
 
 TABLE = "mangle"
 CHAIN = "PODWIRE-"
@@ -56,12 +56,13 @@ def profile_sets(chain: str, family: str) -> tuple[str, str]:
     return f"{name}-hosts", f"{name}-ranges"
 
 
-def ports_chain(table: PortTable, denying: DenyingPolicies) -> str:
-    """The name of the chain of a table of ports."""
-    return PORTS + short((denying.of(table), table))
+def ports_chain(table: PortTable, key: ProfileKey, attempt: int = 0) -> str:
+    """The name of a new chain of a table of ports; another attempt gives another name."""
+    return PORTS + short((key, table, attempt))
 
 
-def rule_chain(hit: RuleHit) -> str:
+@lru_cache(maxsize=1 << 14)
+def rule_chain(hit: RuleIdentity) -> str:
     """The name of the chain of a rule."""
     return RULE + short(hit)
 

@@ -1,6 +1,6 @@
-"""The chains of port tables and rules, which profiles share: a chain exists until its last use is dropped (pure)."""
+"""Writes the chains of port tables and rules of one family into the contents of the data plane (pure)."""
 
-from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.iptables import names
@@ -8,19 +8,15 @@ from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers
 from podwire.policy.ports import PortTable
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import RuleHit, denying_policies
+from podwire.policy.verdicts import RuleIdentity
 from podwire.state.ipset import IpSet, IpSetElement
 from podwire.state.iptables import Rules
 
-NamedTable = tuple[str, PortTable]
-"""A table of ports with the name of its chain."""
-
-_KEPT_HITS = 1024
-"""How many deleted rules are kept, because a log line may still name them."""
+_WITHOUT_NAME = names.PORTS
 
 
-class NumberedTableChains:
-    """The chains of port tables and rules of one family, with the number of uses of each."""
+class NumberedChainWriter:
+    """Writes the chains of one family, and gives numbers to the chains of port tables."""
 
     def __init__(
         self, layout: ChainLayout, keyed: KeyedContents[Rules, IpSet, str, IpSetElement], numbers: Numbers
@@ -29,61 +25,71 @@ class NumberedTableChains:
         self.layout = layout
         self._keyed = keyed
         self._numbers = numbers
-        self._uses: Counter[str] = Counter()
-        self._needs: dict[str, tuple[str, ...]] = {}
         self._chains_of: dict[str, tuple[str, ...]] = {}
-        self._hits: dict[str, RuleHit] = {}
-        self._gone: dict[str, RuleHit] = {}
 
-    def take(self, named: NamedTable, key: ProfileKey) -> str:
-        """The chain of a table of ports; it exists until each taken use is dropped."""
-        chain, table = named
-        if not self._uses[chain]:
-            self._chains_of[chain] = self._ports(table, key, chain)
-            denying = denying_policies(key)
-            self._needs[chain] = tuple(self._rule(denying.hit(ruling)) for ruling in table.rulings)
-            self._numbers.take(chain)
-        self._uses[chain] += 1
-        return chain
+    def table_name(self, table: PortTable, key: ProfileKey, attempt: int) -> str:
+        """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
+        return names.ports_chain(table, key, attempt)
 
-    def _ports(self, table: PortTable, key: ProfileKey, chain: str) -> tuple[str, ...]:
-        chains = self.layout.ports(chain, table, denying_policies(key))
-        for name, rules in chains.items():
-            self._keyed.put_chain(name, rules)
-        return tuple(chains)
+    def rule_name(self, identity: RuleIdentity) -> str:
+        """The name of the chain of a rule."""
+        return names.rule_chain(identity)
 
-    def _rule(self, hit: RuleHit) -> str:
-        chain = names.rule_chain(hit)
-        if not self._uses[chain]:
-            self._keyed.put_chain(chain, self.layout.rule(hit, chain.removeprefix(names.CHAIN).lower()))
-            self._chains_of[chain] = (chain,)
-            self._hits[chain] = hit
-            self._gone.pop(chain, None)
-        self._uses[chain] += 1
-        return chain
+    def signature(self, table: PortTable, key: ProfileKey) -> str:
+        """The rules of a table's chains, as text without the name of the chain."""
+        return _signature(_WITHOUT_NAME, self.layout.ports(_WITHOUT_NAME, table, key).items())
 
-    def drop(self, chain: str) -> None:
-        """Drops one use of a chain; with the last use, the chain is removed and its own uses of chains are dropped."""
-        self._uses[chain] -= 1
-        if self._uses[chain]:
-            return
-        del self._uses[chain]
-        if chain in self._hits:
-            self._gone[chain] = self._hits.pop(chain)
-            if len(self._gone) > _KEPT_HITS:
-                del self._gone[next(iter(self._gone))]
-        for name in self._chains_of.pop(chain):
-            self._keyed.remove_chain(name)
-        if chain in self._numbers.used:
-            self._numbers.give_back(chain)
-        for need in self._needs.pop(chain, ()):
-            self.drop(need)
+    def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
+        """Adds the chains of a table.
 
-    def meaning(self, name: str) -> RuleHit | None:
-        """The rule for a chain name or a log prefix, if it exists or was removed lately; None: unknown."""
-        chain = name if name.startswith(names.RULE) else names.CHAIN + name.upper()
-        return self._hits.get(chain) or self._gone.get(chain)
+        Raises: KernelError when the packet mark has too few numbers.
+        """
+        self._numbers.take(name)
+        self._put(name, table, key)
+
+    def change_table(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+        """Replaces the chains of a table, which iptables-restore does at once; always possible."""
+        before = self._chains_of[name]
+        self._put(name, table, key)
+        for chain in set(before) - set(self._chains_of[name]):
+            self._keyed.remove_chain(chain)
+        return True
+
+    def _put(self, name: str, table: PortTable, key: ProfileKey) -> None:
+        chains = self.layout.ports(name, table, key)
+        for chain, rules in chains.items():
+            self._keyed.put_chain(chain, rules)
+        self._chains_of[name] = tuple(chains)
+
+    def remove_table(self, name: str) -> None:
+        """Removes the chains of a table."""
+        for chain in self._chains_of.pop(name):
+            self._keyed.remove_chain(chain)
+        self._numbers.give_back(name)
+
+    def add_rule(self, name: str, identity: RuleIdentity) -> None:
+        """Adds the chain of a rule."""
+        self._keyed.put_chain(name, self.layout.rule(identity, name.removeprefix(names.CHAIN).lower()))
+
+    def remove_rule(self, name: str) -> None:
+        """Removes the chain of a rule."""
+        self._keyed.remove_chain(name)
 
     def element(self, chain: str) -> IpSetElement:
         """The set element that gives a packet the number of a port table's chain."""
         return self.layout.numbered(self._numbers.used[chain])
+
+
+def known_tables(chains: Mapping[str, Rules]) -> dict[str, str]:
+    """The names of the chains of port tables among the kernel's chains, by :meth:`NumberedChainWriter.signature`."""
+    tables: dict[str, list[tuple[str, Rules]]] = {}
+    for chain, rules in chains.items():
+        if chain.startswith(names.PORTS):
+            name = names.PORTS + chain.removeprefix(names.PORTS).partition("-")[0]
+            tables.setdefault(name, []).append((chain, rules))
+    return {_signature(name, own): name for name, own in tables.items()}
+
+
+def _signature(name: str, chains: Iterable[tuple[str, Rules]]) -> str:
+    lines = (f"{chain.removeprefix(name)} {rule}" for chain, rules in sorted(chains) for rule in rules)
+    return "\n".join(lines).replace(f"-g {name}", "-g ")

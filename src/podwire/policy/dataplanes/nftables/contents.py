@@ -1,24 +1,25 @@
 """The contents of the table of one family; an update costs only as much as the change (pure).
 
-The name of every chain is a hash of its meaning: a chain that two profiles need exists once, and a chain that exists
-has the right rules. A change is the difference of two partial tables: the chains and sets that it touches, before and
-after.
+A change is the difference of two partial tables: the chains and sets that it touches, before and after. A profile's
+chain and its ranges never change; its exact addresses, and the single ports of its tables, change one by one.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
+from podwire.policy.contents import profiles_left
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
     TableLayout,
+    leading_to,
     node_name,
     profile_name,
 )
-from podwire.policy.dataplanes.nftables.portchains import PeerChains, PortTableChains
-from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known_tables
+from podwire.policy.profile import HostGroup, Profile, ProfileKey
+from podwire.policy.tablechains import GroupChains, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import Transaction, diff
@@ -29,7 +30,8 @@ Elements = dict[str, dict[bytes, Element]]
 class Contents:
     """One family's table."""
 
-    def __init__(self, layout: TableLayout) -> None:
+    def __init__(self, layout: TableLayout, have: Table | None = None) -> None:
+        """``have`` is the kernel's table, whose names of chains are used again."""
         self.layout = layout
         self._keyed: KeyedContents[Chain, Set, bytes, Element] = KeyedContents()
         for chain in layout.chains():
@@ -37,15 +39,19 @@ class Contents:
         for declared in layout.sets():
             self._keyed.add_set(declared)
         self._keyed.changes()  # the fixed chains and sets are not part of the first change
-        self._taken: dict[str, tuple[str, ...]] = {}
         self._names: dict[ProfileKey, str] = {}
-        self._hosts: dict[str, dict[str, str]] = {}
+        self._groups: dict[ProfileKey, GroupChains] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._ports = PortTableChains(layout, self._keyed)
+        self._writer = PortChainWriter(layout, self._keyed)
+        self._tables = TableChains(self._writer, known_tables(have))
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
-        return self._ports.meaning(name)
+        return self._tables.meaning(name)
+
+    def denials(self, keys: Iterable[ProfileKey]) -> set[str]:
+        """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
+        return self._tables.denials(keys)
 
     def table(self) -> Table:
         """The whole table."""
@@ -76,7 +82,7 @@ class Contents:
 
     def move(self, layout: TableLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
-        self.layout = self._ports.layout = layout
+        self.layout = self._writer.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -84,25 +90,28 @@ class Contents:
         """Updates profiles; :meth:`place` updates the pods that have them."""
         for key in delta.made:
             self._write(profiles[key])
-        for key, addresses in delta.hosts.items():
-            self._map_hosts(self._names[key], profiles[key], addresses)
+        left = profiles_left(self._placed, delta)
+        for key in delta.groups.keys() | delta.hosts.keys():
+            change = delta.groups.get(key, set()), delta.hosts.get(key, set())
+            self._change(profiles[key], change, in_place=key not in left)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Removes profiles that no pod has any more."""
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
+                self._groups.pop(key).drop()
+                self._tables.forget(key)
 
     def _end(self, name: str) -> None:
-        for chain, times in Counter(self._hosts.pop(name).values()).items():
-            self._ports.drop(chain, times)
-        for chain in {name, node_name(name)}:
-            self._remove(chain)
+        for chain in {name, node_name(name)} & self._keyed.chains.keys():
+            self._keyed.remove_chain(chain)
         for declared in self.layout.profile_sets(name):
             self._keyed.remove_set(declared.name)
 
     def commit(self) -> Transaction:
         """The transaction for all changes since the last call."""
+        self._tables.settle()
         return diff(*map(self._partial, self._keyed.changes()))
 
     def _partial(self, extract: ContentsExtract[Chain, Set]) -> Table:
@@ -110,79 +119,76 @@ class Contents:
         return Table(family=self.layout.family, name=TABLE, chains=chains, sets=sets)
 
     def _write(self, profile: Profile) -> None:
-        """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
-        key, before = profile.key, self._names.get(profile.key)
-        default = self._ports.take(profile.default, key)
-        family = 6 if self.layout.family == "ip6" else 4
-        ranges = tuple((first, last, self._ports.take(ports, key)) for first, last, ports in profile.ranges(family))
-        taken = (default, *(chain for _, _, chain in ranges))
+        """Writes a whole profile to new chains, and moves its pods."""
+        key, family = profile.key, self.layout.family
+        before = (self._names.get(key), self._groups.get(key))
+        groups = self._groups[key] = GroupChains(self._tables, key, family)
+        self._tables.know(profile)
+        default = groups.take(profile.surroundings())
+        ranges = tuple(
+            (first, last, groups.take(group)) for first, last, group in profile.ranges(6 if family == "ip6" else 4)
+        )
+        groups.update(profile.groups())
         name = profile_name(key, default, ranges)
-        if name == before:
-            self._map_hosts(name, profile, (*profile.hosts, *(self._hosts[name].keys() - profile.hosts.keys())))
-            for chain in taken:
-                self._ports.drop(chain)
-            return
-        pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
-        for pod, _, _ in pods:
-            self._keyed.release(pod, self._of_device(*self._placed.pop(pod)))
-        self._add(name, profile, ranges, taken)
-        self._names[key] = name
-        for pod, device, profiles in pods:
-            self.place(pod, device, profiles)
-        if before is not None:
-            self._end(before)
+        if name == before[0]:
+            self._keyed.fill_set(self._filled(name, groups))
+        else:
+            pods = [
+                (pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)
+            ]
+            for pod, _, _ in pods:
+                self._keyed.release(pod, self._of_device(*self._placed.pop(pod)))
+            self._add(name, key, ranges, default)
+            self._names[key] = name
+            for pod, device, profiles in pods:
+                self.place(pod, device, profiles)
+        if before[1] is not None:
+            before[1].drop()
+        if before[0] is not None and name != before[0]:
+            self._end(before[0])
 
-    def _add(
-        self, name: str, profile: Profile, ranges: tuple[tuple[int, int, str], ...], taken: tuple[str, ...]
-    ) -> None:
-        key = profile.key
-        self._hosts[name] = {}
-        by_address, by_range = self.layout.profile_sets(name)
-        for declared in (by_address, by_range):
-            self._keyed.add_set(declared)
-        for first, last, chain in ranges:
-            self._keyed.put_element(by_range.name, *self.layout.ranged(by_range, first, last, chain))
-        self._put(self.layout.profile_chain(name, key, taken[0]))
-        self._taken[name] = taken
-        if _node_chain_needed(key):
+    def _add(self, name: str, key: ProfileKey, ranges: tuple[tuple[int, int, str], ...], default: str) -> None:
+        _, by_range = self.layout.profile_sets(name)
+        self._keyed.add_set(self._filled(name, self._groups[key]))
+        elements = dict(self.layout.ranged(by_range, first, last, chain) for first, last, chain in ranges)
+        self._keyed.add_set(by_range.with_elements(elements.items()))
+        self._put(self.layout.profile_chain(name, key, default))
+        if key.to_own_node:
             self._put(self.layout.node_chain(name, key))
-        self._map_hosts(name, profile, profile.hosts)
 
-    def _map_hosts(self, name: str, profile: Profile, addresses: Iterable[str]) -> None:
-        """Points exact addresses to the chains of their tables; peers share tables, so few names are computed."""
-        ours = ":" if self.layout.family == "ip6" else "."
+    def _filled(self, name: str, groups: GroupChains) -> Set:
+        """The map of a profile's exact addresses."""
         declared, _ = self.layout.profile_sets(name)
-        have = self._hosts[name]
-        peer_chains = PeerChains(lambda table: self._ports.take(table, profile.key))
-        changed: dict[bytes, Element | None] = {}
+        pairs = ((group, leading_to(chain)) for group, chain in groups.items())
+        return declared.with_elements(
+            (self.layout.key(address), element)
+            for group, element in pairs
+            for address in group.addresses[self.layout.family]
+        )
+
+    def _change(self, profile: Profile, change: tuple[set[HostGroup], set[str]], *, in_place: bool) -> None:
+        """Takes over changed groups of a profile, and addresses that moved from one group to another."""
+        groups, declared = self._groups[profile.key], self.layout.profile_sets(self._names[profile.key])[0]
+        have = self._keyed.elements[declared.name]
+
+        def led(address: str) -> str | None:
+            element = have.get(self.layout.key(address))
+            return element.verdict.chain if element is not None and element.verdict is not None else None
+
+        self._tables.know(profile)
+        addresses = groups.follow(profile, change, led, in_place=in_place)
+        if addresses is None:
+            self._write(profile)
+            return
+        elements: dict[str | None, Element | None] = {None: None}
+        changes: dict[bytes, Element | None] = {}
         for address in addresses:
-            if ours not in address:
-                continue
-            before = have.get(address)
-            chain, element = peer_chains.chain_of(profile.hosts.get(address))
-            if chain == before:
-                continue
-            if chain is None:
-                del have[address]
-            else:
-                have[address] = chain
-            peer_chains.moved(before, chain)
-            changed[self.layout.key(address)] = element
-        self._keyed.put_elements(declared.name, changed)
-        self._ports.settle(peer_chains)
+            chain = groups.chain(profile.group(address))
+            if chain is not None and chain not in elements:
+                elements[chain] = leading_to(chain)
+            changes[self.layout.key(address)] = elements[chain]
+        self._keyed.put_elements(declared.name, changes)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for packets from pods to their own node; empty: no policy applies to them."""
-        return node_name(self._names[key]) if key is not None and _node_chain_needed(key) else ""
-
-    def _remove(self, name: str) -> None:
-        """Removes a chain of a profile, if it exists, and drops its uses of other chains."""
-        if name in self._keyed.chains:
-            self._keyed.remove_chain(name)
-        for chain in self._taken.pop(name, ()):
-            self._ports.drop(chain)
-
-
-def _node_chain_needed(key: ProfileKey) -> bool:
-    """Whether policies apply to packets from pods to their own node."""
-    return key.direction == "Egress" and (not key.own_node_egress or bool(key.cluster_policies))
+        return node_name(self._names[key]) if key is not None and key.to_own_node else ""

@@ -75,8 +75,8 @@ class NftablesPolicy:
         self._reload = True
         made: dict[str, Contents] = {}
 
-        def want(family: str, _have: Table | None) -> Table:
-            contents = made[family] = Contents(layout_of(self._facts, family))
+        def want(family: str, have: Table | None) -> Table:
+            contents = made[family] = Contents(layout_of(self._facts, family), have)
             follow(contents, compiler, compiler.everything(), devices)
             contents.commit()
             return contents.table()
@@ -104,6 +104,7 @@ class NftablesPolicy:
             for family, contents in self._contents.items():
                 if facts is not None:
                     contents.move(layout_of(facts, family))
+                self._counters.settle(family, contents.denials(delta.groups.keys() | delta.made))
                 follow(contents, compiler, delta, devices)
                 committed.append(contents.commit())
                 self._commit(committed[-1])
@@ -146,7 +147,7 @@ class NftablesPolicy:
         """Commits a transaction; a large one without notifications, because the kernel sends one for each element."""
         self._keep_counts(transaction)
         elements = sum(len(o.elements) for o in transaction.operations if isinstance(o, AddElements | DeleteElements))
-        with self._tables.unheard() if elements >= _MANY else nullcontext():
+        with self._tables.notifications_off() if elements >= _MANY else nullcontext():
             for step in steps(transaction):
                 self._tables.commit(step)
 

@@ -31,8 +31,9 @@ address does, through the map ``bridged``. :mod:`podwire.policy.bridges` enforce
 Neighbour discovery passes.
 
 The rules and ranges of a profile's chain never change: other rules or ranges make another chain, and one map element
-moves a device from the old chain to the new one. The exact addresses change one by one. So a packet is decided either
-by the state before a change or by the state after it, never by a mixture.
+moves a device from the old chain to the new one. The exact addresses change one by one. So do the single ports of a
+table, if no packet that was led to the table is led elsewhere after the change (:mod:`podwire.policy.tablechains`). So
+a packet is decided either by the state before a change or by the state after it, never by a mixture.
 
 Default deny in doubt: a packet from a pod's device with a source address that does not belong to the pod is dropped. So
 is a packet with an address of this node's pods that comes from or goes to a device which is not in the maps. The policy
@@ -40,22 +41,23 @@ of base chains is accept, and rules drop, because replacing rules under a policy
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
-from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable
+from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable, Ruling, SinglePorts
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, DenyingPolicies, RuleHit
+from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, RuleIdentity, rule_identity, subjects_text
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule, Verdict
 from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-policy"
-RULE = "rule-"
-"""The prefix of the names of the chains of rules."""
+RULE, PORTS = "rule-", "ports-"
+"""The prefixes of the names of the chains of rules and of tables of ports."""
 SHARED = "egress-sources"
 """The only set of pods whose keys have no device."""
 PRIORITY = -5
@@ -315,42 +317,39 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         start = first.to_bytes(size, "big")
         return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
 
-    def ports_sets(self, name: str, table: PortTable, denying: DenyingPolicies) -> tuple[Set, ...]:
-        """The maps of a table of ports, one for each protocol whose ports have different rulings."""
+    def ports_sets(self, name: str, table: PortTable, key: ProfileKey) -> tuple[Set, ...]:
+        """The maps of a table of ports, one for each protocol whose ports have different rulings.
+
+        A map of single ports can be changed while packets use it. The kernel finds no interval while another one with
+        the same first port takes its place, so a map of ranges is never changed.
+        """
         sets = []
         for protocol in PROTOCOLS:
-            entries = [entry for entry in table.entries if entry.protocol == protocol]
+            entries = table.of_protocol(protocol)
             if len(entries) > 1:
-                declared = Set(
-                    name=f"{name}-{protocol.lower()}", key=("inet_service",), data=("verdict",), flags=("interval",)
-                )
-                chains = {ruling: rule_name(denying.hit(ruling)) for ruling in {entry.ruling for entry in entries}}
-                elements = (_ports_element(entry, chains[entry.ruling]) for entry in entries)
-                sets.append(declared.with_elements(elements))
+                singles = table.single_ports(protocol)
+                flags = ("interval",) if singles is None else ()
+                declared = Set(name=map_name(name, protocol), key=("inet_service",), data=("verdict",), flags=flags)
+                if singles is None:
+                    sets.append(declared.with_elements(_ports_element(entry, key) for entry in entries))
+                else:
+                    elements = (port_element(port, ruling, key) for port, ruling in singles.ports.items())
+                    sets.append(declared.with_elements(elements))
         return tuple(sets)
 
-    def ports_chain(self, name: str, table: PortTable, denying: DenyingPolicies) -> Chain:
+    def ports_chain(self, name: str, table: PortTable, key: ProfileKey) -> Chain:
         """The chain of a table of ports."""
-        texts = []
-        for protocol in PROTOCOLS:
-            entries = [entry for entry in table.entries if entry.protocol == protocol]
-            word = protocol.lower()
-            if len(entries) > 1:
-                texts.append(f"{word} dport vmap @{name}-{word}")
-            elif entries[0].ruling != table.other:
-                texts.append(f"meta l4proto {word} goto {rule_name(denying.hit(entries[0].ruling))}")
-        texts.append(f"goto {rule_name(denying.hit(table.other))}")
-        return Chain(name=name, rules=self.rules(*texts))
+        return Chain(name=name, rules=self.rules(*ports_texts(name, table, key)))
 
-    def rule_chain(self, hit: RuleHit) -> Chain:
+    def rule_chain(self, hit: RuleIdentity) -> Chain:
         """The chain of one rule, or of a denial because no rule allows."""
         name, verdict = rule_name(hit), "accept" if hit.ruling.accept else "drop"
         exempt = ("ct state related accept", *self._to_itself)
         exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
         texts = (*exempt, *(self._logs(hit, name) if hit.logged(self.log) else ()), f"counter {verdict}")
-        return Chain(name=name, comment=hit.text[:_COMMENT], rules=self.rules(*texts))
+        return Chain(name=name, comment=_cut(hit.text), rules=self.rules(*texts))
 
-    def _logs(self, hit: RuleHit, name: str) -> tuple[str, ...]:
+    def _logs(self, hit: RuleIdentity, name: str) -> tuple[str, ...]:
         """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
 
         Packets that pass only because the policy is in audit are also logged later, at most once a second.
@@ -380,14 +379,59 @@ def leading_to(chain: str) -> Element:
     return Element(verdict=Verdict("goto", chain))
 
 
-def _ports_element(entry: PortRuling, chain: str) -> tuple[bytes, Element]:
+SinglePortsByProtocol = Mapping[str, SinglePorts | None]
+"""The single ports of each protocol; None: a map of ranges, or no map."""
+
+
+def single_ports(table: PortTable) -> SinglePortsByProtocol:
+    """The single ports of a table."""
+    return {protocol: table.single_ports(protocol) for protocol in PROTOCOLS}
+
+
+def ports_texts(
+    name: str, table: PortTable, key: ProfileKey, singles: SinglePortsByProtocol | None = None
+) -> tuple[str, ...]:
+    """The rules of the chain of a table of ports; ``singles`` are those of the table, if they are known."""
+    singles = singles or single_ports(table)
+
+    def chain_of(ruling: Ruling) -> str:
+        return rule_name(rule_identity(key, ruling))
+
+    texts = []
+    for protocol in PROTOCOLS:
+        entries, word = table.of_protocol(protocol), protocol.lower()
+        rest: Ruling | None = entries[0].ruling
+        if len(entries) > 1:
+            texts.append(f"{word} dport vmap @{map_name(name, protocol)}")
+            own = singles[protocol]
+            rest = own.rest if own is not None else None
+        if rest is not None and rest != table.other:
+            texts.append(f"meta l4proto {word} goto {chain_of(rest)}")
+    return *texts, f"goto {chain_of(table.other)}"
+
+
+def map_name(name: str, protocol: str) -> str:
+    """The name of the map of a table's ports of one protocol."""
+    return f"{name}-{protocol.lower()}"
+
+
+def port_element(port: int, ruling: Ruling, key: ProfileKey) -> tuple[bytes, Element]:
+    """The element of a single port."""
+    return port.to_bytes(2, "big"), Element(verdict=Verdict("goto", rule_name(rule_identity(key, ruling))))
+
+
+def _ports_element(entry: PortRuling, key: ProfileKey) -> tuple[bytes, Element]:
     """The element of a range of ports."""
-    first, last = (port.to_bytes(2, "big") for port in (entry.first, entry.last))
-    return first, Element(verdict=Verdict("goto", chain), end=last)
+    first, element = port_element(entry.first, entry.ruling, key)
+    return first, msgspec.structs.replace(element, end=entry.last.to_bytes(2, "big"))
 
 
 _COMMENT = 127
 """The longest comment that nft accepts, in bytes."""
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:_COMMENT].decode(errors="ignore")
 
 
 def _short(text: str) -> str:
@@ -406,16 +450,16 @@ def node_name(name: str) -> str:
 
 
 def comment(key: ProfileKey) -> str:
-    """The policies of a profile, as text for the chain's comment."""
-    audited = (f"{name} (audit)" for name in key.audited)
-    return ", ".join((*key.cluster_policies, *key.policies, *audited))[:_COMMENT]
+    """The pods of a profile, as text for the chain's comment."""
+    return _cut(subjects_text(key.subjects))
 
 
-def ports_name(table: PortTable, denying: DenyingPolicies) -> str:
-    """The name of the chain of a table of ports."""
-    return f"ports-{_short(msgspec.json.encode((denying.of(table), table)).decode())}"
+def ports_name(table: PortTable, key: ProfileKey, attempt: int = 0) -> str:
+    """The name of a new chain of a table of ports; another attempt gives another name."""
+    return f"{PORTS}{_short(msgspec.json.encode((key, table, attempt)).decode())}"
 
 
-def rule_name(hit: RuleHit) -> str:
+@lru_cache(maxsize=1 << 14)
+def rule_name(hit: RuleIdentity) -> str:
     """The name of the chain of a rule."""
     return f"{RULE}{_short(msgspec.json.encode(hit).decode())}"

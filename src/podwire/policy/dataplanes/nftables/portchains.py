@@ -1,112 +1,126 @@
-"""The chains of port tables and rules, which profiles share: a chain exists until its last use is dropped (pure)."""
+"""Writes the chains of port tables and rules of one family into the contents of the data plane (pure)."""
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Mapping
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.dataplanes.nftables.layout import TableLayout, leading_to, ports_name, rule_name
-from podwire.policy.ports import PortTable
+from podwire.policy.dataplanes.nftables.layout import (
+    PORTS,
+    SinglePortsByProtocol,
+    TableLayout,
+    map_name,
+    port_element,
+    ports_name,
+    ports_texts,
+    rule_name,
+    single_ports,
+)
+from podwire.policy.ports import PROTOCOLS, PortTable, SinglePorts
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import RuleHit, denying_policies
-from podwire.state.nft import Chain, Element, Set
-
-_KEPT_HITS = 1024
-"""How many deleted chains of rules are kept: their counts and log lines are still looked up."""
+from podwire.policy.verdicts import RuleIdentity
+from podwire.state.nft import Chain, Element, Set, Table
 
 
-class PortTableChains:
-    """The chains of port tables and rules of one family, with the number of uses of each."""
+class PortChainWriter:
+    """Writes the chains of one family."""
 
     def __init__(self, layout: TableLayout, keyed: KeyedContents[Chain, Set, bytes, Element]) -> None:
         """``keyed`` receives the chains and sets."""
         self.layout = layout
         self._keyed = keyed
-        self._uses: Counter[str] = Counter()
-        self._needs: dict[str, tuple[str, ...]] = {}
-        self._hits: dict[str, RuleHit] = {}
-        self._gone: dict[str, RuleHit] = {}
+        self._tables: dict[str, tuple[tuple[str, ...], SinglePortsByProtocol]] = {}
+        """The rules of each chain as text, and what its maps of single ports hold."""
 
-    def _put(self, chain: Chain) -> None:
-        self._keyed.put_chain(chain.name, chain)
+    def table_name(self, table: PortTable, key: ProfileKey, attempt: int) -> str:
+        """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
+        return ports_name(table, key, attempt)
 
-    def take(self, table: PortTable, key: ProfileKey) -> str:
-        """The chain of a table of ports; it exists until each taken use is dropped."""
-        denying = denying_policies(key)
-        name = ports_name(table, denying)
-        if not self._uses[name]:
-            hits = [denying.hit(ruling) for ruling in table.rulings]
-            for hit in hits:
-                self._rule(hit)
-            sets = self.layout.ports_sets(name, table, denying)
-            for declared in sets:
-                self._keyed.add_set(declared)
-            needs = tuple(map(rule_name, hits))
-            self._put(self.layout.ports_chain(name, table, denying))
-            self._needs[name] = (*needs, *(f"@{declared.name}" for declared in sets))
-        self._uses[name] += 1
-        return name
+    def rule_name(self, identity: RuleIdentity) -> str:
+        """The name of the chain of a rule."""
+        return rule_name(identity)
 
-    def _rule(self, hit: RuleHit) -> None:
-        name = rule_name(hit)
-        if not self._uses[name]:
-            self._put(self.layout.rule_chain(hit))
-            self._hits[name] = hit
-        self._uses[name] += 1
+    def signature(self, table: PortTable, key: ProfileKey) -> str:
+        """The rules and maps of a table's chain, as text without the name of the chain."""
+        sets = self.layout.ports_sets("", table, key)
+        return _signature("", self.layout.ports_chain("", table, key), sets)
 
-    def drop(self, name: str, times: int = 1) -> None:
-        """Drops uses of a chain; with the last use, the chain is removed and its own uses of chains are dropped."""
-        self._uses[name] -= times
-        if self._uses[name]:
-            return
-        del self._uses[name]
-        if name in self._hits:
-            self._gone[name] = self._hits.pop(name)
-            if len(self._gone) > _KEPT_HITS:
-                del self._gone[next(iter(self._gone))]
+    def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
+        """Adds the chain and the maps of a table."""
+        for declared in self.layout.ports_sets(name, table, key):
+            self._keyed.add_set(declared)
+        self._tables[name] = (ports_texts(name, table, key), single_ports(table))
+        self._keyed.put_chain(name, self.layout.ports_chain(name, table, key))
+
+    def change_table(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+        """Changes elements of the maps; returns False if rules or maps of ranges differ.
+
+        A packet is looked up in one of the maps, and finds the old elements or the new ones.
+        """
+        texts, before = self._tables[name]
+        singles = single_ports(table)
+        if ports_texts(name, table, key, singles) != texts:
+            return False
+        changes: dict[str, dict[bytes, Element | None]] = {}
+        for protocol in PROTOCOLS:
+            old, new, declared = before[protocol], singles[protocol], map_name(name, protocol)
+            if declared in self._keyed.sets:
+                if old is None or new is None:
+                    return False
+                changes[declared] = dict(_changed_ports(old, new, key))
+        for declared, elements in changes.items():
+            self._keyed.put_elements(declared, elements)
+        self._tables[name] = (texts, singles)
+        return True
+
+    def remove_table(self, name: str) -> None:
+        """Removes the chain and the maps of a table."""
+        del self._tables[name]
         self._keyed.remove_chain(name)
-        for need in self._needs.pop(name, ()):
-            if need.startswith("@"):
-                self._keyed.remove_set(need[1:])
-            else:
-                self.drop(need)
+        for protocol in PROTOCOLS:
+            if map_name(name, protocol) in self._keyed.sets:
+                self._keyed.remove_set(map_name(name, protocol))
 
-    def settle(self, peer_chains: "PeerChains") -> None:
-        """Updates the use counts of chains, and gives back the chains that were taken only for the update."""
-        self._uses.update({chain: step for chain, step in peer_chains.steps.items() if step > 0})
-        for chain, step in peer_chains.steps.items():
-            if step < 0:
-                self.drop(chain, -step)
-        for chain in peer_chains.taken:
-            self.drop(chain)
+    def add_rule(self, name: str, identity: RuleIdentity) -> None:
+        """Adds the chain of a rule."""
+        self._keyed.put_chain(name, self.layout.rule_chain(identity))
 
-    def meaning(self, name: str) -> RuleHit | None:
-        """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
-        return self._hits.get(name) or self._gone.get(name)
+    def remove_rule(self, name: str) -> None:
+        """Removes the chain of a rule."""
+        self._keyed.remove_chain(name)
 
 
-class PeerChains:
-    """The chains of tables during one update of many addresses; each is taken once, and dropped after the update."""
+def known_tables(table: Table | None) -> Mapping[str, str]:
+    """The names of the chains of port tables in a table of the kernel, by :meth:`PortChainWriter.signature`."""
+    if table is None:
+        return {}
+    sets = {declared.name: declared for declared in table.sets}
+    chains = (chain for chain in table.chains if chain.name.startswith(PORTS))
+    return {
+        _signature(chain.name, chain, (sets[name] for name in _map_names(chain.name) if name in sets)): chain.name
+        for chain in chains
+    }
 
-    def __init__(self, take: Callable[[PortTable], str]) -> None:
-        self._take = take
-        self._known: dict[int, tuple[str | None, Element | None]] = {id(None): (None, None)}
-        self.taken: list[str] = []
-        self.steps: Counter[str] = Counter()
-        """The change in the number of addresses that use each chain."""
 
-    def chain_of(self, table: PortTable | None) -> tuple[str | None, Element | None]:
-        """The chain of a table, and the map element that jumps to it."""
-        known = self._known.get(id(table))
-        if known is None:
-            assert table is not None, "None is known"
-            chain = self._take(table)
-            self.taken.append(chain)
-            known = self._known[id(table)] = (chain, leading_to(chain))
-        return known
+def _map_names(chain: str) -> Iterable[str]:
+    return (map_name(chain, protocol) for protocol in PROTOCOLS)
 
-    def moved(self, before: str | None, after: str | None) -> None:
-        """Counts that an address now uses another chain."""
-        if before is not None:
-            self.steps[before] -= 1
-        if after is not None:
-            self.steps[after] += 1
+
+def _signature(name: str, chain: Chain, sets: Iterable[Set]) -> str:
+    rules = (f"{rule.wanted}".replace(f"@{name}-", "@-") for rule in chain.rules)
+    maps = (
+        f"{declared.name.removeprefix(name)} {declared.flags} {sorted(declared.elements.items(), key=_key)}"
+        for declared in sets
+    )
+    return "\n".join((*rules, *maps))
+
+
+def _key(item: tuple[bytes, Element]) -> bytes:
+    return item[0]
+
+
+def _changed_ports(before: SinglePorts, after: SinglePorts, key: ProfileKey) -> Iterator[tuple[bytes, Element | None]]:
+    """The elements of single ports that differ; None: the element is gone."""
+    for port in before.ports.keys() - after.ports.keys():
+        yield port.to_bytes(2, "big"), None
+    for port, ruling in after.ports.items():
+        if before.ports.get(port) is not ruling and before.ports.get(port) != ruling:
+            yield port_element(port, ruling, key)

@@ -4,17 +4,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.model.policy import IPBlock
-from podwire.policy.dataplanes.iptables.cidrs import networks
+from podwire.policy.compiled import CompiledPolicy, CompiledRule
+from podwire.policy.dataplanes.iptables import cidrs
 from podwire.policy.ports import PortTable
-from podwire.policy.profile import CompiledRule, Profile, ProfileKey
+from podwire.policy.profile import Profile, ProfileKey
 
-KEY = ProfileKey(direction="Ingress", policies=("shop/db",))
+KEY = ProfileKey(direction="Ingress")
 
 
 def profile(*blocks: IPBlock) -> Profile:
-    return Profile(
-        KEY, tuple(CompiledRule(tier="Namespace", policy="shop/db", place=n, blocks=(b,)) for n, b in enumerate(blocks))
-    )
+    rules = tuple(CompiledRule(tier="Namespace", policy="shop/db", place=n, blocks=(b,)) for n, b in enumerate(blocks))
+    policy = CompiledPolicy(key="shop/db", tier="Namespace", subject=1, rules={"Ingress": rules}, names={})
+    return Profile(KEY, (policy,))
+
+
+def networks(profile: Profile, family: int) -> tuple[dict[str, PortTable], PortTable]:
+    nets, rest = cidrs.networks(profile, family)
+    return {network: group.table for network, group in nets.items()}, rest.table
 
 
 def found(nets: dict[str, PortTable], rest: PortTable, address: str) -> PortTable:

@@ -8,7 +8,7 @@ from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
-from podwire.policy.verdicts import DenyingPolicies, RuleHit
+from podwire.policy.verdicts import RuleIdentity, rule_identity
 from podwire.trace.bytecode import same_ends
 
 LAYOUT = ChainLayout(
@@ -23,8 +23,12 @@ LAYOUT = ChainLayout(
 )
 SIX = ChainLayout(family="ip6", marks=MarkBits(0xFF), bridges=("cni0",))
 TELL = "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix {} --nflog-group 5"
-OWNER = DenyingPolicies("Ingress", ("shop/db",))
-ALLOWED, DENIED = (names.rule_chain(OWNER.hit(each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
+SHOP_DB = '{"namespace":"shop","namespaces":{},"pods":{"matchLabels":{"app":"db"}}}'
+"""The selector of the policies, in its JSON form."""
+OWNER = ProfileKey(direction="Ingress", subjects=(SHOP_DB,))
+ALLOWED, DENIED = (
+    names.rule_chain(rule_identity(OWNER, each)) for each in (Ruling(True, "shop/db", 0), Ruling(accept=False))
+)
 
 
 def test_forwarded_packets() -> None:
@@ -70,7 +74,7 @@ def test_unknown_addresses_are_looked_up_by_device() -> None:
 def test_on_a_bridge_addresses_identify_pods() -> None:
     itself = f'-m bpf --bytecode "{same_ends("ip6")}" -j RETURN'
     assert itself in SIX.chains(1)[names.SENT]
-    denied = SIX.rule(OWNER.hit(Ruling(accept=False)), "")
+    denied = SIX.rule(rule_identity(OWNER, Ruling(accept=False)), "")
     assert f"-m conntrack --ctstate DNAT {itself}" in denied
     assert not any("bpf" in rule for rules in LAYOUT.chains(1).values() for rule in rules)
 
@@ -143,16 +147,16 @@ def lead(chains: dict[str, tuple[str, ...]], chain: str, port: int) -> tuple[str
 
 
 def test_a_rule_counts_logs_and_decides() -> None:
-    denied = OWNER.hit(Ruling(accept=False))
+    denied = rule_identity(OWNER, Ruling(accept=False))
     assert LAYOUT.rule(denied, "rule-x") == (
         "-m conntrack --ctstate RELATED -j RETURN",
         "-m conntrack --ctstate DNAT -m set --match-set podwire4-own src,dst -j RETURN",
         "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix rule-x --nflog-group 5",
-        '-m comment --comment "no ingress rule of shop/db" -j DROP',
+        '-m comment --comment "no ingress rule for pods app=db of shop" -j DROP',
     )
-    quiet = RuleHit("Ingress", Ruling(True, "shop/db", 0))
+    quiet = RuleIdentity("Ingress", Ruling(True, "shop/db", 0))
     assert LAYOUT.rule(quiet, "rule-x") == ('-m comment --comment "shop/db ingress 0" -j RETURN',)
-    audited = OWNER.hit(Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
+    audited = rule_identity(OWNER, Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
     logged = LAYOUT.rule(audited, "rule-x")
     assert [rule.split(" -j NFLOG")[0] for rule in logged[2:]] == [
         "-m conntrack --ctstate NEW -m limit --limit 10/sec --limit-burst 50",
@@ -168,13 +172,12 @@ def test_connections_are_kept_on_request() -> None:
 
 
 def test_a_profile_looks_up_addresses_then_networks_then_default() -> None:
-    key = ProfileKey(direction="Ingress", policies=("shop/db",), audited=("shop/new",))
-    assert LAYOUT.profile("PODWIRE-IN-X", key, "PODWIRE-PORTS-Y", ranged=True) == (
+    assert LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", ranged=True) == (
         "-j MARK --set-xmark 0x0/0xfff00000",
         "-j SET --map-set podwire4-in-x-hosts src --map-mark",
         "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
         "-j SET --map-set podwire4-in-x-ranges src --map-mark",
         "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
-        '-m comment --comment "shop/db, shop/new (audit)" -g PODWIRE-PORTS-Y',
+        '-m comment --comment "pods app=db of shop" -g PODWIRE-PORTS-Y',
     )
-    assert len(LAYOUT.profile("PODWIRE-IN-X", key, "PODWIRE-PORTS-Y", ranged=False)) == 4
+    assert len(LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", ranged=False)) == 4

@@ -1,17 +1,17 @@
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.ports import PortTableBuilder, Ruling
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import DenyingPolicies, RuleHit
+from podwire.policy.verdicts import RuleIdentity
 from podwire.state.chain_marks import POLICY
 
-KEY = ProfileKey(direction="Egress", policies=("shop/db",))
+KEY = ProfileKey(direction="Egress", subjects=("shop",))
 
 
 def test_names_fit_into_the_kernels_limits() -> None:
     table = PortTableBuilder().table(Ruling(accept=True))
     chain = names.profile_chain(KEY, ("default", {}))
-    ports = names.ports_chain(table, DenyingPolicies("Egress"))
-    rule = names.rule_chain(RuleHit("Egress", Ruling(accept=True)))
+    ports = names.ports_chain(table, KEY)
+    rule = names.rule_chain(RuleIdentity("Egress", Ruling(accept=True)))
     assert chain.startswith("PODWIRE-OUT-") and ports.startswith("PODWIRE-PORTS-") and rule.startswith("PODWIRE-RULE-")
     assert max(len(f"{ports}-t9999"), len(chain), len(rule)) <= 28
     hosts, ranges = names.profile_sets(chain, "ip6")
@@ -22,6 +22,8 @@ def test_names_fit_into_the_kernels_limits() -> None:
 def test_different_meanings_have_different_names() -> None:
     assert names.profile_chain(KEY, 1) != names.profile_chain(KEY, 2)
     assert names.profile_chain(KEY, 1) == names.profile_chain(KEY, 1)
+    table = PortTableBuilder().table(Ruling(accept=True))
+    assert names.ports_chain(table, KEY) != names.ports_chain(table, KEY, 1)
 
 
 def test_comments_are_as_iptables_save_prints_them() -> None:

@@ -2,14 +2,18 @@
 
 import random
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.unit.policy.test_compile import CASES, Chaos
 
+from podwire.model.pod import Pod
+from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.settings import LogSettings
+from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import (
     AddChain,
@@ -117,8 +121,9 @@ def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta) -> None:
     contents.end(delta.ended)
 
 
-def fresh(layout: TableLayout, compiler: Compiler) -> Contents:
-    made = Contents(layout)
+def fresh(layout: TableLayout, compiler: Compiler, have: Table | None = None) -> Contents:
+    """The contents after a restart, when the kernel has a table."""
+    made = Contents(layout, have)
     follow(made, compiler, compiler.everything())
     return made
 
@@ -139,7 +144,61 @@ def test_transactions_lead_from_one_state_to_the_next(seed: int, family: str) ->
         follow(contents, compiler, compiler.flush())
         kernel.commit(contents.commit())
         assert kernel.holds(contents.table())
-        assert contents.table().canonical() == fresh(layout, compiler).table().canonical()
+        assert contents.table().canonical() == fresh(layout, compiler, contents.table()).table().canonical()
+
+
+def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
+    """The chain of ports that checks the packets of each element of a pod and each peer's address."""
+    chains = {chain.name: chain for chain in table.chains}
+    found = {}
+    for name in ("ingress", "egress"):
+        for key, element in table.set(name).elements.items():
+            profile = element.verdict.chain if element.verdict is not None else ""
+            for address in addresses if profile else ():
+                packed = pack_ip(address)
+                ranges = table.set(f"{profile}-ranges").elements.items()
+                inside = (each for first, each in ranges if first <= packed <= each.end)
+                last = chains[profile].rules[-1].statements[-1]
+                way = table.set(f"{profile}-hosts").elements.get(packed) or next(inside, None)
+                verdict = way.verdict if way is not None else last
+                assert isinstance(verdict, Verdict)
+                found[name, key, address] = verdict.chain
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_chains_change_in_place_only_if_no_packet_leaves_them(seed: int) -> None:
+    chaos = Chaos(8000 + seed)
+    compiler = chaos.compilers["n1"]
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    for _ in range(25):
+        before = snapshot(contents)
+        for _ in range(chaos.random.randint(1, 3)):
+            chaos.change()
+        follow(contents, compiler, compiler.flush())
+        contents.commit()
+        after = snapshot(contents)
+        addresses = {address for address in compiler.addresses() if ":" not in address} | {"203.0.113.9", "10.180.1.99"}
+        now = led(after, addresses)
+        old, new = meanings(before), meanings(after)
+        changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
+        for way, chain in led(before, addresses).items():
+            assert chain not in changed or now.get(way, chain) == chain, way
+
+
+def snapshot(contents: Contents) -> Table:
+    table = contents.table()
+    return replace(table, sets=tuple(replace(each, elements=dict(each.elements)) for each in table.sets))
+
+
+def meanings(table: Table) -> dict[str, str]:
+    """The rules and maps of each chain of ports."""
+    return {
+        chain.name: f"{chain} {[each.elements for each in table.sets if each.name.startswith(f'{chain.name}-')]}"
+        for chain in table.chains
+        if chain.name.startswith("ports-")
+    }
 
 
 def test_nothing_is_left_of_policies_that_are_gone() -> None:
@@ -193,6 +252,122 @@ def test_changed_ranges_change_only_set_elements(*, guarded: bool) -> None:
         assert {type(operation) for operation in transaction.operations} <= {AddElements, DeleteElements}
         kernel.commit(transaction)
         assert kernel.holds(contents.table())
-        assert contents.table().canonical() == fresh(layout, compiler).table().canonical()
+        assert contents.table().canonical() == fresh(layout, compiler, contents.table()).table().canonical()
     contents.move(layout)
     assert not contents.commit()
+
+
+def grown(policies: int, pods: int = 20) -> Compiler:
+    """A node with one pod, policies that all select it and allow all other pods, and these pods."""
+    compiler = Compiler("n1")
+    for number in range(pods + 1):
+        meta = {"name": f"p{number}", "namespace": "shop", "labels": {"app": f"a{number % 2}"}}
+        status = {"phase": "Running", "podIP": f"10.180.0.{number + 1}"}
+        spec = {"nodeName": "n2" if number else "n1"}
+        compiler.set_pod(f"shop/p{number}", msgspec.convert({"metadata": meta, "spec": spec, "status": status}, Pod))
+    for number in range(policies):
+        compiler.set_policy(f"shop/{number}", port_policy(number))
+    compiler.flush()
+    return compiler
+
+
+def port_policy(number: int, **peer: object) -> NetworkPolicy:
+    rule = {"from": [{"podSelector": peer}], "ports": [{"port": 80 + 2 * number}]}
+    metadata = {"name": f"{number}", "namespace": "shop"}
+    return msgspec.convert({"metadata": metadata, "spec": {"podSelector": {}, "ingress": [rule]}}, NetworkPolicy)
+
+
+def test_one_more_policy_costs_its_rule_and_one_element() -> None:
+    compiler = grown(100)
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    compiler.set_policy("shop/more", port_policy(1000))
+    follow(contents, compiler, compiler.flush())
+    chain, rule, elements = contents.commit().operations
+    assert isinstance(chain, AddChain) and chain.chain.comment == "shop/1000 ingress 0"
+    assert isinstance(rule, AddRule) and rule.chain == chain.chain.name
+    assert isinstance(elements, AddElements) and elements.set.name.endswith("-tcp") and len(elements.elements) == 1
+    compiler.set_policy("shop/more", None)
+    follow(contents, compiler, compiler.flush())
+    assert {type(each) for each in contents.commit().operations} == {DeleteElements, FlushChain, DeleteChain}
+
+
+def test_one_more_policy_for_some_peers_writes_these_peers() -> None:
+    compiler = grown(3)
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    compiler.set_policy("shop/more", port_policy(1000, matchLabels={"app": "a1"}))
+    follow(contents, compiler, compiler.flush())
+    written = [each for each in contents.commit().operations if isinstance(each, AddElements)]
+    assert sorted(len(each.elements) for each in written) == [4, 10], "the ports of a new table, and the peers"
+
+
+def test_table_that_a_peer_leaves_is_not_changed_in_place() -> None:
+    """A packet of that peer may have reached the table just before, and must not find what others are allowed now."""
+    compiler = grown(3)
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    kernel = Kernel(contents.table())
+    compiler.set_policy("shop/more", port_policy(1000))
+    compiler.set_pod("shop/p7", None)
+    follow(contents, compiler, compiler.flush())
+    transaction = contents.commit()
+    new = {each.chain.name for each in transaction.operations if isinstance(each, AddChain)}
+    assert any(name.startswith("ports-") for name in new)
+    kernel.commit(transaction)
+    assert kernel.holds(contents.table())
+
+
+def test_tables_stay_when_a_pod_leaves_their_profile() -> None:
+    compiler = grown(3)
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    pod = {
+        "metadata": {"name": "p0", "namespace": "ops"},
+        "spec": {"nodeName": "n1"},
+        "status": {"podIP": "10.180.0.1"},
+    }
+    compiler.set_pod("shop/p0", msgspec.convert(pod, Pod))
+    compiler.set_pod("shop/p99", msgspec.convert({**pod, "metadata": {"name": "p99", "namespace": "shop"}}, Pod))
+    compiler.set_policy("shop/more", port_policy(1000))
+    delta = compiler.flush()
+    assert delta.pods["shop/p0"] is not None and delta.pods["shop/p0"].ingress is None
+    follow(contents, compiler, delta)
+    names = {each.chain.name for each in contents.commit().operations if isinstance(each, AddChain)}
+    assert any(name.startswith("ports-") for name in names)
+
+
+def test_more_policies_for_the_same_pods_keep_profile_chains() -> None:
+    compiler = grown(3)
+    contents = fresh(LAYOUTS["ip"], compiler)
+    before = {chain.name for chain in contents.table().chains if chain.name.startswith("in-")}
+    denials = contents.denials(compiler.profiles)
+    for number in range(4, 20):
+        compiler.set_policy(f"shop/{number}", port_policy(number))
+        follow(contents, compiler, compiler.flush())
+    assert {chain.name for chain in contents.table().chains if chain.name.startswith("in-")} == before
+    assert contents.denials(compiler.profiles) == denials
+    (denial,) = denials
+    hit = contents.meaning(denial)
+    assert hit is not None and len(hit.policies) == 19
+
+
+def test_default_table_stays_when_a_peer_gets_its_own() -> None:
+    """The peer would be denied, or allowed too much, until its own element is there."""
+    compiler = grown(0)
+    rule = {"ports": [{"port": 80}]}
+    everyone = {"metadata": {"name": "a", "namespace": "shop"}, "spec": {"podSelector": {}, "ingress": [rule]}}
+    compiler.set_policy("shop/a", msgspec.convert(everyone, NetworkPolicy))
+    compiler.set_policy("shop/b", port_policy(50, matchLabels={"app": "none"}))
+    compiler.flush()
+    contents = fresh(LAYOUTS["ip"], compiler)
+    contents.commit()
+    before = {chain.name: str(chain) for chain in contents.table().chains if chain.name.startswith("ports-")}
+    sets = {each.name: dict(each.elements) for each in contents.table().sets if each.name.startswith("ports-")}
+    some = {"podSelector": {"matchLabels": {"app": "a1"}}}
+    everyone["spec"] = {"podSelector": {}, "ingress": [{**rule, "from": [some]}, {"ports": [{"port": 90}]}]}
+    compiler.set_policy("shop/a", msgspec.convert(everyone, NetworkPolicy))
+    follow(contents, compiler, compiler.flush())
+    now = contents.table()
+    assert all(str(chain) == before.get(chain.name, str(chain)) for chain in now.chains)
+    assert all(dict(each.elements) == sets.get(each.name, dict(each.elements)) for each in now.sets)

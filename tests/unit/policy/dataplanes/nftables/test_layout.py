@@ -4,7 +4,7 @@ from podwire.policy.dataplanes.nftables.layout import Chains, TableLayout, ports
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
-from podwire.policy.verdicts import DenyingPolicies, RuleHit
+from podwire.policy.verdicts import RuleIdentity, rule_identity
 from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
 
@@ -12,7 +12,9 @@ LAYOUT = TableLayout(
     family="ip", pod_ranges=("10.180.0.0/24",), node_addresses=("192.168.99.1",), log=LogSettings(group=5)
 )
 SPARED = ["ct state related accept", "ct status dnat oifname . ip saddr @own accept"]
-OWNER = DenyingPolicies("Ingress", ("shop/db",))
+SHOP_DB = '{"namespace":"shop","namespaces":{},"pods":{"matchLabels":{"app":"db"}}}'
+"""The selector of the policies, in its JSON form."""
+OWNER = ProfileKey(direction="Ingress", subjects=(SHOP_DB,))
 
 
 def test_ports_with_one_ruling_need_no_map() -> None:
@@ -21,7 +23,8 @@ def test_ports_with_one_ruling_need_no_map() -> None:
     made = maker.table(Ruling(accept=False))
     name = ports_name(made, OWNER)
     (tcp,) = LAYOUT.ports_sets(name, made, OWNER)
-    allowed, denied = (rule_name(OWNER.hit(ruling)) for ruling in (Ruling(True, "shop/db", 0), Ruling(accept=False)))
+    rulings = (Ruling(True, "shop/db", 0), Ruling(accept=False))
+    allowed, denied = (rule_name(rule_identity(OWNER, ruling)) for ruling in rulings)
     assert tcp.name == f"{name}-tcp"
     assert [tcp.element_text(key, tcp.elements[key]) for key in sorted(tcp.elements)] == [
         f"0-79 : goto {denied}",
@@ -37,10 +40,33 @@ def test_ports_with_one_ruling_need_no_map() -> None:
     ]
 
 
-def test_a_denial_says_which_policies_isolate_and_is_logged() -> None:
-    hit = OWNER.hit(Ruling(accept=False))
+def test_single_ports_are_elements_of_their_own() -> None:
+    maker = PortTableBuilder()
+    maker.decide(selection({"TCP": [(80, 80), (82, 82)], "UDP": [(53, 53)]}), Ruling(True, "shop/db", 0))
+    maker.decide(selection({"UDP": [(0, 65535)]}), Ruling(True, "shop/db", 1))
+    made = maker.table(Ruling(accept=False))
+    name = ports_name(made, OWNER)
+    tcp, udp = LAYOUT.ports_sets(name, made, OWNER)
+    rulings = (Ruling(True, "shop/db", 0), Ruling(True, "shop/db", 1), Ruling(accept=False))
+    first, second, denied = (rule_name(rule_identity(OWNER, ruling)) for ruling in rulings)
+    assert [tcp.element_text(*element) for element in tcp.elements.items()] == [
+        f"80 : goto {first}",
+        f"82 : goto {first}",
+    ]
+    assert [udp.element_text(*element) for element in udp.elements.items()] == [f"53 : goto {first}"]
+    assert (tcp.flags, udp.flags) == ((), ())
+    assert [str(rule) for rule in LAYOUT.ports_chain(name, made, OWNER).rules] == [
+        f"tcp dport vmap @{name}-tcp",
+        f"udp dport vmap @{name}-udp",
+        f"meta l4proto udp goto {second}",
+        f"goto {denied}",
+    ]
+
+
+def test_a_denial_names_the_pods_and_is_logged() -> None:
+    hit = rule_identity(OWNER, Ruling(accept=False))
     chain = LAYOUT.rule_chain(hit)
-    assert chain.comment == "no ingress rule of shop/db"
+    assert chain.comment == "no ingress rule for pods app=db of shop"
     assert [str(rule) for rule in chain.rules] == [
         *SPARED,
         f'limit rate 10/second burst 50 packets log prefix "{chain.name}" group 5',
@@ -51,9 +77,9 @@ def test_a_denial_says_which_policies_isolate_and_is_logged() -> None:
 
 
 def test_audited_packets_are_logged_first_and_then_occasionally() -> None:
-    hit = DenyingPolicies("Ingress", (), ("shop/db",)).hit(Ruling(accept=True, audit=True))
+    hit = rule_identity(OWNER, Ruling(accept=True, audit=True))
     chain = LAYOUT.rule_chain(hit)
-    assert chain.comment == "audit: no ingress rule of shop/db"
+    assert chain.comment == "audit: no ingress rule for pods app=db of shop"
     tell = f'log prefix "{chain.name}" group 5'
     assert [str(rule) for rule in chain.rules] == [
         *SPARED,
@@ -64,7 +90,7 @@ def test_audited_packets_are_logged_first_and_then_occasionally() -> None:
 
 
 def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
-    chain = LAYOUT.rule_chain(RuleHit("Egress", Ruling(True, "shop/web", 2, log="all")))
+    chain = LAYOUT.rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2, log="all")))
     limit = "limit rate 10/second burst 50 packets"
     assert [str(rule) for rule in chain.rules] == [
         f'ct state new {limit} log prefix "{chain.name}" group 5',
@@ -73,27 +99,24 @@ def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
 
 
 def test_a_rule_that_allows_counts() -> None:
-    chain = LAYOUT.rule_chain(RuleHit("Egress", Ruling(True, "shop/web", 2)))
+    chain = LAYOUT.rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2)))
     assert chain.comment == "shop/web egress 2"
     assert [str(rule) for rule in chain.rules] == ["counter packets 0 bytes 0 accept"]
 
 
-def test_comments_of_many_policies_are_cut() -> None:
-    key = ProfileKey(direction="Ingress", policies=tuple(f"shop/{number}" for number in range(100)))
+def test_long_comments_are_cut() -> None:
+    key = ProfileKey(direction="Ingress", subjects=(SHOP_DB,) * 100)
     assert len(LAYOUT.profile_chain("in-x", key, "ports-x").comment) == 127
-    long = DenyingPolicies("Ingress", key.policies).hit(Ruling(accept=False))
+    long = rule_identity(key, Ruling(accept=False))
     assert len(LAYOUT.rule_chain(long).comment) == 127
 
 
 def test_names_differ_where_meanings_differ() -> None:
-    one, other = ProfileKey(direction="Ingress", policies=("a/b",)), ProfileKey(direction="Ingress", policies=("a/c",))
+    one, other = (ProfileKey(direction="Ingress", subjects=(text,)) for text in ("a", "b"))
     assert len({profile_name(one, "a", ()), profile_name(other, "a", ()), profile_name(one, "b", ())}) == 3
     assert profile_name(one, "a", ()) != profile_name(one, "a", ((1, 2, "b"),))
-    maker = PortTableBuilder()
-    made = maker.table(Ruling(accept=False))
-    assert ports_name(made, OWNER) != ports_name(made, DenyingPolicies("Ingress", ("shop/web",)))
-    open_table = PortTableBuilder().table(Ruling(accept=True))
-    assert ports_name(open_table, OWNER) == ports_name(open_table, DenyingPolicies("Ingress", ("shop/web",)))
+    made = PortTableBuilder().table(Ruling(accept=False))
+    assert len({ports_name(made, one), ports_name(made, other), ports_name(made, one, 1)}) == 3
 
 
 def test_the_constant_part_reads_back() -> None:
@@ -132,7 +155,7 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     assert rules["on-bridge"] == ["ip6 daddr vmap @bridged", "counter packets 0 bytes 0 drop"]
     found = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
     assert rules["forward-egress"][0] == rules["forward-ingress"][0] == found
-    judged = [str(rule) for rule in layout.rule_chain(OWNER.hit(Ruling(accept=False))).rules]
+    judged = [str(rule) for rule in layout.rule_chain(rule_identity(OWNER, Ruling(accept=False))).rules]
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
 
 
@@ -161,9 +184,8 @@ def test_encapsulated_packets_reach_only_pods() -> None:
 
 
 def test_connections_that_are_kept_pass_in_both_directions() -> None:
-    key = ProfileKey(direction="Ingress", policies=("shop/db",))
     first = [
-        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", key, "ports-x").rules[0])
+        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", OWNER, "ports-x").rules[0])
         for keep in (False, True)
     ]
     assert first == ["ct direction reply ct state established accept", "ct state established accept"]

@@ -1,0 +1,76 @@
+"""The policies by the pods that they select: policies with equal selectors have one subject (pure)."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from podwire.policy.compiled import CompiledPolicy
+from podwire.policy.rules import DIRECTIONS
+
+
+class Subject:
+    """The policies with one selector."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        """The selector in its JSON form."""
+        self.policies: dict[tuple[str, str], CompiledPolicy] = {}
+        self._concerned: Counter[str] = Counter()
+        self._names: dict[str, Counter[str]] = {direction: Counter() for direction in DIRECTIONS}
+
+    def add(self, key: tuple[str, str], policy: CompiledPolicy, step: int = 1) -> None:
+        """Adds a policy; ``step`` -1: removes the policy."""
+        if step > 0:
+            self.policies[key] = policy
+        else:
+            del self.policies[key]
+        for direction in DIRECTIONS:
+            if policy.concerns(direction):
+                self._concerned[direction] += step
+                for name in policy.names[direction]:
+                    self._names[direction][name] += step
+
+    def concerns(self, direction: str) -> bool:
+        """Whether a policy applies to the pods in a direction."""
+        return self._concerned[direction] > 0
+
+    @property
+    def cluster(self) -> bool:
+        """Whether the policies are cluster policies; the selector of a NetworkPolicy names one namespace."""
+        return next(iter(self.policies.values())).tier != "Namespace"
+
+    def names(self, direction: str) -> Iterator[str]:
+        """The named ports of the policies in a direction."""
+        return (name for name, count in self._names[direction].items() if count)
+
+
+class Subjects:
+    """All subjects, by the number and by the text of their selector."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, Subject] = {}
+        self._by_text: dict[str, Subject] = {}
+
+    def add(self, key: tuple[str, str], policy: CompiledPolicy) -> None:
+        """Adds a policy."""
+        subject = self._by_number.get(policy.subject)
+        if subject is None:
+            subject = self._by_number[policy.subject] = self._by_text[policy.selects] = Subject(policy.selects)
+        subject.add(key, policy)
+
+    def remove(self, key: tuple[str, str], policy: CompiledPolicy) -> None:
+        """Removes a policy."""
+        subject = self._by_number[policy.subject]
+        subject.add(key, policy, -1)
+        if not subject.policies:
+            del self._by_number[policy.subject], self._by_text[policy.selects]
+
+    def among(self, selectors: frozenset[int]) -> frozenset[int]:
+        """The selectors that are subjects."""
+        return frozenset(self._by_number.keys() & selectors)
+
+    def __getitem__(self, number: int) -> Subject:
+        return self._by_number[number]
+
+    def with_text(self, text: str) -> Subject:
+        """The subject with a selector in its JSON form."""
+        return self._by_text[text]

@@ -1,0 +1,320 @@
+"""The chains of port tables and rules of one family, which all profiles share, for every data plane (pure).
+
+A chain exists until its last use is dropped. A port table is changed in place if all that leads to its chain gets the
+new table: then a policy for ten thousand peers costs one element, not ten thousand. Nothing may leave such a chain in
+the same change: a packet that was led to the chain just before would be checked by a table that never was its own.
+
+The name of a new chain is a hash of its meaning. A table that was changed in place keeps its name. So that a restart
+with nothing changed writes nothing, tables get the names that the kernel's chains with the same contents have.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import count
+from typing import Protocol
+
+from podwire.policy.ports import PortTable, Ruling
+from podwire.policy.profile import HostGroup, Profile, ProfileKey
+from podwire.policy.verdicts import RuleHit, RuleIdentity, made_together, rule_identity
+
+_KEPT_HITS = 1024
+"""How many deleted rules are kept: their counts and log lines are still looked up."""
+
+
+class _Meaning:
+    """A table with the profile that it belongs to; the hash covers little of a table, because a table may be long."""
+
+    __slots__ = ("_hash", "direction", "owner", "table")
+
+    def __init__(self, table: PortTable, key: ProfileKey, rulings: Iterable[Ruling]) -> None:
+        self.direction = key.direction
+        self.owner = key if any(map(made_together, rulings)) else None
+        self.table = table
+        entries = table.entries
+        self._hash = hash((self.direction, len(entries), entries[len(entries) // 2], entries[-1], table.other))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Meaning)
+            and self.direction == other.direction
+            and self.owner == other.owner
+            and self.table == other.table
+        )
+
+
+class ChainWriter(Protocol):
+    """Writes the chains of tables and rules into the contents of a data plane."""
+
+    def table_name(self, table: PortTable, key: ProfileKey, attempt: int) -> str:
+        """The name of a new chain of a table: a hash of its meaning and of the number of the attempt."""
+        ...
+
+    def rule_name(self, identity: RuleIdentity) -> str:
+        """The name of the chain of a rule."""
+        ...
+
+    def signature(self, table: PortTable, key: ProfileKey) -> str:
+        """The contents of a table's chain, as text without the name of the chain."""
+        ...
+
+    def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
+        """Adds the chain of a table; the chains of its rules exist."""
+        ...
+
+    def change_table(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+        """Changes the table of a chain, if that is possible in one step that packets see whole or not at all.
+
+        The chains of the new rules exist; those of the old rules exist until the call returns.
+        """
+        ...
+
+    def remove_table(self, name: str) -> None:
+        """Removes the chain of a table."""
+        ...
+
+    def add_rule(self, name: str, identity: RuleIdentity) -> None:
+        """Adds the chain of a rule."""
+        ...
+
+    def remove_rule(self, name: str) -> None:
+        """Removes the chain of a rule."""
+        ...
+
+
+class TableChains:
+    """The chains of port tables and rules of one family, with the number of uses of each."""
+
+    def __init__(self, writer: ChainWriter, known: Mapping[str, str]) -> None:
+        """``known`` are the names of the kernel's chains of tables by :meth:`ChainWriter.signature`."""
+        self._writer = writer
+        self._known = dict(known)
+        self._known_names = frozenset(known.values())
+        self._reserved = set(self._known_names)
+        """Names of chains that the kernel may hold with other contents."""
+        self._uses: Counter[str] = Counter()
+        self._meanings: dict[str, _Meaning] = {}
+        self._names: dict[_Meaning, str] = {}
+        self._rules: dict[str, dict[Ruling, str]] = {}
+        """The chains of rules that the chain of each table leads to."""
+        self._identities: dict[str, RuleIdentity] = {}
+        self._denials: dict[ProfileKey, set[str]] = {}
+        self._gone: dict[str, RuleHit] = {}
+        self._profiles: dict[ProfileKey, Profile] = {}
+
+    def know(self, profile: Profile) -> None:
+        """Takes over the policies of a profile, which :meth:`meaning` names."""
+        self._profiles[profile.key] = profile
+
+    def forget(self, key: ProfileKey) -> None:
+        """Forgets a profile that has no chains any more."""
+        self._profiles.pop(key, None)
+        self._denials.pop(key, None)
+
+    def settle(self) -> None:
+        """Reports that the kernel gets the contents as they are now: names of removed chains are free again."""
+        self._reserved = set(self._known_names)
+
+    def table(self, name: str) -> PortTable:
+        """The table of a chain."""
+        return self._meanings[name].table
+
+    def uses(self, name: str) -> int:
+        """How many uses a chain has."""
+        return self._uses[name]
+
+    def take(self, table: PortTable, key: ProfileKey) -> str:
+        """The chain of a table; it exists until each taken use is dropped."""
+        rulings = table.rulings
+        meaning = _Meaning(table, key, rulings)
+        name = self._names.get(meaning)
+        if name is None:
+            name = self._new_name(table, key)
+            self._rules[name] = {ruling: self._take_rule(rule_identity(key, ruling)) for ruling in rulings}
+            self._mean(name, meaning)
+            self._writer.add_table(name, table, key)
+        self._uses[name] += 1
+        return name
+
+    def _new_name(self, table: PortTable, key: ProfileKey) -> str:
+        known = self._known.pop(self._writer.signature(table, key), "") if self._known else ""
+        if known and known not in self._meanings:
+            return known
+        names = (self._writer.table_name(table, key, attempt) for attempt in count())
+        return next(name for name in names if name not in self._meanings and name not in self._reserved)
+
+    def change(self, name: str, table: PortTable, key: ProfileKey) -> bool:
+        """Changes the table of a chain in place; returns False, with nothing changed, if that is not possible."""
+        rulings, rules = table.rulings, self._rules[name]
+        meaning = _Meaning(table, key, rulings)
+        if meaning in self._names:
+            return False
+        added = {ruling: self._take_rule(rule_identity(key, ruling)) for ruling in rulings - rules.keys()}
+        if not self._writer.change_table(name, table, key):
+            self._drop_rules(added.values())
+            return False
+        rules.update(added)
+        self._drop_rules([rules.pop(ruling) for ruling in rules.keys() - rulings])
+        del self._names[self._meanings[name]]
+        self._mean(name, meaning)
+        return True
+
+    def _mean(self, name: str, meaning: _Meaning) -> None:
+        self._meanings[name] = meaning
+        self._names[meaning] = name
+
+    def _take_rule(self, identity: RuleIdentity) -> str:
+        name = self._writer.rule_name(identity)
+        if not self._uses[name]:
+            self._identities[name] = identity
+            if identity.profile is not None:
+                self._denials.setdefault(identity.profile, set()).add(name)
+            self._gone.pop(name, None)
+            self._writer.add_rule(name, identity)
+        self._uses[name] += 1
+        return name
+
+    def drop(self, name: str) -> None:
+        """Drops one use of a table's chain; with the last use, the chain is removed."""
+        self._uses[name] -= 1
+        if not self._uses[name]:
+            del self._uses[name]
+            del self._names[self._meanings.pop(name)]
+            self._reserved.add(name)
+            self._writer.remove_table(name)
+            self._drop_rules(self._rules.pop(name).values())
+
+    def _drop_rules(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._uses[name] -= 1
+            if self._uses[name]:
+                continue
+            del self._uses[name]
+            identity = self._identities.pop(name)
+            if identity.profile is not None:
+                self._denials[identity.profile].discard(name)
+            self._gone[name] = self._hit(identity)
+            if len(self._gone) > _KEPT_HITS:
+                del self._gone[next(iter(self._gone))]
+            self._writer.remove_rule(name)
+
+    def meaning(self, name: str) -> RuleHit | None:
+        """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
+        identity = self._identities.get(name)
+        return self._hit(identity) if identity is not None else self._gone.get(name)
+
+    def _hit(self, identity: RuleIdentity) -> RuleHit:
+        profile = self._profiles.get(identity.profile) if identity.profile is not None else None
+        return identity.hit(profile.policies if profile is not None else None)
+
+    def denials(self, keys: Iterable[ProfileKey]) -> set[str]:
+        """The chains of the denials of some profiles, whose policies :meth:`meaning` names."""
+        return {name for key in keys for name in self._denials.get(key, ())}
+
+
+class GroupChains:
+    """The chains of the tables of one profile, by the groups of its peers and of its surroundings."""
+
+    def __init__(self, tables: TableChains, key: ProfileKey, family: str) -> None:
+        self._tables = tables
+        self._key = key
+        self._family = family
+        self._chains: dict[HostGroup, str] = {}
+
+    def chain(self, group: HostGroup | None) -> str | None:
+        """The chain of a group; None: the addresses of the group are not led to a chain of their own."""
+        return self._chains.get(group) if group is not None else None
+
+    def take(self, group: HostGroup) -> str:
+        """The chain of a group of the surroundings."""
+        if group not in self._chains:
+            self._chains[group] = self._tables.take(group.table, self._key)
+        return self._chains[group]
+
+    def update(
+        self, groups: Iterable[HostGroup], left: Collection[str] = (), *, in_place: bool = True
+    ) -> set[HostGroup]:
+        """Takes over changed groups; returns those that have another chain now, or none.
+
+        ``left`` are the chains that addresses are led to now and not after this change; addresses that get their first
+        group leave the chains of the surroundings. ``in_place`` is False if a pod leaves the profile in the same
+        change.
+        """
+        changed = [group for group in groups if self._wanted(group) != self._table(group)]
+        if any(group not in self._chains for group in changed):
+            left = {*left, *self._surrounding_chains()}
+        if in_place:
+            self._change_in_place(changed, left)
+        moved = {group for group in changed if self._wanted(group) != self._table(group)}
+        before = [self._chains[group] for group in moved if group in self._chains]
+        for group in moved:
+            table = self._wanted(group)
+            if table is None:
+                del self._chains[group]
+            else:
+                self._chains[group] = self._tables.take(table, self._key)
+        for chain in before:
+            self._tables.drop(chain)
+        return moved
+
+    def follow(
+        self,
+        profile: Profile,
+        change: tuple[Iterable[HostGroup], Iterable[str]],
+        led: Callable[[str], str | None],
+        *,
+        in_place: bool,
+    ) -> set[str] | None:
+        """Takes over changed groups and moved addresses; returns the addresses whose chain may be another one now.
+
+        ``led`` returns the chain that an address is led to now. Returns None if the surroundings have another chain,
+        so that the profile needs another chain too.
+        """
+        groups, moved = change
+        addresses = {address for address in moved if (":" in address) == (self._family == "ip6")}
+        now = [(led(address), self.chain(profile.group(address))) for address in addresses]
+        left = {chain for chain, after in now if chain is not None and chain != after}
+        if any(chain is None for chain, _ in now):
+            left |= self._surrounding_chains()
+        others = self.update(groups, left, in_place=in_place)
+        if any(group.key.surroundings for group in others):
+            return None
+        return addresses.union(*(group.addresses[self._family] for group in others))
+
+    def _surrounding_chains(self) -> set[str]:
+        """The chains to which addresses without a chain of their own are led."""
+        return {chain for group, chain in self._chains.items() if group.key.surroundings}
+
+    def _wanted(self, group: HostGroup) -> PortTable | None:
+        """The table that a group needs in this family; the surroundings have one only where they were taken."""
+        needed = group in self._chains if group.key.surroundings else group.shown and group.addresses[self._family]
+        return group.table if needed else None
+
+    def _table(self, group: HostGroup) -> PortTable | None:
+        chain = self._chains.get(group)
+        return self._tables.table(chain) if chain is not None else None
+
+    def _change_in_place(self, groups: Iterable[HostGroup], left: Collection[str]) -> None:
+        """Changes the tables of chains to which only groups with the same new table lead."""
+        users: dict[str, list[HostGroup]] = {}
+        for group in groups:
+            if group in self._chains:
+                users.setdefault(self._chains[group], []).append(group)
+        for chain, own in users.items():
+            table = self._wanted(own[0])
+            if table is None or chain in left or self._tables.uses(chain) != len(own):
+                continue
+            if all(self._wanted(group) == table for group in own):
+                self._tables.change(chain, table, self._key)
+
+    def drop(self) -> None:
+        """Drops all chains."""
+        for chain in self._chains.values():
+            self._tables.drop(chain)
+        self._chains.clear()
+
+    def items(self) -> Iterable[tuple[HostGroup, str]]:
+        """The groups with their chains."""
+        return self._chains.items()
