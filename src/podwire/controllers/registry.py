@@ -1,6 +1,6 @@
-"""The controllers of a cluster by name, their configuration, and running them.
+"""The controllers of a cluster by name, and their configuration.
 
-``run`` is a whole ``podwire controller``: with ``leader_election`` any number may run and one works.
+``run`` is a whole ``podwire controller``; with ``leader_election`` several may run, and one of them is active.
 """
 
 import socket
@@ -12,7 +12,7 @@ import msgspec
 from podwire.controllers.nodeipam.allocate import NodeCidrs, parse_cidrs
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
-from podwire.kube.controller import Environment, Part
+from podwire.kube.controller import Controller, Environment
 from podwire.kube.lease import Election, LeaderElection
 from podwire.runtime.registry import Registry
 
@@ -27,11 +27,11 @@ CONTROLLERS: Registry[Any] = Registry(
         "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
     },
 )
-"""Controllers of any cluster. Those of a local cluster have a registry of their own."""
+"""Controllers of any cluster; a local cluster has further ones in a registry of its own."""
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """What a controller process runs; CIDRs and masks are one per address family."""
+    """Configuration of a controller process; CIDRs and masks are one per address family."""
 
     parts: tuple[str, ...] = tuple(CONTROLLERS)
     cluster_cidrs: tuple[str, ...] = msgspec.field(default=("10.244.0.0/16",), name="clusterCIDRs")
@@ -40,29 +40,29 @@ class ControllerConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unkno
     leader_election: bool = False
     namespace: str = "kube-system"
     ca_file: str = ""
-    """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: none is written."""
+    """Certificate of the cluster's authority, for the ConfigMap ``kube-root-ca.crt``; empty: it is not written."""
 
     def arguments(self, name: str) -> tuple[object, ...]:
-        """What the controller of this name takes besides the environment.
+        """Arguments of the controller with this name, besides the environment.
 
         Raises: ConfigError for a wrong network.
         """
         return (node_cidrs(self),) if name == "nodeipam" else ()
 
 
-def make_parts(
+def make_controllers(
     environment: Environment,
     config: ControllerConfig,
     known: Registry[Any],
     identities: Mapping[str, Client] | None = None,
-) -> dict[str, Part]:
-    """The configured controllers out of ``known`` (name to ``module:Class``), in the order given.
+) -> dict[str, Controller]:
+    """The configured controllers of ``known`` (name to ``module:Class``), in the configured order.
 
-    A controller in ``identities`` writes by the client there.
+    A controller in ``identities`` writes with the client there.
 
     Raises: ConfigError for an unknown name or a wrong network.
     """
-    parts: dict[str, Part] = {}
+    parts: dict[str, Controller] = {}
     for name in config.parts:
         known.check(name, "controller")
         client = (identities or {}).get(name)
@@ -89,14 +89,14 @@ async def run(
     known: Registry[Any] = CONTROLLERS,
     identities: Mapping[str, Client] | None = None,
 ) -> None:
-    """Runs the configured controllers until cancelled; a controller in ``identities`` writes by the client there.
+    """Runs the configured controllers until cancelled; a controller in ``identities`` writes with the client there.
 
-    Raises: ConfigError before anything is started.
+    Raises: ConfigError before a controller starts.
     """
 
     async def work() -> None:
         environment = Environment(client)
-        await environment.run(make_parts(environment, config, known, identities))
+        await environment.run(make_controllers(environment, config, known, identities))
 
     if not config.leader_election:
         await work()

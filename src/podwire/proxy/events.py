@@ -3,8 +3,6 @@
 A Service or EndpointSlice of which something invalid is left out (``proxy.validity``) gets an Event ``InvalidObject``.
 """
 
-from collections.abc import Iterable
-
 from podwire.dataplane.follower import Source
 from podwire.kube.events import EventRecorder, Severity, reference
 from podwire.model.meta import ObjectReference
@@ -41,19 +39,21 @@ class ProxyEvents:
 
     def service_changed(self, _key: str, _old: Service | None, new: Service | None) -> None:
         """Records what is left out of a new or changed Service."""
-        if new is not None and PROXY_NAME_LABEL not in new.metadata.labels:
-            self._left_out(reference("v1", "Service", new.metadata), service_problems(new))
+        if new is None or PROXY_NAME_LABEL in new.metadata.labels:
+            return
+        if problems := tuple(service_problems(new)):
+            self._left_out(reference("v1", "Service", new.metadata), problems)
 
     def slice_changed(self, _key: str, _old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         """Records what is left out of a new or changed EndpointSlice."""
-        if new is not None and new.metadata.labels.get(SERVICE_NAME_LABEL):
-            self._left_out(reference(new.api_version, "EndpointSlice", new.metadata), slice_problems(new))
+        if new is None or not new.metadata.labels.get(SERVICE_NAME_LABEL):
+            return
+        if problems := tuple(slice_problems(new)):
+            self._left_out(reference(new.api_version, "EndpointSlice", new.metadata), problems)
 
-    def _left_out(self, subject: ObjectReference, problems: Iterable[str]) -> None:
-        every = tuple(problems)
-        if every:
-            shown = "; ".join((*every[:_SHOWN], *(["..."] if len(every) > _SHOWN else [])))
-            self._recorder.event(subject, "Warning", "InvalidObject", f"The Service proxy leaves out: {shown}")
+    def _left_out(self, subject: ObjectReference, problems: tuple[str, ...]) -> None:
+        shown = "; ".join((*problems[:_SHOWN], *(["..."] if len(problems) > _SHOWN else [])))
+        self._recorder.event(subject, "Warning", "InvalidObject", f"The Service proxy leaves out: {shown}")
 
     def _on_node(self, severity: Severity, reason: str, text: str) -> None:
         node = self._nodes.objects.get(self._node)

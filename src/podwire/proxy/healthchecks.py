@@ -4,8 +4,9 @@ A load balancer in front of the cluster asks every node on the healthCheckNodePo
 ``externalTrafficPolicy: Local`` and sends connections to nodes that answer 200. Guarantees:
 
 1. A listener opens and closes after the Service is programmed, never before.
-2. It listens only on addresses at which node ports answer.
-3. The answer has the current number of endpoints.
+2. It listens only on addresses at which node ports answer, of the families that the Service has.
+3. The answer has the current number of endpoints of the address's family, so that a pod with two addresses is one
+   endpoint.
 4. When a port is not available, the Service gets one Event, and the port is tried again every 5 s and after every
    change.
 """
@@ -13,7 +14,7 @@ A load balancer in front of the cluster asks every node on the healthCheckNodePo
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -99,10 +100,11 @@ class MovableServer:
 
 
 class _Check(msgspec.Struct, frozen=True):
-    """The health check of one Service: the port, and the number of ready endpoints on this node."""
+    """The health check of one Service: the port, and the number of ready endpoints on this node by family."""
 
     port: int
-    endpoints: int
+    endpoints: Mapping[str, int]
+    """Without the families (``ip``, ``ip6``) that the Service does not have."""
 
 
 class HealthChecks:
@@ -135,17 +137,24 @@ class HealthChecks:
 
     def update(self, changed: ServiceMap, *, moved: bool = False) -> None:
         """Applies programmed Services; an empty tuple: deleted. ``moved``: the addresses may have changed."""
-        before = {service: self._checks[service].port for service in changed if service in self._checks}
+        before = self._listeners(changed)
         for service, ports in changed.items():
             port = next((p.health_check_node_port for p in ports if p.health_check_node_port), 0)
             if port:
-                ready = {address for p in ports for address in p.local_ready}
-                self._checks[service] = _Check(port, len(ready))
+                ready: dict[str, set[str]] = {}
+                for resolved in ports:
+                    ready.setdefault(resolved.family, set()).update(resolved.local_ready)
+                endpoints = {family: len(addresses) for family, addresses in ready.items()}
+                self._checks[service] = _Check(port, endpoints)
             else:
                 self._checks.pop(service, None)
-        after = {service: self._checks[service].port for service in changed if service in self._checks}
-        if before != after or (moved and self._checks):
+        if before != self._listeners(changed) or (moved and self._checks):
             self._wake.set()
+
+    def _listeners(self, services: Iterable[str]) -> dict[str, tuple[int, frozenset[str]]]:
+        """Port and families of the checks of some Services."""
+        checks = ((service, self._checks[service]) for service in services if service in self._checks)
+        return {service: (check.port, frozenset(check.endpoints)) for service, check in checks}
 
     @property
     def listening(self) -> tuple[tuple[str, str, int], ...]:
@@ -167,7 +176,12 @@ class HealthChecks:
 
     async def _reconcile(self) -> None:
         addresses = self._addresses() if self._checks else ()
-        wanted = {(s, address, c.port) for s, c in self._checks.items() for address in addresses}
+        wanted = {
+            (service, address, check.port)
+            for service, check in self._checks.items()
+            for address in addresses
+            if _family(address) in check.endpoints
+        }
         for unwanted in self._servers.keys() - wanted:
             await self._servers.pop(unwanted).close()
         self._reported &= wanted
@@ -183,7 +197,9 @@ class HealthChecks:
                     self._refused(service, f"node port {port} on {address}: {os.strerror(problem.errno or 0)}")
                 continue
             self._reported.discard(listener_key)
-            self._servers[listener_key] = await _open(sock, partial(self._answer, service), self._tasks, self._clock)
+            self._servers[listener_key] = await _open(
+                sock, partial(self._answer, service, _family(address)), self._tasks, self._clock
+            )
         if failed and not self._retrying:
             self._retrying = True
             self._tasks.start("health check retry", self._retry())
@@ -193,8 +209,12 @@ class HealthChecks:
         self._retrying = False
         self._wake.set()
 
-    def _answer(self, service: str, _: Request) -> Response:
+    def _answer(self, service: str, family: str, _: Request) -> Response:
         check = self._checks.get(service)
         if check is None:
             return text_response(404, "the Service does not exist")
-        return service_answer(service, check.endpoints, healthy=self._pulse.healthy)
+        return service_answer(service, check.endpoints.get(family, 0), healthy=self._pulse.healthy)
+
+
+def _family(address: str) -> str:
+    return "ip6" if ":" in address else "ip"

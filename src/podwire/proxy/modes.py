@@ -5,6 +5,7 @@ from collections.abc import Callable
 from podwire.dataplane.modes import RegisteredModes
 from podwire.errors import KernelError
 from podwire.kernel.netns import NetnsPath
+from podwire.model.wording import count
 from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.registry import DATAPLANES, FEATURES
 from podwire.proxy.servicemap import NodeFacts
@@ -29,3 +30,14 @@ def unavailable(mode: str, failure: KernelError, lacks: Callable[[str], str]) ->
     """Why a mode cannot be used; ``lacks`` returns what the kernel lacks of a feature, empty: nothing."""
     missing = lacks(FEATURES[mode]) if mode in FEATURES else ""
     return f"proxy.mode {mode}: {missing or failure.detail or failure}"
+
+
+def hidden_clients(mode: str, policies: int) -> str:
+    """That the cluster's policies see the node in place of the clients of Services; empty where they see clients."""
+    if mode != "userspace" or not policies:
+        return ""
+    seen = "see" if policies > 1 else "sees"
+    return (
+        f"proxy.mode userspace: {count(policies, 'policy', 'policies')} {seen} the node in place of pods that connect "
+        "through Services; use another mode"
+    )

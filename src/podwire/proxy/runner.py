@@ -10,9 +10,11 @@ Guarantees:
 3. Only Services that a changed object names are resolved again. A changed node (zone, addresses, pod ranges) means all.
 4. A refused commit is tried again after a backoff from 0.1 s to 10 s, with all that changed meanwhile, and never ends
    the loop.
-5. Tables that another program changed are restored at once, also while the next commit waits; only the repair before
-   delays a repair, so that repairs use at most half of the time. Flows that began while rules were missing, before the
-   start too, are deleted, so that packets that are sent again reach a Service.
+5. What another program changed is restored in two steps, also while the next commit waits. What the kernel's
+   notifications name is written at once, where the data plane can do that in little time. Then the whole state is read
+   and compared. Only the step before of the same kind delays a step, so that each uses at most half of the time. Flows
+   that began while rules were missing, before the start too, are deleted, so that packets that are sent again reach a
+   Service.
 6. After a change of UDP endpoints (on request of TCP too), flows to endpoints that no longer serve are deleted, also
    when no endpoint is left.
 7. Health checks, metrics and flows of a refused commit follow when the commit succeeds.
@@ -31,7 +33,7 @@ from podwire.errors import KernelError
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
 from podwire.observe.log import Log
-from podwire.proxy.dataplane import ServiceDataPlane
+from podwire.proxy.dataplane import Restoring, ServiceDataPlane
 from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, take_over
@@ -106,9 +108,10 @@ class ServiceProxy:
         self._full = True
         self._unfinished = False
         self._gap = True
-        self._rested = self._repair_rested = 0.0
+        self._rested = self._repair_rested = self._restore_rested = 0.0
+        self._writing = self._restored = False
         self._log = Log("proxy")
-        self._follower = Follower(plane, clock, "Services are not programmed", self._refused)
+        self._follower = Follower(plane, clock, "Services are not programmed", self._refused, self._restore)
         self.programmed = self._follower.programmed
         """Set while the kernel holds the latest desired state."""
         self.loaded = self._follower.loaded
@@ -148,11 +151,26 @@ class ServiceProxy:
         await self._follower.run(self._program, self._gather)
 
     async def _gather(self) -> None:
-        disturbed, now = self._follower.disturbed, self._clock.monotonic()
-        if not disturbed.is_set():
-            await wait_first(disturbed, self._clock.sleep(max(_GATHER_S, self._rested - now)))
+        """Waits for further changes, and until the last commit has rested; a repair does not wait for that.
+
+        The usual wait of 2 ms is a plain sleep: waiting for two things at once costs 0.2 ms of CPU.
+        """
+        disturbed, rest_s = self._follower.disturbed, self._rested - self._clock.monotonic()
+        if not disturbed.is_set() and rest_s <= _GATHER_S:
+            await self._clock.sleep(_GATHER_S)
+        elif not disturbed.is_set():
+            await wait_first(disturbed, self._clock.sleep(rest_s))
         if disturbed.is_set():
             await self._clock.sleep(max(0.0, self._repair_rested - self._clock.monotonic()))
+
+    def _restore(self) -> None:
+        """Writes at once what notifications named, unless another thread writes or the last time was just now."""
+        began = self._clock.monotonic()
+        if self._writing or began < self._restore_rested or not isinstance(self._plane, Restoring):
+            return
+        self._restored = any(self._plane.restore()) or self._restored
+        ended = self._clock.monotonic()
+        self._restore_rested = ended + (ended - began)
 
     def _refused(self, failure: KernelError) -> None:
         if self._reporter is not None:
@@ -216,7 +234,11 @@ class ServiceProxy:
         if self._reporter is not None:
             self._reporter.begin()
         self._gap = self._gap or disturbed
-        wrote = await self._write(changed, full=full)
+        self._writing = True
+        try:
+            wrote = await self._write(changed, full=full)
+        finally:
+            self._writing = False
         follower.look()  # a change that another program makes during a load does not make fileno() readable
         restored = wrote and (
             self._gap or follower.disturbed.is_set()
@@ -243,6 +265,7 @@ class ServiceProxy:
         if full:
             everything = {key: ports for key, ports in (self._resolved | changed).items() if ports}
             wrote = any(await asyncio.to_thread(self._plane.load, everything, self._facts))
+            wrote, self._restored = wrote or self._restored, False
             if wrote and self._gap and self.loaded.is_set():
                 self._log_restored()
             return wrote
@@ -251,9 +274,12 @@ class ServiceProxy:
             self._plane.update(services, changed)
         elif changed:
             await asyncio.to_thread(self._plane.update, services, changed)
-        if self._gap and any(await asyncio.to_thread(self._plane.heal, services)):
-            self._log_restored()
-            return True
+        if self._gap:
+            healed = any(await asyncio.to_thread(self._plane.heal, services))
+            restored, self._restored = self._restored or healed, False
+            if restored:
+                self._log_restored()
+                return True
         return bool(changed)
 
     def _log_restored(self) -> None:

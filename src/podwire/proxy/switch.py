@@ -9,7 +9,7 @@ from collections.abc import Callable
 from podwire.dataplane import switch
 from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import Written
-from podwire.proxy.dataplane import Counting, Counts, ServiceDataPlane
+from podwire.proxy.dataplane import Counting, Counts, Restoring, ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 
 
@@ -58,6 +58,10 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         Raises: KernelError.
         """
         return self._plane.update(services, changed)
+
+    def restore(self) -> Written:
+        """Writes at once what notifications named, where that takes little time; :meth:`heal` does the rest."""
+        return self._plane.restore() if isinstance(self._plane, Restoring) else ()
 
     def heal(self, services: ServiceMap) -> Written:
         """Restores what another program changed; returns what had to be written. ``services`` has all Services.

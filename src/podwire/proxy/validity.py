@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 
-from podwire.model.service import EndpointSlice, Service
+from podwire.model.service import EndpointSlice, Service, ServiceSpec
 
 PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 FAMILIES = {"IPv4": "ip", "IPv6": "ip6"}
@@ -17,6 +17,8 @@ MOST_AFFINITY_S = 86400
 """The longest ``timeoutSeconds`` that the API server accepts."""
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _CANONICAL = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
+_HOST = re.compile(rf"(?!0\.0\.0\.0|127\.|2(?:2[4-9]|3[0-9])\.|255\.255\.255\.255){_CANONICAL.pattern}")
+"""The canonical IPv4 address of one host: what nearly all addresses are."""
 _SPECIAL = re.compile(r"0\.0\.0\.0|127\..*|2(?:2[4-9]|3[0-9])\..*|255\.255\.255\.255|::1?|::ffff:.*|ff[0-9a-f]{2}:.*")
 """Canonical addresses of no single remote host: unspecified, loopback, multicast, broadcast, mapped IPv4."""
 
@@ -44,6 +46,8 @@ def canonical_address(text: str) -> str:
 
 def usable_address(text: str, family: str = "") -> str:
     """The canonical address of one host of ``ip`` or ``ip6`` (empty: of any family); empty when it is none."""
+    if _HOST.fullmatch(text):
+        return "" if family == "ip6" else text
     address = canonical_address(text)
     if not address or _SPECIAL.fullmatch(address):
         return ""
@@ -54,23 +58,28 @@ def service_problems(service: Service) -> Iterator[str]:
     """The field of each part of a Service that is left out, with its value."""
     spec = service.spec
     for at, port in enumerate(spec.ports):
-        path = f"spec.ports[{at}]"
         if not valid_port(port.port):
-            yield f"{path}.port {port.port}: expected 1 to 65535"
+            yield f"spec.ports[{at}].port {port.port}: expected 1 to 65535"
         if port.node_port and not valid_port(port.node_port):
-            yield f"{path}.nodePort {port.node_port}: expected 1 to 65535"
+            yield f"spec.ports[{at}].nodePort {port.node_port}: expected 1 to 65535"
         if port.protocol and port.protocol not in PROTOCOLS:
-            yield f"{path}.protocol {port.protocol!r:.40}: expected TCP, UDP or SCTP"
+            yield f"spec.ports[{at}].protocol {port.protocol!r:.40}: expected TCP, UDP or SCTP"
     if spec.health_check_node_port and not valid_port(spec.health_check_node_port):
         yield f"spec.healthCheckNodePort {spec.health_check_node_port}: expected 1 to 65535"
     if not service.headless and spec.type != "ExternalName":
-        yield from _address_problems("spec.clusterIPs", spec.cluster_ips or filter(None, (spec.cluster_ip,)))
-    yield from _address_problems("spec.externalIPs", spec.external_ips)
-    ingress = service.status.load_balancer.ingress
-    yield from _address_problems("status.loadBalancer.ingress", (entry.ip for entry in ingress if entry.ip))
+        yield from _address_problems("spec.clusterIPs", spec.cluster_ips or tuple(filter(None, (spec.cluster_ip,))))
+    if spec.external_ips:
+        yield from _address_problems("spec.externalIPs", spec.external_ips)
+    if ingress := service.status.load_balancer.ingress:
+        yield from _address_problems("status.loadBalancer.ingress", (entry.ip for entry in ingress if entry.ip))
+    if spec.session_affinity == "ClientIP":
+        yield from _affinity_problems(spec)
+
+
+def _affinity_problems(spec: ServiceSpec) -> Iterator[str]:
     config = spec.session_affinity_config
     timeout_s = config.client_ip.timeout_seconds if config is not None and config.client_ip is not None else 1
-    if spec.session_affinity == "ClientIP" and not 0 < timeout_s <= MOST_AFFINITY_S:
+    if not 0 < timeout_s <= MOST_AFFINITY_S:
         yield f"spec.sessionAffinityConfig.clientIP.timeoutSeconds {timeout_s}: expected 1 to {MOST_AFFINITY_S}"
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from podwire.controllers.registry import CONTROLLERS, ControllerConfig, make_parts
+from podwire.controllers.registry import CONTROLLERS, ControllerConfig, make_controllers
 from podwire.errors import ApiError, ApiUnreachable, ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
-from podwire.kube.controller import Environment, Part, namespace_ends
+from podwire.kube.controller import Controller, Environment, is_namespace_terminating
 from podwire.kube.resources import PODS
 from podwire.local.controllers import CONTROLLERS as LOCAL_CONTROLLERS
 from podwire.local.controllers import LocalControllerConfig
@@ -18,19 +18,19 @@ from podwire.runtime.clock import SystemClock
 from podwire.runtime.registry import Registry
 
 
-def made(config: ControllerConfig, known: Registry[Part]) -> Mapping[str, object]:
+def constructed(config: ControllerConfig, known: Registry[Controller]) -> Mapping[str, object]:
     async def run() -> Mapping[str, object]:
-        return make_parts(Environment(Client(ApiConfig("http://127.0.0.1:1"), SystemClock())), config, known)
+        return make_controllers(Environment(Client(ApiConfig("http://127.0.0.1:1"), SystemClock())), config, known)
 
     return asyncio.run(run())
 
 
-def test_every_registered_part_can_be_made() -> None:
-    assert list(made(ControllerConfig(), CONTROLLERS)) == list(CONTROLLERS)
-    assert list(made(LocalControllerConfig(), LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
+def test_every_registered_controller_can_be_constructed() -> None:
+    assert list(constructed(ControllerConfig(), CONTROLLERS)) == list(CONTROLLERS)
+    assert list(constructed(LocalControllerConfig(), LOCAL_CONTROLLERS)) == list(LOCAL_CONTROLLERS)
 
 
-def test_a_part_with_its_own_client_shares_informers() -> None:
+def test_a_controller_with_its_own_client_shares_informers() -> None:
     async def run() -> None:
         clients = [Client(ApiConfig("http://127.0.0.1:1"), SystemClock()) for _ in range(2)]
         environment = Environment(clients[0])
@@ -55,7 +55,7 @@ def test_a_part_with_its_own_client_shares_informers() -> None:
 )
 def test_errors_name_the_field(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        made(ControllerConfig(**config), CONTROLLERS)
+        constructed(ControllerConfig(**config), CONTROLLERS)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_errors_name_the_field(config: dict[str, Any], message: str) -> None:
     ],
 )
 def test_a_namespace_that_ends_is_told_apart(failure: Exception, want: bool) -> None:
-    assert namespace_ends(failure) is want
+    assert is_namespace_terminating(failure) is want

@@ -43,3 +43,12 @@ def test_what_shows_it_exists(row: list[str]) -> None:
     references = re.findall(r"`([^`]+)`", shown)
     assert references
     assert [reference for reference in references if not exists(reference)] == []
+
+
+DIFFERENCES = [row for row in ROWS if len(row) == 5 and "`" in row[4]]
+
+
+def test_what_shows_each_difference_exists() -> None:
+    assert len(DIFFERENCES) > 10
+    missing = [name for row in DIFFERENCES for name in re.findall(r"`([^`]+)`", row[4]) if not exists(name)]
+    assert missing == []

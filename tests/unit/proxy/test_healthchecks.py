@@ -3,6 +3,7 @@
 import asyncio
 import socket
 
+import msgspec
 from tests.fakes.clock import FakeClock
 
 from podwire.http.message import Request, Response
@@ -26,8 +27,8 @@ def service(port: int, *ready: str) -> tuple[ResolvedPort, ...]:
     )  # fmt: skip
 
 
-async def ask(port: int) -> str:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def ask(port: int, address: str = "127.0.0.1") -> str:
+    reader, writer = await asyncio.open_connection(address, port)
     writer.write(b"GET /anything HTTP/1.1\r\n\r\n")
     answer = await reader.read()
     writer.close()
@@ -80,6 +81,23 @@ def test_a_listener_follows_the_service() -> None:
             bench.checks.update({"t/x": ()})
             await settle()
             assert list(bench.checks.listening) == []
+
+    asyncio.run(scenario())
+
+
+def test_pod_with_two_addresses_is_one_endpoint() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            port = free_port()
+            both = service(port, "10.0.0.1")
+            (http, _) = service(port, "fd00::1")
+            bench.addresses = ("127.0.0.1", "::1")
+            bench.checks.update({"t/x": (*both, msgspec.structs.replace(http, family="ip6", cluster_ip="fd00:96::1"))})
+            await settle()
+            assert (await ask(port), await ask(port, "::1")) == ("2001", "2001")
+            bench.checks.update({"t/x": both})
+            await settle()
+            assert list(bench.checks.listening) == [("t/x", "127.0.0.1", port)]
 
     asyncio.run(scenario())
 

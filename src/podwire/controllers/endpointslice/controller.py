@@ -1,12 +1,12 @@
-"""The loop that keeps slices: which Services a change concerns, and writing what the plan says.
+"""The loop that keeps EndpointSlices: finds the Services that a change affects and writes the planned changes.
 
-Guarantees: 1. a first change of a Service is planned at once, further ones at most every 0.1 s, so a hundred
-pods getting ready cost some tens of writes; 2. Endpoints follow at most every 0.5 s; 3. no plan is made before
-the informers show the last one's writes; 4. pods that change in what no slice shows cost no plan; 5. Endpoints go
-with their Service, also one that went while nobody looked, if they were written here; 6. hints by size that come and
-go are Events of the Service, under Kubernetes' names.
+Guarantees: 1. the first change of a Service is planned at once, further ones at most every 0.1 s, so a hundred pods
+that become ready cause some tens of writes; 2. Endpoints follow at most every 0.5 s; 3. no plan is made before the
+informers show the writes of the last plan; 4. changes of pods that no slice shows cause no plan; 5. Endpoints that were
+written here are deleted with their Service, also when the Service was deleted while no controller ran; 6. when hints by
+size appear or disappear, the Service gets an Event with Kubernetes' reason.
 
-Services and pods find each other by label pairs, so one pod costs its labels and not the cluster's Services.
+Label pairs lead from a pod to its Services, so a pod costs its labels and not all Services of the cluster.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class EndpointSliceController:
         self._own, self._own_mirrors = OwnWrites(slices), OwnWrites(self._mirrors)
         self._triggers, self._mirror_triggers = TriggerTimes(), TriggerTimes()
         self._hinted: dict[str, dict[str, str]] = {}
-        """Services with hints by size: by address type why there are none."""
+        """Services with hints by size: by address type the reason why there are no hints."""
         self._events = environment.recorder("endpoint-slice-controller")
         self._slices: Index[EndpointSlice] = Index(slices, _managed_for)
         self._pods: Index[Pod] = Index(environment.of(PODS), _pod_pairs)
@@ -82,22 +82,22 @@ class EndpointSliceController:
 
     def _selecting(self, pod: Pod) -> set[str]:
         labels = pod.metadata.labels
-        found: set[str] = set()
+        keys: set[str] = set()
         for pair in _pod_pairs(pod):
             for key, service in self._by_pair.of(pair).items():
                 if service.spec.selector.items() <= labels.items():
-                    found.add(key)
-        return found
+                    keys.add(key)
+        return keys
 
     def _slice_changed(self, _key: str, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        # Own writes come back here too; the plan then finds nothing to do.
+        # Own writes arrive here too; the plan then has no changes.
         for item in (old, new):
             if item is not None:
                 for key in _managed_for(item):
                     self._loop.touch(key)
 
     def _node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
-        """Labels matter to every Service, readiness and size to those with hints by size."""
+        """Labels affect every Service, readiness and size only those with hints by size."""
         if _labels(old) == _labels(new) and _size(old) == _size(new):
             return
         for service_key, service in self._services.objects.items():
@@ -117,27 +117,27 @@ class EndpointSliceController:
             self._hinted.pop(key, None)
         if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
             return
-        if not self._own.seen(key):
+        if not self._own.caught_up(key):
             self._loop.queue.add_after(key, 1.0)
             return
         every = self._slices.of(key).values()
-        have = tuple(item for item in every if _owned_by(item, service))
+        slices = tuple(item for item in every if _owned_by(item, service))
         external = service.spec.type == "ExternalName"
         pods = [] if external else self._selected(service)
         families = () if external else address_types(service)
-        wanted = self._with_hints(key, service, desired(service, pods, self._nodes.objects))
-        trigger = self._triggers.since(key, service, pods, has_slices=bool(have))
-        changes = plan(of_service(service), wanted, have, families, trigger)
+        desired_endpoints = self._with_hints(key, service, desired(service, pods, self._nodes.objects))
+        trigger = self._triggers.since(key, service, pods, has_slices=bool(slices))
+        changes = plan(of_service(service), desired_endpoints, slices, families, trigger)
         changes.delete += [item.metadata.name for item in every if not _owned_by(item, service)]
         await write(self._client, self._own, key, changes)
-        self._triggers.tell(key, pods)
+        self._triggers.record(key, pods)
 
-    def _with_hints(self, key: str, service: Service, wanted: Desired) -> Desired:
-        """The endpoints with hints by size where the Service asks for them; what changes of that is an Event."""
+    def _with_hints(self, key: str, service: Service, desired_endpoints: Desired) -> Desired:
+        """The endpoints, with hints by size if the Service requests them; a change of hints is an Event."""
         before = self._hinted.pop(key, {})
         reasons: dict[str, str] = {}
         if automatic(service):
-            wanted, reasons = with_hints(wanted, self._nodes.objects)
+            desired_endpoints, reasons = with_hints(desired_endpoints, self._nodes.objects)
             self._hinted[key] = reasons
         subject = reference("v1", "Service", service.metadata)
         for family in sorted(before.keys() | reasons.keys()):
@@ -148,46 +148,46 @@ class EndpointSliceController:
                 self._events.event(subject, "Warning", _DISABLED, f"{new}, addressType: {family}")
             elif new is None and old == "":
                 self._events.event(subject, "Warning", _DISABLED, f"{_HINTS} disabled, addressType: {family}")
-        return wanted
+        return desired_endpoints
 
     async def _mirror(self, key: str) -> None:
-        if not self._own_mirrors.seen(key):
+        if not self._own_mirrors.caught_up(key):
             self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
             return
-        service, have = self._services.get(key), self._mirrors.get(key)
+        service, present = self._services.get(key), self._mirrors.get(key)
         if service is None:
             self._mirror_triggers.forget(key)
-        if service is None and have is not None:
-            await self._remove(have)
+        if service is None and present is not None:
+            await self._remove(present)
         if service is None or service.metadata.deletion_timestamp is not None or not service.spec.selector:
             return
         if service.spec.type == "ExternalName":
             return
         pods = self._selected(service)
-        want = mirror.render(service, desired(service, pods, self._nodes.objects), address_types(service)[0])
-        trigger = self._mirror_triggers.since(key, service, pods, has_slices=have is not None)
+        endpoints = mirror.render(service, desired(service, pods, self._nodes.objects), address_types(service)[0])
+        trigger = self._mirror_triggers.since(key, service, pods, has_slices=present is not None)
         namespace, name = service.metadata.namespace, service.metadata.name
-        if have is None:
+        if present is None:
             try:
-                written = await self._client.create(ENDPOINTS, mirror.stamped(want, trigger), namespace)
+                written = await self._client.create(ENDPOINTS, mirror.stamped(endpoints, trigger), namespace)
                 self._own_mirrors.wrote(key, written)
             except AlreadyExists:
                 self._mirror_loop.queue.add_after(key, _MIRROR_INTERVAL_S)
-        elif (update := mirror.overlay(want, have, trigger)) is not None:
+        elif (update := mirror.overlay(endpoints, present, trigger)) is not None:
             body = msgspec.to_builtins(update)
             body.setdefault("subsets", [])
             self._own_mirrors.wrote(key, await self._client.update(ENDPOINTS, body, namespace, name=name))
-        self._mirror_triggers.tell(key, pods)
+        self._mirror_triggers.record(key, pods)
 
-    async def _remove(self, left: Endpoints) -> None:
-        """Takes the Endpoints of a Service that is gone away."""
-        meta = left.metadata
+    async def _remove(self, endpoints: Endpoints) -> None:
+        """Deletes the Endpoints of a deleted Service."""
+        meta = endpoints.metadata
         with contextlib.suppress(NotFound):
             await self._client.delete(ENDPOINTS, meta.name, meta.namespace, uid=meta.uid)
 
 
 def _shown(pod: Pod) -> tuple[object, ...]:
-    """What of a pod its endpoint shows."""
+    """The fields of a pod that its endpoint shows."""
     spec, meta = pod.spec, pod.metadata
     gone = meta.deletion_timestamp is not None
     return pod.addresses, pod.ready, pod.finished, gone, meta.labels, spec.node_name, spec.hostname
@@ -206,7 +206,7 @@ def _pod_pairs(pod: Pod) -> tuple[str, ...]:
 
 
 def _service_pairs(service: Service) -> tuple[str, ...]:
-    """One pair of the selector is enough to find the Service from a pod that it selects."""
+    """One pair of the selector is enough to find the Service from its pods."""
     selector = service.spec.selector
     if not selector:
         return ()
@@ -222,6 +222,6 @@ def _managed_for(item: EndpointSlice) -> tuple[str, ...]:
 
 
 def _owned_by(item: EndpointSlice, service: Service) -> bool:
-    """Slices of an earlier Service of the same name go: their endpoints are those of another Service."""
+    """Slices of a deleted Service of the same name are not owned: their endpoints are those of another Service."""
     owners = item.metadata.owner_references
     return not owners or any(owner.uid == service.metadata.uid for owner in owners)

@@ -1,9 +1,10 @@
-"""From a Service and its pods to endpoints, grouped by what a slice can hold together. Pure.
+"""Computes the endpoints of a Service from its pods, in groups that a slice can hold. Pure.
 
-A slice has one address type and one list of ports, and a named target port can be another number in each
-pod; so endpoints are grouped by (address type, ports). ``ready`` is PodReady and not terminating, or
+A slice has one address type and one list of ports, and a named target port can have different numbers in different
+pods; so endpoints are grouped by (address type, ports). ``ready`` is PodReady and not terminating, or
 ``publishNotReadyAddresses``; ``serving`` is PodReady alone. Left out are ended pods, pods without an address, and pods
-on a node that is not there (nobody can say that they still run), unless ``publishNotReadyAddresses`` wants them.
+on a missing node (it is unknown whether they run), unless ``publishNotReadyAddresses`` is set.
+
 Source: ``k8s.io/endpointslice`` (utils.go), KEP-1672, KEP-4444 (trafficDistribution).
 """
 
@@ -26,7 +27,7 @@ from podwire.model.service import (
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the endpoints of one slice share."""
+    """The common properties of the endpoints of one slice."""
 
     address_type: str
     ports: tuple[EndpointPort, ...]
@@ -37,7 +38,7 @@ Desired = dict[Group, dict[str, Endpoint]]
 
 
 def desired(service: Service, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> Desired:
-    """All endpoints that the Service should have."""
+    """All desired endpoints of the Service."""
     groups: Desired = {}
     families = address_types(service)
     for pod in pods:
@@ -57,8 +58,8 @@ def address_types(service: Service) -> tuple[str, ...]:
     """The families of the Service's slices, primary first."""
     if service.spec.ip_families:
         return service.spec.ip_families
-    given = [ip for ip in service.spec.cluster_ips or (service.spec.cluster_ip,) if ip not in ("", "None")]
-    return tuple("IPv6" if ":" in ip else "IPv4" for ip in given) or ("IPv4",)
+    cluster_ips = [ip for ip in service.spec.cluster_ips or (service.spec.cluster_ip,) if ip not in ("", "None")]
+    return tuple("IPv6" if ":" in ip else "IPv4" for ip in cluster_ips) or ("IPv4",)
 
 
 def endpoint_ports(service: Service, pod: Pod) -> tuple[EndpointPort, ...]:
@@ -74,23 +75,23 @@ def endpoint_ports(service: Service, pod: Pod) -> tuple[EndpointPort, ...]:
 
 
 def identity(endpoint: Endpoint) -> str:
-    """What makes two endpoints the same one at different times."""
+    """The text that identifies an endpoint over time."""
     uid = endpoint.target_ref.uid if endpoint.target_ref is not None else ""
     return f"{uid} {endpoint.addresses[0] if endpoint.addresses else ''}"
 
 
 def _target(port: ServicePort, pod: Pod) -> int | None:
-    wanted = port.target_port
-    if wanted is None or wanted in (0, ""):
+    target = port.target_port
+    if target is None or target in (0, ""):
         return port.port
-    if isinstance(wanted, int):
-        return wanted
-    if wanted.isdigit():
-        return int(wanted)
+    if isinstance(target, int):
+        return target
+    if target.isdigit():
+        return int(target)
     sidecars = (c for c in pod.spec.init_containers if c.restart_policy == "Always")
     for container in (*pod.spec.containers, *sidecars):
         for declared in container.ports:
-            if declared.name == wanted and declared.protocol == port.protocol:
+            if declared.name == target and declared.protocol == port.protocol:
                 return declared.container_port
     return None
 
@@ -122,10 +123,10 @@ def _endpoint(service: Service, pod: Pod, address: str, node: Node | None) -> En
 
 
 def _hints(service: Service, zone: str | None, node: str) -> EndpointHints | None:
-    wanted = service.spec.traffic_distribution
+    distribution = service.spec.traffic_distribution
     zones = (HintTarget(name=zone),) if zone else ()
-    if wanted in ("PreferClose", "PreferSameZone") and zones:
+    if distribution in ("PreferClose", "PreferSameZone") and zones:
         return EndpointHints(for_zones=zones)
-    if wanted == "PreferSameNode" and node:
+    if distribution == "PreferSameNode" and node:
         return EndpointHints(for_zones=zones, for_nodes=(HintTarget(name=node),))
     return None

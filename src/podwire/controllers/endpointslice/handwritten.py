@@ -1,10 +1,11 @@
-"""From Endpoints that somebody wrote by hand to what their slices should hold. Pure.
+"""Computes the slices' endpoints from Endpoints that users write. Pure.
 
-A Service without a selector gets its endpoints from its owner: as EndpointSlices, which nobody touches, or as the
-older Endpoints, which are copied to slices for everyone who reads nothing else. Left alone are Endpoints with the label
-``endpointslice.kubernetes.io/skip-mirror: "true"``, those that leaders are elected with, and those of a Service with a
-selector or without a Service. Of each subset the first 1,000 addresses are copied; labels and annotations come along,
-save the one that kubectl keeps for itself.
+The endpoints of a Service without a selector are written by its owner: as EndpointSlices, which are not changed, or as
+the older Endpoints, which are copied to slices. Not copied are Endpoints with the label
+``endpointslice.kubernetes.io/skip-mirror: "true"``, those of leader elections, and those of a Service with a selector
+or without a Service. Of each subset the first 1,000 addresses are copied, with labels and annotations, except kubectl's
+last-applied-configuration.
+
 Source: ``k8s.io/kubernetes/pkg/controller/endpointslicemirroring``.
 """
 
@@ -37,13 +38,13 @@ def copied(item: Endpoints | None, service: Service | None) -> bool:
 
 
 def of_endpoints(item: Endpoints) -> Origin:
-    """Endpoints by hand: the slices belong to the Endpoints."""
-    notes = {key: text for key, text in item.metadata.annotations.items() if key not in _NOT_COPIED}
-    return Origin(MANAGER, "Endpoints", item.metadata.labels, item.metadata, notes)
+    """The origin of slices of hand-written Endpoints: they belong to the Endpoints."""
+    annotations = {key: text for key, text in item.metadata.annotations.items() if key not in _NOT_COPIED}
+    return Origin(MANAGER, "Endpoints", item.metadata.labels, item.metadata, annotations)
 
 
 def handwritten(item: Endpoints) -> Desired:
-    """The endpoints by group, then by address; an address in several subsets of one group counts once, as ready."""
+    """The endpoints by group, then by address; an address in several subsets of a group is ready if one says so."""
     groups: Desired = {}
     for subset in item.subsets:
         for address, ready in _addresses(subset):

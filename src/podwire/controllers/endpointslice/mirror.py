@@ -1,8 +1,9 @@
 """The older Endpoints object of a Service, for clients that still read it. Pure.
 
 One subset per list of ports, primary address type only, addresses in numeric order, 1,000 at most in all subsets
-together: those that are not ready are cut first, and the annotation ``endpoints.kubernetes.io/over-capacity`` says so.
-Terminating endpoints are left out, unless the Service has ``publishNotReadyAddresses``.
+together: endpoints that are not ready are cut first, and the annotation ``endpoints.kubernetes.io/over-capacity``
+reports it. Terminating endpoints are left out, unless the Service has ``publishNotReadyAddresses``.
+
 Source: ``k8s.io/kubernetes/pkg/controller/endpoint``.
 """
 
@@ -28,21 +29,21 @@ OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 
 
-def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
-    """The Endpoints object of a Service whose slices are ``wanted``."""
+def render(service: Service, desired: Desired, primary: str) -> Endpoints:
+    """The Endpoints object of a Service whose slices contain ``desired``."""
     groups: list[tuple[Group, list[Endpoint]]] = []
     everything = service.spec.publish_not_ready_addresses
-    for group, endpoints in sorted(wanted.items(), key=lambda item: str(item[0])):
+    for group, endpoints in sorted(desired.items(), key=lambda item: str(item[0])):
         if group.address_type == primary:
             alive = _sorted(e for e in endpoints.values() if everything or not e.conditions.terminating)
             groups.append((group, alive))
     every = [endpoint for _, alive in groups for endpoint in alive]
-    kept = {id(endpoint) for endpoint in sorted(every, key=_last_if_not_ready)[:_CAPACITY]}
+    within_capacity = {id(endpoint) for endpoint in sorted(every, key=_last_if_not_ready)[:_CAPACITY]}
     subsets: list[EndpointSubset] = []
     for group, alive in groups:
-        left = [endpoint for endpoint in alive if id(endpoint) in kept]
-        ready = tuple(_address(endpoint) for endpoint in left if endpoint.conditions.ready)
-        unready = tuple(_address(endpoint) for endpoint in left if not endpoint.conditions.ready)
+        shown = [endpoint for endpoint in alive if id(endpoint) in within_capacity]
+        ready = tuple(_address(endpoint) for endpoint in shown if endpoint.conditions.ready)
+        unready = tuple(_address(endpoint) for endpoint in shown if not endpoint.conditions.ready)
         if ready or unready:
             subsets.append(EndpointSubset(addresses=ready, not_ready_addresses=unready, ports=group.ports))
     labels = dict(service.metadata.labels) | {MANAGED_BY: "endpoint-controller"}
@@ -58,21 +59,21 @@ def render(service: Service, wanted: Desired, primary: str) -> Endpoints:
     return Endpoints(metadata=meta, subsets=tuple(subsets))
 
 
-def overlay(want: Endpoints, have: Endpoints, trigger_time: str = "") -> Endpoints | None:
-    """``want`` with the annotations that others put on ``have``; None when that says it all already.
+def overlay(desired: Endpoints, present: Endpoints, trigger_time: str = "") -> Endpoints | None:
+    """``desired`` with the annotations of others on ``present``; None when ``present`` needs no change.
 
-    A write tells when the change happened that it is about, if that is known.
+    A write carries the time of the change that caused it, if that is known.
     """
-    before = {key: text for key, text in have.metadata.annotations.items() if key != TRIGGER_TIME_ANNOTATION}
-    annotations = {key: text for key, text in before.items() if key != OVER_CAPACITY} | want.metadata.annotations
-    same_labels = want.metadata.labels == have.metadata.labels
-    if have.subsets == want.subsets and same_labels and annotations == before:
+    before = {key: text for key, text in present.metadata.annotations.items() if key != TRIGGER_TIME_ANNOTATION}
+    annotations = {key: text for key, text in before.items() if key != OVER_CAPACITY} | desired.metadata.annotations
+    same_labels = desired.metadata.labels == present.metadata.labels
+    if present.subsets == desired.subsets and same_labels and annotations == before:
         return None
-    return stamped(replace(want, metadata=replace(want.metadata, annotations=annotations)), trigger_time)
+    return stamped(replace(desired, metadata=replace(desired.metadata, annotations=annotations)), trigger_time)
 
 
 def stamped(item: Endpoints, trigger_time: str) -> Endpoints:
-    """The Endpoints with the time of the change that they are about, if that is known."""
+    """The Endpoints with the time of the change that caused them, if that is known."""
     if not trigger_time:
         return item
     annotations = item.metadata.annotations | {TRIGGER_TIME_ANNOTATION: trigger_time}

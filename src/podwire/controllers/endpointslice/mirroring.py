@@ -1,8 +1,8 @@
 """The loop that copies hand-written Endpoints to slices, for Services without a selector.
 
 Guarantees: 1. a change is copied at once, further ones at most every 0.1 s; 2. no plan is made before the informer
-shows the last one's writes; 3. slices go when their Endpoints or the Service go, or when the Service gets a selector;
-4. slices of others are never touched.
+shows the writes of the last plan; 3. slices are deleted when their Endpoints or the Service is deleted, or when the
+Service gets a selector; 4. slices of other controllers are not changed.
 """
 
 from podwire.controllers.endpointslice.endpoints import Desired
@@ -20,7 +20,7 @@ _INTERVAL_S = 0.1
 
 
 class EndpointSliceMirroringController:
-    """EndpointSlices of Services whose Endpoints are written by hand."""
+    """EndpointSlices of Services with hand-written Endpoints."""
 
     def __init__(self, environment: Environment) -> None:
         self._client = environment.client
@@ -39,7 +39,7 @@ class EndpointSliceMirroringController:
         self._loop.start(supervisor, workers=1)
 
     def _touch(self, key: str) -> None:
-        """Services without Endpoints and slices of ours are nothing to look at."""
+        """Queues a Service; one without Endpoints and slices of this controller needs no work."""
         if self._endpoints.get(key) is not None or self._slices.of(key):
             self._loop.touch(key)
 
@@ -51,21 +51,21 @@ class EndpointSliceMirroringController:
 
     async def _reconcile(self, key: str) -> None:
         item, service = self._endpoints.get(key), self._services.get(key)
-        have = self._slices.of(key)
-        wanted = item is not None and copied(item, service)
-        if not wanted and not have:
+        slices = self._slices.of(key)
+        is_copied = item is not None and copied(item, service)
+        if not is_copied and not slices:
             return
-        if not self._own.seen(key):
+        if not self._own.caught_up(key):
             self._loop.queue.add_after(key, 1.0)
             return
-        await write(self._client, self._own, key, _changes(item if wanted else None, tuple(have.values())))
+        await write(self._client, self._own, key, _changes(item if is_copied else None, tuple(slices.values())))
 
 
-def _changes(item: Endpoints | None, have: tuple[EndpointSlice, ...]) -> SliceChanges:
+def _changes(item: Endpoints | None, slices: tuple[EndpointSlice, ...]) -> SliceChanges:
     if item is None:
-        return SliceChanges(delete=[piece.metadata.name for piece in have])
-    wanted: Desired = handwritten(item)
-    return plan(of_endpoints(item), wanted, have, (), "")
+        return SliceChanges(delete=[item.metadata.name for item in slices])
+    desired: Desired = handwritten(item)
+    return plan(of_endpoints(item), desired, slices, (), "")
 
 
 def _copies_for(item: EndpointSlice) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
-"""From desired endpoints and the slices there are to the fewest changes. Pure.
+"""Plans the fewest changes that make the slices contain the desired endpoints. Pure.
 
-How it works: an endpoint stays in the slice where it is; one that is no longer wanted leaves it; a changed one
-is replaced in place. New endpoints first fill slices that change anyway, then the fullest slice with room for
-all that is left, then new slices. A slice that runs empty is deleted, save one per address type when a Service
-has no endpoint at all, so that consumers see "none" rather than nothing. At most 100 endpoints a slice.
+How it works: an endpoint stays in its slice; an endpoint that is no longer desired is removed from it; a changed one is
+replaced in place. New endpoints first fill slices that change anyway, then the fullest slice with room for all
+remaining ones, then new slices. An empty slice is deleted, except one per address type when a Service has no endpoint
+at all, so that consumers see "none" rather than no slice. At most 100 endpoints per slice.
 
-Invariants: no endpoint is in two slices afterwards; planning again with the result changes nothing.
+Invariants: afterwards no endpoint is in two slices; planning again with the result changes nothing.
+
 Source: ``k8s.io/endpointslice`` (reconciler.go, ``reconcileByPortMapping``).
 """
 
@@ -32,18 +33,18 @@ _CAPACITY = 100
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the endpoints of a Service come from: who manages the slices, and what they belong to."""
+    """The origin of a Service's endpoints: the manager of the slices, and their owner."""
 
     manager: str
     kind: str
     labels: Mapping[str, str]
     owner: ObjectMeta
     annotations: Mapping[str, str] | None = None
-    """What the slices say besides when they changed; None: what others note on them stays."""
+    """Annotations of the slices, besides the time of the change; None: annotations of others stay."""
 
 
 def of_service(service: Service) -> Origin:
-    """Endpoints that are pods: the slices belong to the Service."""
+    """The origin of slices with pods as endpoints: they belong to the Service."""
     labels = dict(service.metadata.labels)
     labels.pop(HEADLESS_LABEL, None)
     if service.headless:
@@ -65,7 +66,7 @@ class SliceChanges:
 
 @dataclass(slots=True)
 class _Slot:
-    """A slice being planned; ``before`` is None for a new one."""
+    """A slice in the plan; ``before`` is None for a new one."""
 
     before: EndpointSlice | None
     endpoints: dict[str, Endpoint]
@@ -78,38 +79,38 @@ class _Slot:
 
 def plan(
     origin: Origin,
-    wanted: Desired,
+    desired: Desired,
     slices: Sequence[EndpointSlice],
     families: Sequence[str],
     trigger_time: str,
 ) -> SliceChanges:
-    """The changes that make ``slices`` (those of this controller) hold ``wanted``."""
+    """The changes that make ``slices`` (those of this controller) contain ``desired``."""
     changes = SliceChanges()
     by_group: dict[Group, list[EndpointSlice]] = {}
     for item in sorted(slices, key=lambda s: s.metadata.name):
         by_group.setdefault(Group(item.address_type, item.ports or ()), []).append(item)
-    for group, endpoints in wanted.items():
+    for group, endpoints in desired.items():
         slots = _fill(endpoints, by_group.pop(group, ()))
         _settle(origin, group, slots, trigger_time, changes)
-    leftover = [item for items in by_group.values() for item in items]
-    _placeholders(origin, wanted, leftover, families, changes)
+    other_slices = [item for items in by_group.values() for item in items]
+    _placeholders(origin, desired, other_slices, families, changes)
     return changes
 
 
 def labels_of(origin: Origin) -> dict[str, str]:
-    """The labels of the slices: those of what they belong to, and the ones with a meaning."""
+    """The labels of the slices: those of their owner, and those that Kubernetes defines."""
     meaning = {SERVICE_NAME_LABEL: origin.owner.name, MANAGED_BY: origin.manager}
     return {key: value for key, value in origin.labels.items() if key not in meaning} | meaning
 
 
-def _fill(wanted: dict[str, Endpoint], slices: Iterable[EndpointSlice]) -> list[_Slot]:
+def _fill(desired: dict[str, Endpoint], slices: Iterable[EndpointSlice]) -> list[_Slot]:
     slots: list[_Slot] = []
-    left = dict(wanted)
+    unplaced = dict(desired)
     for item in slices:
         before = {identity(endpoint): endpoint for endpoint in item.endpoints or ()}
-        kept = {key: left.pop(key) for key in before if key in left}
-        slots.append(_Slot(item, kept, touched=kept != before or len(before) != len(item.endpoints or ())))
-    queue = list(left.items())
+        staying = {key: unplaced.pop(key) for key in before if key in unplaced}
+        slots.append(_Slot(item, staying, touched=staying != before or len(before) != len(item.endpoints or ())))
+    queue = list(unplaced.items())
     for slot in slots:
         if slot.touched:
             queue = _pour(queue, slot)
@@ -139,24 +140,26 @@ def _settle(origin: Origin, group: Group, slots: list[_Slot], trigger_time: str,
         elif not endpoints:
             changes.delete.append(slot.before.metadata.name)
         elif (
-            slot.touched or slot.before.metadata.labels != labels or _notes(slot.before) != _notes(slot.before, origin)
+            slot.touched
+            or slot.before.metadata.labels != labels
+            or _annotations(slot.before) != _annotations(slot.before, origin)
         ):
             changes.update.append(_updated(origin, slot.before, endpoints, trigger_time if slot.touched else ""))
 
 
 def _placeholders(
     origin: Origin,
-    wanted: Desired,
-    leftover: Sequence[EndpointSlice],
+    desired: Desired,
+    other_slices: Sequence[EndpointSlice],
     families: Sequence[str],
     changes: SliceChanges,
 ) -> None:
-    served = {group.address_type for group in wanted}
-    kept: set[str] = set()
-    for item in leftover:
+    served = {group.address_type for group in desired}
+    placeholders: set[str] = set()
+    for item in other_slices:
         family = item.address_type
-        if family in families and family not in served | kept:
-            kept.add(family)
+        if family in families and family not in served | placeholders:
+            placeholders.add(family)
             labels = labels_of(origin)
             if item.endpoints or item.ports or item.metadata.labels != labels:
                 empty = _updated(origin, item, (), "")
@@ -164,12 +167,12 @@ def _placeholders(
         else:
             changes.delete.append(item.metadata.name)
     for family in families:
-        if family not in served | kept:
+        if family not in served | placeholders:
             changes.create.append(new_slice(origin, Group(family, ()), (), ""))
 
 
-def _notes(item: EndpointSlice | None, origin: Origin | None = None) -> dict[str, str]:
-    """The annotations of a slice, save when it changed: as they are, or as its origin wants them."""
+def _annotations(item: EndpointSlice | None, origin: Origin | None = None) -> dict[str, str]:
+    """The annotations of a slice without the time of its change: the present ones, or those of its origin."""
     if origin is not None and origin.annotations is not None:
         return dict(origin.annotations)
     annotations = item.metadata.annotations if item is not None else {}
@@ -179,13 +182,13 @@ def _notes(item: EndpointSlice | None, origin: Origin | None = None) -> dict[str
 def _updated(
     origin: Origin, before: EndpointSlice, endpoints: tuple[Endpoint, ...], trigger_time: str
 ) -> EndpointSlice:
-    annotations = _notes(before, origin) | ({TRIGGER_TIME_ANNOTATION: trigger_time} if trigger_time else {})
+    annotations = _annotations(before, origin) | ({TRIGGER_TIME_ANNOTATION: trigger_time} if trigger_time else {})
     metadata = msgspec.structs.replace(before.metadata, labels=labels_of(origin), annotations=annotations)
     return msgspec.structs.replace(before, metadata=metadata, endpoints=endpoints)
 
 
 def new_slice(origin: Origin, group: Group, endpoints: tuple[Endpoint, ...], trigger_time: str) -> EndpointSlice:
-    """A slice of the Service, still without a name."""
+    """A new slice of the Service, without a name."""
     meta = origin.owner
     owner = OwnerReference(
         api_version="v1",
@@ -200,7 +203,7 @@ def new_slice(origin: Origin, group: Group, endpoints: tuple[Endpoint, ...], tri
             generate_name=f"{meta.name}-",
             namespace=meta.namespace,
             labels=labels_of(origin),
-            annotations=_notes(None, origin) | ({TRIGGER_TIME_ANNOTATION: trigger_time} if trigger_time else {}),
+            annotations=_annotations(None, origin) | ({TRIGGER_TIME_ANNOTATION: trigger_time} if trigger_time else {}),
             owner_references=(owner,),
         ),
         address_type=group.address_type,

@@ -1,4 +1,4 @@
-"""Writing what a plan of slices says."""
+"""Writes the planned changes of slices."""
 
 import msgspec
 
@@ -11,9 +11,9 @@ from podwire.model.service import EndpointSlice
 
 
 async def write(client: Client, own: OwnWrites, key: str, changes: SliceChanges) -> None:
-    """Creates, updates and deletes slices of the Service ``key``, in this order; ``own`` notes the answers.
+    """Creates, updates and deletes slices of the Service ``key``, in this order; ``own`` records the answers.
 
-    Raises: the API's errors; what was written by then stays.
+    Raises: the API's errors; earlier writes stay.
     """
     namespace = key.partition("/")[0]
     for item in changes.create:
@@ -28,7 +28,7 @@ async def write(client: Client, own: OwnWrites, key: str, changes: SliceChanges)
 
 
 def _body(item: EndpointSlice) -> dict[str, object]:
-    """The API form; lists that are empty are written as such, since null would mean "unknown"."""
+    """The API form; empty lists are written as such, since null would mean "unknown"."""
     body: dict[str, object] = msgspec.to_builtins(item)
     body.setdefault("addressType", item.address_type)
     body.setdefault("endpoints", [])

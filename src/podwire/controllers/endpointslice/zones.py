@@ -1,11 +1,13 @@
-"""Hints for ``service.kubernetes.io/topology-mode: Auto``: each zone gets endpoints as it has processors. Pure.
+"""Hints for ``service.kubernetes.io/topology-mode: Auto``: each zone gets endpoints in proportion to its processors.
+Pure.
 
-How it works: a zone is due the share of the ready endpoints that its nodes have of all processors. An endpoint serves
-its own zone first. A zone with less than its minimum (its share less the 20 % by which an endpoint may be overloaded)
-is given endpoints of the zone with the most above their share, the last ones in the order of their names, so that a
-change moves as few as possible. No hint is given at all, and clients use every endpoint, where that cannot be fair:
-with less than two zones, a node of unknown zone or size, an endpoint of unknown zone, fewer endpoints than zones, or
-too few to give each zone its minimum. Nodes that are not ready and those of the control plane do not count.
+How it works: a zone's share of the ready endpoints is the share of its nodes in all processors. An endpoint first
+serves its own zone. A zone with less than its minimum (its share less the 20 % by which an endpoint may be overloaded)
+gets endpoints of the zone that exceeds its share most, the last ones in the order of their names, so that a change
+moves as few as possible. There are no hints, and clients use every endpoint, when the shares cannot be fair: fewer than
+two zones, a node of unknown zone or size, an endpoint of unknown zone, fewer endpoints than zones, or too few to give
+each zone its minimum. Nodes that are not ready and control plane nodes do not count.
+
 Source: ``k8s.io/endpointslice/topologycache``.
 """
 
@@ -26,13 +28,13 @@ Key = tuple[object, str]
 
 
 def automatic(service: Service) -> bool:
-    """Whether the Service asks for hints by zone; the annotation wins over ``trafficDistribution``."""
-    found = next((text for name in _ANNOTATIONS if (text := service.metadata.annotations.get(name))), "")
-    return found in ("Auto", "auto")
+    """Whether the Service requests hints by zone; the annotation takes precedence over ``trafficDistribution``."""
+    mode = next((text for name in _ANNOTATIONS if (text := service.metadata.annotations.get(name))), "")
+    return mode in ("Auto", "auto")
 
 
 def shares(nodes: Iterable[Node]) -> dict[str, float]:
-    """Each zone's share of the processors; empty where hints cannot be fair."""
+    """Each zone's share of the processors; empty when hints cannot be fair."""
     sizes: dict[str, int] = {}
     for node in nodes:
         labels = node.metadata.labels
@@ -55,22 +57,22 @@ def millicores(text: str) -> int:
         return 0
 
 
-def with_hints(wanted: Desired, nodes: Mapping[str, Node]) -> tuple[Desired, dict[str, str]]:
-    """The endpoints with hints for zones, and by address type why there are none (empty: there are).
+def with_hints(desired: Desired, nodes: Mapping[str, Node]) -> tuple[Desired, dict[str, str]]:
+    """The endpoints with hints for zones, and by address type why there are no hints (empty: there are).
 
-    Those of each address type are shared out by themselves.
+    The endpoints of each address type are distributed separately.
     """
     by_zone = shares(nodes.values())
-    hinted = {group: dict(endpoints) for group, endpoints in wanted.items()}
+    hinted = {group: dict(endpoints) for group, endpoints in desired.items()}
     reasons: dict[str, str] = {}
-    for family in sorted({group.address_type for group in wanted}):
-        groups = sorted((g for g in wanted if g.address_type == family), key=str)
-        every = [((g, key), wanted[g][key]) for g in groups for key in sorted(wanted[g])]
+    for family in sorted({group.address_type for group in desired}):
+        groups = sorted((g for g in desired if g.address_type == family), key=str)
+        every = [((g, key), desired[g][key]) for g in groups for key in sorted(desired[g])]
         ready = [(key, e.zone or "") for key, e in every if e.conditions.ready]
         reasons[family] = unfair([zone for _, zone in ready], by_zone)
-        given = share_out(ready, by_zone) if not reasons[family] else {}
+        zones_by_endpoint = share_out(ready, by_zone) if not reasons[family] else {}
         for (group, key), endpoint in every:
-            hinted[group][key] = replace(endpoint, hints=_hint(endpoint, given.get((group, key), "")))
+            hinted[group][key] = replace(endpoint, hints=_hint(endpoint, zones_by_endpoint.get((group, key), "")))
     return hinted, reasons
 
 
@@ -81,7 +83,7 @@ def _hint(endpoint: Endpoint, zone: str) -> EndpointHints | None:
 
 
 def unfair(zones: list[str], by_zone: Mapping[str, float]) -> str:
-    """Why endpoints in these zones cannot be shared out, in Kubernetes' words; empty when they can."""
+    """Why endpoints in these zones cannot be distributed, in Kubernetes' words; empty when they can."""
     count = len(zones)
     if not by_zone:
         return "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
@@ -98,23 +100,23 @@ def _least(share: float, count: int) -> int:
 
 
 def share_out(endpoints: Sequence[tuple[Key, str]], by_zone: Mapping[str, float]) -> dict[Key, str]:
-    """The zone that each endpoint is for, given the zone it is in, where that is not :func:`unfair`."""
+    """The zone that each endpoint serves, from the zone of each endpoint; requires that :func:`unfair` is empty."""
     count = len(endpoints)
     due = {zone: share * count for zone, share in by_zone.items()}
     least = {zone: _least(share, count) for zone, share in by_zone.items()}
-    held: dict[str, list[Key]] = {zone: [] for zone in due}
+    endpoints_by_zone: dict[str, list[Key]] = {zone: [] for zone in due}
     for key, zone in endpoints:
-        held.setdefault(zone, []).append(key)
+        endpoints_by_zone.setdefault(zone, []).append(key)
 
     def above(zone: str) -> tuple[float, str]:
-        return len(held[zone]) - due.get(zone, 0.0), zone
+        return len(endpoints_by_zone[zone]) - due.get(zone, 0.0), zone
 
-    strangers = sorted(zone for zone in held if zone not in due)
-    for zone in strangers:
-        while held[zone]:
-            held[min(due, key=above)].append(held[zone].pop())
+    zones_without_share = sorted(zone for zone in endpoints_by_zone if zone not in due)
+    for zone in zones_without_share:
+        while endpoints_by_zone[zone]:
+            endpoints_by_zone[min(due, key=above)].append(endpoints_by_zone[zone].pop())
     for zone in sorted(due):
-        while len(held[zone]) < least[zone]:
-            rich = (other for other in due if len(held[other]) > least[other])
-            held[zone].append(held[max(rich, key=above)].pop())
-    return {key: zone for zone, keys in held.items() for key in keys}
+        while len(endpoints_by_zone[zone]) < least[zone]:
+            donors = (other for other in due if len(endpoints_by_zone[other]) > least[other])
+            endpoints_by_zone[zone].append(endpoints_by_zone[max(donors, key=above)].pop())
+    return {key: zone for zone, keys in endpoints_by_zone.items() for key in keys}

@@ -1,9 +1,9 @@
-"""Blocks of the cluster CIDRs for nodes. Pure.
+"""Allocates blocks of the cluster CIDRs to nodes. Pure.
 
-How it works: each cluster CIDR is divided into blocks of one size, kept as the set of blocks in use. The search
-for a free block goes on from the last one given, so a node that comes right after another went does not get
-its addresses while caches still hold them. Blocks that touch the Service CIDRs are never given; a CIDR that a
-node already has is marked whatever its size, so every block it touches is in use.
+How it works: each cluster CIDR is divided into blocks of one size; the set of used blocks is kept. The search for a
+free block starts behind the last allocated one, so a new node does not get the addresses of a node that was just
+deleted while caches still have them. Blocks that overlap the Service CIDRs are never allocated. A CIDR of any size that
+a node already has marks every overlapping block as used.
 
 Cost: constant per node while blocks are free (a search skips used ones). Source:
 ``k8s.io/kubernetes/pkg/controller/nodeipam/ipam/cidrset``.
@@ -22,7 +22,7 @@ MAX_BITS = 16
 
 
 class Exhausted(Exception):
-    """No block is left in ``cidr``."""
+    """No block of ``cidr`` is free."""
 
     def __init__(self, cidr: Network) -> None:
         self.cidr = cidr
@@ -31,7 +31,7 @@ class Exhausted(Exception):
 
 @dataclass(slots=True)
 class CidrBlocks:
-    """The blocks of one cluster CIDR; ``used`` holds their numbers."""
+    """The blocks of one cluster CIDR; ``used`` has their numbers."""
 
     cidr: Network
     mask: int
@@ -40,7 +40,7 @@ class CidrBlocks:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return 1 << (self.mask - self.cidr.prefixlen)
 
     def take(self) -> Network:
@@ -62,11 +62,11 @@ class CidrBlocks:
         return ip_network((int(self.cidr.network_address) + number * size, self.mask))
 
     def occupy(self, network: Network) -> None:
-        """Marks every block that ``network`` touches."""
+        """Marks every block that overlaps ``network`` as used."""
         self.used.update(self._touched(network))
 
     def release(self, network: Network) -> None:
-        """Frees every block that ``network`` touches."""
+        """Frees every block that overlaps ``network``."""
         self.used.difference_update(self._touched(network))
 
     def _touched(self, network: Network) -> range:
@@ -92,7 +92,7 @@ class NodeCidrs:
                 pool.occupy(network)
 
     def occupy(self, node: str, networks: Sequence[Network]) -> None:
-        """Notes the CIDRs that a node has."""
+        """Records the CIDRs of a node."""
         if self._nodes.get(node) == tuple(networks):
             return
         self._nodes[node] = tuple(networks)
@@ -101,7 +101,7 @@ class NodeCidrs:
                 pool.occupy(network)
 
     def allocate(self, node: str) -> tuple[Network, ...]:
-        """The node's CIDRs; the same ones when asked again.
+        """The node's CIDRs; the same ones at each call.
 
         Raises: Exhausted, with nothing taken from any pool.
         """
@@ -119,14 +119,14 @@ class NodeCidrs:
         return self._nodes[node]
 
     def release(self, node: str) -> None:
-        """Frees the CIDRs of a node that is gone, save blocks that others touch too."""
+        """Frees the CIDRs of a deleted node, except blocks that CIDRs of other nodes overlap."""
         gone = self._nodes.pop(node, ())
         for pool in self._pools:
             for network in gone:
                 pool.release(network)
             for network in self._kept_out:
                 pool.occupy(network)
-        # Two nodes may hold the same block when somebody wrote it by hand; the block stays used then.
+        # Two nodes may have the same block when a user wrote it; the block stays used then.
         for networks in self._nodes.values():
             for network in networks:
                 if any(network.version == one.version and network.overlaps(one) for one in gone):
@@ -135,12 +135,12 @@ class NodeCidrs:
 
     @property
     def nodes(self) -> dict[str, tuple[Network, ...]]:
-        """What each node has."""
+        """The CIDRs of each node."""
         return dict(self._nodes)
 
 
 def default_mask(cidr: Network) -> int:
-    """/24 for IPv4 and /64 for IPv6, or eight bits more than a cluster CIDR that is not larger than that."""
+    """/24 for IPv4 and /64 for IPv6, or eight bits more than a cluster CIDR with at least that length."""
     mask = DEFAULT_MASK[cidr.version]
     return mask if cidr.prefixlen <= mask else min(cidr.max_prefixlen, cidr.prefixlen + 8)
 

@@ -1,8 +1,8 @@
-"""The loop that gives nodes their pod CIDRs.
+"""The loop that allocates pod CIDRs to nodes.
 
-Guarantees: 1. nodes that have CIDRs are noted before the first allocation; 2. a node's CIDRs are never
-changed, only set where there are none; 3. one write per node; 4. a node that gets none has an event
-``CIDRNotAvailable`` and is tried again when another node goes, and every 30 s.
+Guarantees: 1. CIDRs of existing nodes are recorded before the first allocation; 2. a node's CIDRs are never changed,
+only set when it has none; 3. one write per node; 4. a node for which no CIDR is free gets an event ``CIDRNotAvailable``
+and is tried again when another node is deleted, and every 30 s.
 """
 
 from podwire.controllers.nodeipam.allocate import Exhausted, NodeCidrs
@@ -30,7 +30,7 @@ class NodeIpamController:
         self._nodes.subscribe(self._changed)
 
     def start(self, supervisor: Supervisor) -> None:
-        """Starts the loop; by then the informer has told of all existing nodes."""
+        """Starts the loop; the informer has reported all existing nodes before."""
         self._loop.start(supervisor, workers=8)
 
     def _changed(self, key: str, _old: Node | None, new: Node | None) -> None:

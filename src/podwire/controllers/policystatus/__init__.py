@@ -1,1 +1,1 @@
-"""Writes on each policy on how many nodes it is in force."""
+"""Annotates each policy with the number of nodes on which it is in force."""

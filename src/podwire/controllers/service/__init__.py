@@ -1,1 +1,1 @@
-"""Services of type LoadBalancer: finalizer, status and Events, for whatever gives them their addresses."""
+"""Services of type LoadBalancer: finalizer, status and Events; load balancers allocate the addresses."""

@@ -1,7 +1,7 @@
-"""What gives Services of type LoadBalancer their addresses, as the Service controller sees it.
+"""The interface of load balancers, which allocate addresses for Services of type LoadBalancer.
 
-A balancer serves one ``loadBalancerClass`` (empty: the Services that name none). It is told of a Service as long as
-that wants an address, and once when it does not any more; how it announces addresses, and where, is its own work.
+A balancer serves one ``loadBalancerClass`` (empty: Services without a class). It is called for a Service as long as the
+Service needs an address, and once when it no longer does. How and where it announces addresses is up to the balancer.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class LoadBalancer(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, by which the Services that it served are known after a restart."""
+        """Its name, by which it recognizes the Services that it served before a restart."""
         ...
 
     @property
@@ -24,19 +24,19 @@ class LoadBalancer(Protocol):
         ...
 
     async def ensure(self, service: Service) -> tuple[LoadBalancerIngress, ...]:
-        """Makes the Service reachable from outside and returns where; called again with every change of it.
+        """Makes the Service reachable from outside and returns its addresses; called at every change of the Service.
 
-        Raises: LoadBalancerError when that cannot be done now; what was in force stays.
+        Raises: LoadBalancerError when that is not possible now; the previous state stays in force.
         """
         ...
 
     async def release(self, service: Service) -> None:
-        """Takes back all that :meth:`ensure` gave; called again until it returns.
+        """Reverts :meth:`ensure`; called again until it returns.
 
-        Raises: LoadBalancerError when that cannot be done now.
+        Raises: LoadBalancerError when that is not possible now.
         """
         ...
 
     def watch(self, changed: Callable[[str], None]) -> None:
-        """Has ``changed`` called with ``namespace/name`` when a Service should be looked at again."""
+        """Registers ``changed``, to be called with ``namespace/name`` when a Service must be reconciled again."""
         ...

@@ -1,14 +1,13 @@
-"""The loop that has balancers serve the Services of type LoadBalancer: finalizer, status, Events.
+"""The loop by which balancers serve the Services of type LoadBalancer: finalizer, status, Events.
 
-Guarantees: 1. the finalizer is on a Service before its address is given out, and goes when the address was taken back;
-2. the status says where the Service is reached and nothing else, and says nothing when it is not; 3. a Service of a
-class that no balancer serves is not touched: without a balancer, all of them wait (``<pending>``); 4. what cannot be
-done now is a Warning and is tried again, 5 ms doubling to 30 s after a failure of the API, and after 5 s doubling to
-5 minutes after one of the balancer; 5. a Service that a balancer served which is there no more is let go when it goes
-or changes its type, so that nothing waits for ever.
+Guarantees: 1. the finalizer is on a Service before its address is allocated, and is removed when the address was
+released; 2. the status has the addresses at which the Service is reachable, and nothing when it is not; 3. a Service of
+a class without a balancer is not changed: without any balancer, all of them wait (``<pending>``); 4. a failure is a
+Warning and is retried, after 5 ms doubling to 30 s for a failure of the API, and after 5 s doubling to 5 minutes for
+one of the balancer; 5. a Service whose balancer no longer exists is released when it is deleted or changes its type, so
+that it does not wait for ever.
 
-Events have the names that clouds' controllers give them.
-Source: ``k8s.io/cloud-provider/controllers/service``.
+Events have the names that cloud controllers use. Source: ``k8s.io/cloud-provider/controllers/service``.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from podwire.cluster.names import SERVICE_BALANCER
 from podwire.controllers.service.balancer import LoadBalancer
-from podwire.controllers.service.plan import Need, Patch, claim, let_go, need, status
+from podwire.controllers.service.plan import Need, Patch, claim, need, release, status
 from podwire.errors import ConfigError, LoadBalancerError, NotFound
 from podwire.kube.client import MERGE_PATCH
 from podwire.kube.controller import Environment
@@ -42,18 +41,18 @@ class ServiceController:
         self._own = OwnWrites(self._services)
         self._events = environment.recorder(COMPONENT)
         self._balancers: dict[str, LoadBalancer] = {}
-        for one in balancers:
-            other = self._balancers.setdefault(one.load_balancer_class, one)
-            if other is not one:
-                problem = f"{other.name} and {one.name} both serve the class {one.load_balancer_class!r}"
+        for balancer in balancers:
+            other = self._balancers.setdefault(balancer.load_balancer_class, balancer)
+            if other is not balancer:
+                problem = f"{other.name} and {balancer.name} both serve the class {balancer.load_balancer_class!r}"
                 raise ConfigError("controller", "loadBalancers", problem)
-        self._classes = {name: one.name for name, one in self._balancers.items()}
-        self._names = {one.name: one for one in self._balancers.values()}
+        self._classes = {name: balancer.name for name, balancer in self._balancers.items()}
+        self._names = {balancer.name: balancer for balancer in self._balancers.values()}
         self._backoffs: dict[str, Backoff] = {}
         self._loop = environment.loop("service", self._reconcile)
         self._services.subscribe(self._changed)
-        for one in self._balancers.values():
-            one.watch(self._loop.touch)
+        for balancer in self._balancers.values():
+            balancer.watch(self._loop.touch)
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts the loop."""
@@ -69,17 +68,17 @@ class ServiceController:
         service = self._services.get(key)
         if service is None:
             return
-        if not self._own.seen(key):
+        if not self._own.caught_up(key):
             self._loop.queue.add_after(key, 1.0)
             return
-        wanted = need(service, self._classes)
+        next_step = need(service, self._classes)
         try:
-            if wanted is Need.ADDRESS:
+            if next_step is Need.ADDRESS:
                 await self._serve(key, service)
-            elif wanted is Need.RELEASE:
+            elif next_step is Need.RELEASE:
                 await self._release(key, service)
         except LoadBalancerError as failure:
-            self._say(service, "Warning", "SyncLoadBalancerFailed", f"Error syncing load balancer: {failure}")
+            self._event(service, "Warning", "SyncLoadBalancerFailed", f"Error syncing load balancer: {failure}")
             backoff = self._backoffs.setdefault(key, Backoff(_FIRST_S, _CEILING_S))
             self._loop.queue.add_after(key, backoff.next_delay_s())
             return
@@ -89,30 +88,30 @@ class ServiceController:
         balancer = self._balancers[service.spec.load_balancer_class or ""]
         claimed = claim(service, balancer.name)
         if claimed is not None:
-            self._say(service, "Normal", "EnsuringLoadBalancer", "Ensuring load balancer")
+            self._event(service, "Normal", "EnsuringLoadBalancer", "Ensuring load balancer")
             await self._write(key, service, claimed)
-            return  # the Service comes back as it is then
+            return  # The Service is queued again with its new state.
         ingress = await balancer.ensure(service)
-        said = status(service, ingress)
-        if said is not None:
-            await self._write(key, service, said, "status")
-            self._say(service, "Normal", "EnsuredLoadBalancer", "Ensured load balancer")
+        patch = status(service, ingress)
+        if patch is not None:
+            await self._write(key, service, patch, "status")
+            self._event(service, "Normal", "EnsuredLoadBalancer", "Ensured load balancer")
 
     async def _release(self, key: str, service: Service) -> None:
         balancer = self._names.get(service.metadata.annotations[SERVICE_BALANCER])
         if balancer is not None:
-            self._say(service, "Normal", "DeletingLoadBalancer", "Deleting load balancer")
+            self._event(service, "Normal", "DeletingLoadBalancer", "Deleting load balancer")
             await balancer.release(service)
-        said = status(service, ())
-        if said is not None:
-            service = await self._write(key, service, said, "status")
-        left = let_go(service)
-        if left is not None:
-            await self._write(key, service, left)
-            self._say(service, "Normal", "DeletedLoadBalancer", "Deleted load balancer")
+        patch = status(service, ())
+        if patch is not None:
+            service = await self._write(key, service, patch, "status")
+        patch = release(service)
+        if patch is not None:
+            await self._write(key, service, patch)
+            self._event(service, "Normal", "DeletedLoadBalancer", "Deleted load balancer")
 
     async def _write(self, key: str, service: Service, patch: Patch, subresource: str = "") -> Service:
-        """The Service at the version that the API answers with; as it was when it is not there any more."""
+        """The Service at the version in the API's answer; unchanged when it was deleted."""
         meta = service.metadata
         try:
             answer = await self._client.patch(
@@ -124,5 +123,5 @@ class ServiceController:
         version = answer["metadata"]["resourceVersion"]
         return replace(service, metadata=replace(meta, resource_version=version))
 
-    def _say(self, service: Service, severity: Severity, reason: str, text: str) -> None:
+    def _event(self, service: Service, severity: Severity, reason: str, text: str) -> None:
         self._events.event(reference("v1", "Service", service.metadata), severity, reason, text)

@@ -1,8 +1,8 @@
-"""What is to be done for a Service of type LoadBalancer, and what its objects say then. Pure.
+"""Plans the next step for a Service of type LoadBalancer, and the patches of its objects. Pure.
 
-A Service whose address is given out here carries Kubernetes' finalizer, so that it does not go before its address is
-taken back, and an annotation with the name of who gave it. The finalizer alone says nothing: clouds' controllers set
-it too. So without the annotation a Service is somebody else's, and is left alone in whatever state it is.
+A Service with an address of this controller has Kubernetes' finalizer, so that it is not deleted before its address is
+released, and an annotation with the name of its balancer. The finalizer alone does not identify the owner, since cloud
+controllers set it too. So a Service without the annotation belongs to another controller and is not changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ Patch = dict[str, object]
 
 
 class Need(Enum):
-    """What a Service needs of the controller."""
+    """The next step for a Service."""
 
     NOTHING = "nothing"
     ADDRESS = "address"
@@ -24,26 +24,26 @@ class Need(Enum):
 
 
 def need(service: Service, balancers: Mapping[str, str]) -> Need:
-    """What is to be done, given the names of balancers by the class that they serve.
+    """The next step, from the names of balancers by the class that they serve.
 
-    An address that one balancer gave is released before another gives one, unless nobody is there to release it.
+    An address of one balancer is released before another balancer allocates one, unless the first one does not exist.
     """
     owner = service.metadata.annotations.get(SERVICE_BALANCER, "")
     if not wants(service):
         return Need.RELEASE if owner else Need.NOTHING
-    wanted = balancers.get(service.spec.load_balancer_class or "", "")
-    if owner != wanted and owner in balancers.values():
+    balancer = balancers.get(service.spec.load_balancer_class or "", "")
+    if owner != balancer and owner in balancers.values():
         return Need.RELEASE
-    return Need.ADDRESS if wanted else Need.NOTHING
+    return Need.ADDRESS if balancer else Need.NOTHING
 
 
 def wants(service: Service) -> bool:
-    """Whether the Service wants an address from outside, whoever gives it."""
+    """Whether the Service needs an external address from any balancer."""
     return service.spec.type == "LoadBalancer" and service.metadata.deletion_timestamp is None
 
 
 def claim(service: Service, name: str) -> Patch | None:
-    """The patch that puts the Service into a balancer's hands; None when it is in them."""
+    """The patch that assigns the Service to a balancer; None when it is assigned."""
     meta = service.metadata
     if FINALIZER in meta.finalizers and meta.annotations.get(SERVICE_BALANCER) == name:
         return None
@@ -51,8 +51,8 @@ def claim(service: Service, name: str) -> Patch | None:
     return _patch(service, finalizers, name)
 
 
-def let_go(service: Service) -> Patch | None:
-    """The patch that makes the Service nobody's; None when it is."""
+def release(service: Service) -> Patch | None:
+    """The patch that removes the assignment; None when there is none."""
     meta = service.metadata
     if FINALIZER not in meta.finalizers and SERVICE_BALANCER not in meta.annotations:
         return None
@@ -71,17 +71,18 @@ def _patch(service: Service, finalizers: Iterable[str], owner: str | None) -> Pa
 
 
 def status(service: Service, ingress: tuple[LoadBalancerIngress, ...]) -> Patch | None:
-    """The patch of the status that says where the Service is reached; None when it says so."""
-    if _places(service.status.load_balancer.ingress) == _places(ingress):
+    """The patch of the status with the Service's addresses; None when the status has them."""
+    if _addresses(service.status.load_balancer.ingress) == _addresses(ingress):
         return None
-    entries = [{key: value for key, value in _place(one).items() if value} for one in ingress]
+    entries = [{key: value for key, value in _address(entry).items() if value} for entry in ingress]
     return {"status": {"loadBalancer": {"ingress": entries or None}}}
 
 
-def _places(ingress: Iterable[LoadBalancerIngress]) -> list[dict[str, str | None]]:
-    return [_place(one) for one in ingress]
+def _addresses(ingress: Iterable[LoadBalancerIngress]) -> list[dict[str, str | None]]:
+    return [_address(entry) for entry in ingress]
 
 
-def _place(one: LoadBalancerIngress) -> dict[str, str | None]:
-    """An address without a mode is one of mode VIP, as the API server writes it."""
-    return {"ip": one.ip, "hostname": one.hostname, "ipMode": (one.ip_mode or "VIP") if one.ip else one.ip_mode}
+def _address(entry: LoadBalancerIngress) -> dict[str, str | None]:
+    """An address without a mode has the mode VIP, as the API server writes it."""
+    ip_mode = (entry.ip_mode or "VIP") if entry.ip else entry.ip_mode
+    return {"ip": entry.ip, "hostname": entry.hostname, "ipMode": ip_mode}

@@ -19,7 +19,7 @@ class Bench:
 
     def write(self, *pods: Pod, has_slices: bool = True) -> str:
         found = self.times.since("ns/svc", SERVICE, pods, has_slices=has_slices)
-        self.times.tell("ns/svc", pods)
+        self.times.record("ns/svc", pods)
         return found.removeprefix("2026-01-01T00:00:")
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from podwire.cluster.names import SERVICE_BALANCER
-from podwire.controllers.service.plan import FINALIZER, Need, claim, let_go, need, status
+from podwire.controllers.service.plan import FINALIZER, Need, claim, need, release, status
 from podwire.model.meta import ObjectMeta
 from podwire.model.service import (
     LoadBalancerIngress,
@@ -77,14 +77,14 @@ def test_claiming_and_letting_go() -> None:
     held = service(finalizers=("example.com/mine", FINALIZER), owner="l2")
     assert claim(held, "l2") is None
     assert claim(held, "bgp") is not None
-    assert let_go(held) == {
+    assert release(held) == {
         "metadata": {
             "finalizers": ["example.com/mine"],
             "annotations": {SERVICE_BALANCER: None},
             "resourceVersion": "7",
         }
     }
-    assert let_go(other) is None
+    assert release(other) is None
 
 
 def test_status() -> None:

@@ -93,8 +93,10 @@ class IptablesDataPlane:
         """
         if self._loopback_enabled:
             _disable_loopback(self._netns_path, xtables.read(self._rules["ip"].tool))
-        self._watch.unheard(lambda: sum(xtables.remove(rules.tool, PROXY_IPTABLES) for rules in self._rules.values()))
-        drop_tables(PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
+        self._watch.notifications_off(
+            lambda: sum(xtables.remove(rules.tool, PROXY_IPTABLES) for rules in self._rules.values())
+        )
+        drop_tables(PROXY_IPTABLES.tables, self._netns_path, self._watch.ignore_process)
         self._counters.remove(COUNTERS)
         self._lost = True
 
@@ -128,8 +130,8 @@ class IptablesDataPlane:
             written.extend(self._load_families(services))
             return sum(map(count_tables, written))
 
-        make_tables(self.programs, PROXY_IPTABLES.tables, self._netns_path, self._watch.started)
-        self._watch.unheard(write)
+        make_tables(self.programs, PROXY_IPTABLES.tables, self._netns_path, self._watch.ignore_process)
+        self._watch.notifications_off(write)
         self._loopback_enabled = localhost_node_ports(self._facts)
         if self._loopback_enabled:
             sysctl.write(_ROUTE_LOCALNET, "1", self._netns_path)
@@ -199,7 +201,7 @@ class IptablesDataPlane:
             return ""
         with self._lock:
             text = rules.contents.change(ports_of_family(changed, family)).text()
-        rules.tool.restore(text, self._watch.started)
+        rules.tool.restore(text, self._watch.ignore_process)
         rules.last = count_rules(text)
         return text
 

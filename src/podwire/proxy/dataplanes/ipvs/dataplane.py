@@ -253,7 +253,7 @@ class IpvsDataPlane:
                 for destination, connections in self._kernel.ipvs.destinations(key)
                 if destination.endpoint in retired
             ]
-            steps = ipvs_changes.idle(server, counted, wanted=key in wanted)
+            steps = ipvs_changes.idle(server, counted, desired=key in wanted)
             self._kernel.ipvs.apply(steps)
             self._settle({key: server}, steps)
             if key not in self._held or not ipvs_changes.draining({key: self._held[key]}, wanted):

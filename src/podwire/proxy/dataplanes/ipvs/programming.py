@@ -314,8 +314,8 @@ class Programming:
                 written.append(text)
             return sum(map(count_tables, written))
 
-        make_tables(self.programs, PROXY_IPVS.tables, self._netns_path, self.watch.started)
-        self.watch.unheard(write)
+        make_tables(self.programs, PROXY_IPVS.tables, self._netns_path, self.watch.ignore_process)
+        self.watch.notifications_off(write)
         return [text for text in written if text]
 
     def change_rules(self, family: str, before: Iterable[Ruleset], now: Iterable[Ruleset]) -> str:
@@ -325,7 +325,7 @@ class Programming:
         """
         saved = {ruleset.table: {**dict(ruleset.chains), **_jumps(ruleset)} for ruleset in before}
         text = repair(saved, now, PROXY_IPVS)
-        self._tools[family].restore(text, self.watch.started)
+        self._tools[family].restore(text, self.watch.ignore_process)
         self._count(family, text)
         return text
 
@@ -338,8 +338,8 @@ class Programming:
 
         Raises: KernelError.
         """
-        self.watch.unheard(lambda: sum(xtables.remove(tool, PROXY_IPVS) for tool in self._tools.values()))
-        drop_tables(PROXY_IPVS.tables, self._netns_path, self.watch.started)
+        self.watch.notifications_off(lambda: sum(xtables.remove(tool, PROXY_IPVS) for tool in self._tools.values()))
+        drop_tables(PROXY_IPVS.tables, self._netns_path, self.watch.ignore_process)
 
 
 def _jumps(ruleset: Ruleset) -> dict[str, tuple[str, ...]]:

@@ -117,9 +117,13 @@ class PortCompiler:
         for name, entries in compiled.elements.items():
             into[name].update(entries)
         for slot_range, endpoint_slots in compiled.slot_ranges.items():
-            entries = into[slot_range.map]
+            entries, frontend, first = into[slot_range.map], slot_range.frontend.key, slot_range.first
+            if endpoint_slots.affinity_list is None:
+                for number, endpoint in enumerate(endpoint_slots.endpoints, first):
+                    entries[frontend + number.to_bytes(4, HOST_ORDER)] = Element(self.target(endpoint))
+                continue
             for slot in range(len(endpoint_slots.endpoints)):
-                entries[slot_key(slot_range.frontend, slot_range.first + slot)] = self.in_slot(endpoint_slots, slot)
+                entries[slot_key(slot_range.frontend, first + slot)] = self.in_slot(endpoint_slots, slot)
         for affinity_list in compiled.affinity_lists.values():
             for endpoint in affinity_list.endpoints:
                 into["affinity-endpoints"].update(self.mark_elements(affinity_list, endpoint))

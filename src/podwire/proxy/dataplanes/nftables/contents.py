@@ -6,7 +6,7 @@ are kept (the resolved tuples themselves), not the elements. The old and new ele
 the Service changes, and all elements for a whole table (2 us each).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import zip_longest
 
 import msgspec
@@ -32,6 +32,7 @@ from podwire.state.nft_diff import (
     AddElements,
     AddRule,
     DeleteElements,
+    FlushChain,
     Operation,
     Transaction,
 )
@@ -62,6 +63,9 @@ class Contents:
         self._services: dict[str, _Service] = {}
         self._adopted = None if held is None else AdoptedTable(held, self.compiler)
         self._list_numbers = AffinityNumbers(self._adopted.lists() if self._adopted is not None else ())
+
+    def __len__(self) -> int:
+        return len(self._services)
 
     def elements(self) -> Elements:
         """All elements of Services, by the name of their set."""
@@ -94,6 +98,19 @@ class Contents:
                 self.shapes |= compiled.shapes
                 self.compiler.add_elements(compiled, elements)
         return self.layout.table(frozenset(self.shapes), elements)
+
+    def rewritten(self, chains: Collection[str], sets: Collection[str]) -> Transaction:
+        """The transaction that writes these chains of the table whole, and the elements of these sets, unread."""
+        operations: list[Operation] = []
+        for chain in self.layout.chains(frozenset(self.shapes)):
+            if chain.name in chains:
+                operations += (AddChain(chain), FlushChain(chain.name))
+                operations += (AddRule(chain.name, rule) for rule in chain.rules)
+        declared = [each for each in self.declared.values() if each.name in sets and not each.dynamic]
+        elements = self.elements() if any(not each.elements for each in declared) else {}
+        filled = ((each, each.elements or elements[each.name]) for each in declared)
+        operations += (AddElements(each, entries) for each, entries in filled if entries)
+        return Transaction(self.layout.family, TABLE, tuple(operations))
 
     def conflicts(self) -> tuple[str, ...]:
         """Services that wait for a frontend that another Service owns."""

@@ -5,17 +5,19 @@
 2. ``update`` commits only the elements of the changed Services, without reading.
 3. A refused transaction is followed by a full load. When that fails too, the error is raised and the next call loads
    again.
-4. ``heal`` reads the table and writes what another program changed.
+4. ``restore`` writes the chains and sets that the kernel's notifications name, without reading. ``heal`` reads the
+   table and writes what still differs.
 5. ``close`` leaves everything in force; ``remove`` removes the tables.
 6. On a kernel without NAT for IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FamilyTables
+from podwire.kernel.nft_socket import Touched
 from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, NftablesLayout
@@ -24,6 +26,10 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 from podwire.state.nft_rules import Counter
+
+_RESTORED_AT_ONCE = 2_000
+"""Up to this many Services, missing elements are written as soon as a notification comes: 10 ms for 1,000."""
+_MANY = 1 << 31
 
 
 class NftablesDataPlane:
@@ -66,7 +72,7 @@ class NftablesDataPlane:
         """
         self._facts = facts or self._facts
         self._lost = True
-        with self._tables.unheard():
+        with self._tables.notifications_off():
             committed = tuple(self._load_families(services))
         self._lost = False
         return committed
@@ -115,10 +121,39 @@ class NftablesDataPlane:
         """
         if self._lost:
             return self.load(services)
-        with self._tables.unheard():
-            return self._tables.heal(
+        with self._tables.notifications_off():
+            restored = tuple(self._restore_touched(self._tables.take_touched()))
+            return restored + self._tables.heal(
                 ((family, contents.table()) for family, contents in self._contents.items()), self._commit
             )
+
+    def restore(self) -> tuple[Transaction, ...]:
+        """Writes the chains and sets that notifications named, without reading; returns what was committed.
+
+        With many Services only chains are written. The rest, and a table that was deleted, is left to :meth:`heal`.
+        """
+        if self._lost:
+            return ()
+        with self._tables.notifications_off():
+            return tuple(self._restore_touched(self._tables.take_touched(), most=_RESTORED_AT_ONCE))
+
+    def _restore_touched(self, touched: Mapping[str, Touched], most: int = _MANY) -> Iterator[Transaction]:
+        """Yields what was committed; what the kernel refuses is left to the comparison with the whole table.
+
+        ``most`` is the number of Services up to which elements are written too.
+        """
+        for family, parts in touched.items():
+            contents = self._contents.get(family)
+            if contents is None or parts.deleted:
+                continue
+            sets = parts.sets if len(contents) <= most else ()
+            transaction = contents.rewritten(parts.chains, sets)
+            try:
+                self._tables.commit(transaction)
+            except KernelError:
+                continue
+            if transaction:
+                yield transaction
 
     def counts(self) -> Counts:
         """Packet counts of rules, and the numbers of refused changes.
