@@ -1,8 +1,8 @@
 """The agent's configuration: a YAML file, read once, and the cluster's settings, which may change at any time.
 
-The file says what this process is and where its things are. What concerns the cluster as a whole (which routing
-backend, the pods' MTU) lies in a ConfigMap, one key per setting, named as in the file: ``routing.backend: hostgw``.
-A key there wins over the file; a wrong value is reported and the last good settings stay in force.
+The file identifies the process and has its paths. Settings of the whole cluster (the routing backend, the pods' MTU)
+are in a ConfigMap, one key per setting, named as in the file: ``routing.backend: hostgw``. A key there takes precedence
+over the file; a wrong value is reported and the last good settings stay in force.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from podwire.policy.settings import parse_settings as parse_policy
 from podwire.proxy.settings import ProxySettings, parse_settings
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.settings import parse_settings as parse_routing
+from podwire.runtime.unixsockets import too_long
 
 Network = IPv4Network | IPv6Network
 
@@ -28,7 +29,7 @@ PARTS = ("cni", "routing", "policy", "proxy")
 
 
 class Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The settings that every section shares."""
+    """The common settings of all sections."""
 
 
 class CniSection(Section, frozen=True):
@@ -73,9 +74,9 @@ class CniSection(Section, frozen=True):
 
 
 class HealthSection(Section, frozen=True):
-    """Where ``/healthz``, ``/readyz``, ``/metrics`` and ``/policy/counters`` are answered; port 0: nowhere.
+    """The address of ``/healthz``, ``/readyz``, ``/metrics`` and ``/policy/counters``; port 0: none.
 
-    ``policy_log``: ``/policy/log`` too, which says who was dropped on the way to whom.
+    ``policy_log``: also ``/policy/log``, which lists dropped packets with source and destination.
     """
 
     address: str = "127.0.0.1"
@@ -109,12 +110,12 @@ class AgentConfig(Section, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """Where CNI requests are answered."""
+        """The socket for CNI requests."""
         return Path(self.cni.socket or f"{self.run_dir}/cni.sock")
 
     @property
     def agent_socket(self) -> Path:
-        """Where the agent tells what it wants."""
+        """The socket with the page of the desired state."""
         return Path(self.run_dir, "agent.sock")
 
     @property
@@ -166,6 +167,10 @@ def parse(text: str, source: str) -> AgentConfig:
             _check_network(source, f"{field}[{index}]", cidr)
     if config.settings and config.settings.count("/") != 1:
         raise ConfigError(source, "settings", f"{config.settings!r} is not namespace/name")
+    sockets = (("runDir", config.agent_socket), ("cni.socket" if config.cni.socket else "runDir", config.socket))
+    for field, path in sockets:
+        if reason := too_long(path):
+            raise ConfigError(source, field, reason)
     parse_routing(config.routing, source)
     parse_settings(config.proxy, source)
     return config

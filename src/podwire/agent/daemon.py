@@ -1,7 +1,7 @@
-"""The node daemon: constructs the parts that the configuration names, and runs their tasks.
+"""The node daemon: constructs the configured parts and runs their tasks.
 
-Modules of a part are imported only when the part is configured. Ending the process, in order or by kill -9, leaves the
-kernel as it is; the next start compares and goes on.
+Modules of a part are imported only when the part is configured. When the process ends, in order or by kill -9, the
+kernel keeps its state; the next start compares it and continues.
 """
 
 import os
@@ -23,7 +23,7 @@ from podwire.runtime.tasks import TaskSet
 
 
 class Agent:
-    """One node's agent; ``run`` is its whole life."""
+    """One node's agent; ``run`` runs it until its end."""
 
     def __init__(self, config: AgentConfig, client: Client) -> None:
         self.shared = Shared(config, client)
@@ -33,7 +33,7 @@ class Agent:
     async def run(self) -> None:
         """Runs the parts until cancelled.
 
-        Raises: ConfigError, KernelError when a part cannot even be made; no part runs then.
+        Raises: ConfigError, KernelError when a part cannot be constructed; no part runs then.
         """
         shared, parts = self.shared, self.shared.config.parts
         nodes = shared.nodes
@@ -71,7 +71,7 @@ class Agent:
 
 
 def add_parts(shared: Shared, supervisor: Supervisor) -> None:
-    """Adds the configured parts, and what the other parts do without them."""
+    """Adds the configured parts, and the substitutes for parts that are not configured."""
     parts, cni = shared.config.parts, None
     if "cni" in parts:
         from podwire.agent import pods
@@ -100,7 +100,7 @@ def add_parts(shared: Shared, supervisor: Supervisor) -> None:
 async def run(config: AgentConfig, clock: Clock) -> None:
     """Runs an agent until cancelled.
 
-    Raises: ConfigError when the kubeconfig or the configuration is wrong; nothing is touched then.
+    Raises: ConfigError when the kubeconfig or the configuration is wrong; nothing is changed then.
     """
     configure(config.log_level)
     client = Client(load(config.kubeconfig or None, os.environ), clock, manager="podwire-agent")

@@ -1,4 +1,4 @@
-"""The agent that replaces kube-proxy: a Service proxy and nothing else, by kube-proxy's own configuration file."""
+"""The agent that replaces kube-proxy: only a Service proxy, configured by kube-proxy's own configuration file."""
 
 import msgspec
 
@@ -7,24 +7,24 @@ from podwire.proxy import kubeproxyconfig
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """The configuration of the agent, and the fields of the file that mean nothing to it."""
+    """The configuration of the agent, and the fields of the file that have no effect on it."""
 
     config: AgentConfig
     without_meaning: tuple[str, ...]
 
 
 def parse(text: str, source: str, hostname: str) -> Replacement:
-    """The agent that a file of kube-proxy asks for; ``hostname`` names the node where the file does not.
+    """The agent's configuration from a file of kube-proxy; ``hostname`` is the node's name if the file has none.
 
     Raises: ConfigError naming the source and the field.
     """
-    found = kubeproxyconfig.parse(text, source, hostname)
+    settings = kubeproxyconfig.parse(text, source, hostname)
     config = AgentConfig(
-        node_name=found.node_name,
+        node_name=settings.node_name,
         parts=("proxy",),
-        kubeconfig=found.kubeconfig,
-        cluster_cidrs=found.cluster_cidrs,
+        kubeconfig=settings.kubeconfig,
+        cluster_cidrs=settings.cluster_cidrs,
         settings="",
-        proxy=found.proxy,
+        proxy=settings.proxy,
     )
-    return Replacement(config, found.without_meaning)
+    return Replacement(config, settings.without_meaning)

@@ -1,8 +1,8 @@
-"""Constructs what the part ``policy`` needs for pods that other CNI plugins wire: the agent has no part ``cni`` then.
+"""Constructs the part ``policy`` for pods of other CNI plugins; the agent has no part ``cni`` then.
 
-Pods are found by their addresses in the API and the node's devices (:mod:`podwire.policy.foreign.discovery`), and told
-by podwire-cni where it stands behind the other plugin (:mod:`podwire.cni.chain.policy`), which is there before the API
-knows the addresses.
+Pods are found by their addresses in the API and the node's devices (:mod:`podwire.policy.foreign.discovery`). When
+podwire-cni follows the other plugin (:mod:`podwire.cni.chain.policy`), it reports pods before the API knows their
+addresses.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from podwire.policy.runner import Enforcement
 
 
 def add(shared: Shared, policies: PolicyPart) -> None:
-    """Adds the discovery of pods and the plugin behind the other plugins."""
+    """Adds the discovery of pods and the chained plugin."""
     enforcement, degraded = policies.enforcement, shared.degraded
     discovery = PodDiscovery(shared.config.node_name, policies.informers.pods, enforcement, KernelLinks(), shared.clock)
     discovery.stuck = lambda pods: degraded.report("pods", POD_NOT_FOUND, not_located(pods))
@@ -44,7 +44,7 @@ def add(shared: Shared, policies: PolicyPart) -> None:
 
 
 def make_chain(shared: Shared, policies: PolicyPart) -> PolicyChain:
-    """The plugin behind other plugins, with the pods that an earlier agent has attached."""
+    """The chained plugin, with the pods that an earlier agent has attached."""
     enforcement = policies.enforcement
 
     def attach(attachment: Attachment) -> None:

@@ -10,7 +10,7 @@ from podwire.routing.own_node import OwnNode, PodNetworkFacts
 
 
 def add(shared: Shared) -> CniService:
-    """Adds the CNI server with its tasks; the pods of an earlier agent are taken over at once."""
+    """Adds the CNI server with its tasks; takes over the pods of an earlier agent at once."""
     config = shared.config
     settings = CniSettings(
         socket=config.socket,
@@ -36,18 +36,18 @@ def add(shared: Shared) -> CniService:
 
 
 def install_plugin(shared: Shared) -> None:
-    """Installs podwire-cni where the configuration names a directory."""
+    """Installs podwire-cni if the configuration names a directory."""
     if shared.config.cni.bin_dir:
         program.install(shared.config.cni.bin_path)
 
 
 def hand_over(cni: CniService, facts: PodNetworkFacts) -> None:
-    """Hands what routing knows of the network to the wiring of pods."""
+    """Passes facts of routing to the wiring of pods."""
     cni.set_node(wiring_facts(facts.mtu, facts.addresses, facts.cidrs))
 
 
 def follow_node(shared: Shared, cni: CniService) -> None:
-    """Has pods follow the Node of this agent where another program routes their packets."""
+    """Makes pods follow the Node of this agent when another program routes their packets."""
     own = OwnNode(shared.config.node_name, shared.all_nodes, KernelMachine(features=shared.features))
 
     def changed(_key: str, _old: Node | None, _new: Node | None) -> None:

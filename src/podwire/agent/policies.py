@@ -30,7 +30,7 @@ from podwire.why.policy_text import one_audited
 
 
 def add(shared: Shared, cni: CniService | None) -> None:
-    """Adds the enforcement of policies for the pods of ``cni``, or of other CNI plugins where ``cni`` is None."""
+    """Adds the enforcement of policies for the pods of ``cni``, or of other CNI plugins when ``cni`` is None."""
     part = PolicyPart(shared, other_plugins=cni is None)
     if cni is not None:
         cni.pods.gate = EnforcementGate(part.enforcement.admission, part.attach, part.enforcement.detach)
@@ -49,8 +49,10 @@ class PolicyPart:
         config, client, clock = shared.config, shared.client, shared.clock
         self.shared = shared
         self.prepared: list[asyncio.Event] = []
-        """Events that have to be set before the first enforcement."""
+        """Events that must be set before the first enforcement."""
         self.informers = PolicyInformers(client, shared.nodes)
+        shared.events.follow_rejected(*self.informers.own)
+        shared.policies = (self.informers.policies, self.informers.cluster_policies)
         self.switch = Switch(PolicyModes(), config.policy.mode, PolicyFacts(marks=config.policy.marks))
         self.bridges = open_isolation(self.switch, other_plugins=other_plugins)
         plane: PolicyDataPlane = self.bridges or self.switch

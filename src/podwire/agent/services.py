@@ -1,7 +1,7 @@
 """Constructs the part ``proxy`` of the agent."""
 
 from podwire.agent.shared import Shared
-from podwire.cluster.degraded import CONNECTION_TABLE_FULL, FEATURE_MISSING
+from podwire.cluster.degraded import CLIENTS_HIDDEN, CONNECTION_TABLE_FULL, FEATURE_MISSING
 from podwire.cluster.names import NODE_PROXY
 from podwire.dataplane.announcement import LoadAnnouncer
 from podwire.errors import Unsupported
@@ -13,7 +13,7 @@ from podwire.proxy.events import ProxyEvents
 from podwire.proxy.health import Pulse
 from podwire.proxy.healthchecks import HealthChecks, MovableServer, listener
 from podwire.proxy.metrics import ProxyMetrics
-from podwire.proxy.modes import ServiceModes, unavailable
+from podwire.proxy.modes import ServiceModes, hidden_clients, unavailable
 from podwire.proxy.nodeaddresses import node_port_addresses
 from podwire.proxy.occupancy import OccupancyWatch
 from podwire.proxy.overview import ProxyOverview
@@ -59,6 +59,7 @@ class ServicePart:
         self.announcer = LoadAnnouncer(self.announce)
         self.plane = Switch(ServiceModes(), settings.mode, facts, self.announcer.loaded, settings.fallback)
         self.events = ProxyEvents(shared.events, config.node_name, nodes, self.services)
+        shared.events.follow_rejected(self.services, self.slices)
         self.services.subscribe(self.events.service_changed)
         self.slices.subscribe(self.events.slice_changed)
         self.pulse = Pulse(clock)
@@ -100,8 +101,14 @@ class ServicePart:
         self.metrics.mode = mode
         missing = unavailable(*problem, self.shared.features.lacks) if problem is not None else ""
         self.shared.degraded.report("proxy", FEATURE_MISSING, f"{missing}; {mode} is used" if missing else "")
+        self.report_hidden_clients()
         memory.settle(later=not first)
         await self.shared.announcer.insist({NODE_PROXY: mode})
+
+    def report_hidden_clients(self) -> None:
+        """Reports that policies cannot see the clients of Services, while the mode in force hides them."""
+        policies = sum(len(informer.objects) for informer in self.shared.policies)
+        self.shared.degraded.report("policies of clients", CLIENTS_HIDDEN, hidden_clients(self.plane.name, policies))
 
     def connect(self) -> None:
         """Adds the tasks, checks, metrics and pages of the proxy to the agent."""
@@ -124,6 +131,8 @@ class ServicePart:
             "proxy leftovers": lambda: replace_kube_proxy(proxy.loaded, lambda: self.events.started(self.plane.name)),
             "conntrack": table.run,
         }
+        for informer in shared.policies:
+            informer.subscribe(lambda _key, _old, _new: self.report_hidden_clients())
         if self.cidrs is not None:
             self.cidrs.subscribe(lambda _key, _old, _new: self.configurator.facts_changed())
             shared.tasks["service CIDRs"] = self.cidrs.run

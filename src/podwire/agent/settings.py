@@ -1,4 +1,4 @@
-"""Follows the cluster's settings and hands them to the parts of the agent."""
+"""Follows the cluster's settings and passes them to the parts of the agent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from podwire.kube.resources import CONFIGMAPS, Json
 
 
 def add(shared: Shared) -> None:
-    """Adds the informer of the ConfigMap, where a part of the agent follows settings."""
+    """Adds the informer of the ConfigMap, if a part of the agent follows settings."""
     config = shared.config
     if not config.settings or not {"routing", "proxy", "policy"} & set(config.parts):
         return
@@ -26,14 +26,14 @@ def add(shared: Shared) -> None:
 
 
 class SettingsFollower:
-    """Lays the ConfigMap over the agent's own file; while the ConfigMap is wrong, the last good settings stay."""
+    """Applies the ConfigMap over the agent's own file; while the ConfigMap is wrong, the last good settings stay."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._backend = shared.config.routing_settings.backend
 
     def changed(self, key: str, _old: Json | None, new: Json | None) -> None:
-        """Hands over the settings of a changed ConfigMap, or reports why they are refused."""
+        """Passes on the settings of a changed ConfigMap, or reports why they are refused."""
         shared, config = self._shared, self._shared.config
         data: Mapping[str, Any] = (new or {}).get("data") or {}
         try:

@@ -1,7 +1,8 @@
-"""What the parts of an agent share, and where each part adds its tasks, checks, metrics and pages."""
+"""Objects that the parts of an agent share, and where each part registers its tasks, checks, metrics and pages."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from podwire.agent.config import AgentConfig, ClusterSettings
 from podwire.agent.statepage import StatePage
@@ -19,11 +20,11 @@ from podwire.observe.health import Health
 from podwire.runtime.clock import Clock
 
 Tasks = dict[str, Callable[[], Awaitable[None]]]
-"""What is to run, by name."""
+"""The tasks to run, by name."""
 
 
 class Shared:
-    """One node's agent as its parts see it."""
+    """The state of one node's agent that its parts share."""
 
     def __init__(self, config: AgentConfig, client: Client) -> None:
         self.config = config
@@ -34,6 +35,7 @@ class Shared:
         self.nodes: Informer[Node] = Informer(client, NODES, field_selector=alone)
         self.announcer = Announcer(client, config.node_name, self.all_nodes, networked="routing" in config.parts)
         self.events = EventRecorder(client, "podwire-agent", host=config.node_name)
+        self.events.follow_rejected(self.nodes)
         self.degraded = DegradedModes(self.announcer, self.events, config.node_name, self.all_nodes)
         self.features = Features()
         self.state_page = StatePage()
@@ -42,6 +44,8 @@ class Shared:
         self.public_pages: dict[str, Page] = {}
         """The pages that the health endpoint answers as well."""
         self.tasks: Tasks = {}
+        self.policies: tuple[Informer[Any], ...] = ()
+        """The informers of policies, where the agent enforces policies."""
         self.on_settings: list[Callable[[ClusterSettings], None]] = []
         """Called with the settings of the cluster, at the start and whenever they change."""
         self.settings_known: asyncio.Event | None = None

@@ -1,8 +1,8 @@
-"""What this node's kernel should hold, as the parts of the agent state it: the page ``/state`` on the agent's socket.
+"""The desired state of this node's kernel, as the page ``/state`` on the agent's socket.
 
-Each part returns its shares when the page is requested. Shares are values that do not change while they are sent, so
-the parts go on working meanwhile. The reader compares them with the kernel (``podwire state --diff``), not the agent:
-the difference matters most while an agent hangs.
+Each part returns its shares when the page is requested. Shares do not change while they are sent, so the parts continue
+meanwhile. The reader compares them with the kernel (``podwire state --diff``), not the agent: the difference matters
+most while an agent hangs.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ class StatePage:
         self.parts: dict[str, Callable[[], Iterable[Share]]] = {}
 
     def page(self, query: Query) -> Iterator[str]:
-        """The document; ``part`` in the query, also repeated, chooses parts.
+        """The document; ``part`` in the query, which may be repeated, selects parts.
 
         Raises: ValueError when there is no such part.
         """

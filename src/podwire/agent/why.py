@@ -1,4 +1,4 @@
-"""What ``podwire why`` needs to know of nodes, from the configuration of their agents."""
+"""The views of nodes that ``podwire why`` needs, from the configuration of their agents."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,28 +14,28 @@ _SETTINGS = "kube-system/podwire-config"
 
 
 async def cluster_settings(client: Client) -> Mapping[str, str]:
-    """The settings of a cluster; empty where it has none.
+    """The settings of a cluster; empty when it has none.
 
     Raises: ApiError, ApiUnreachable.
     """
     namespace, _, name = _SETTINGS.partition("/")
     try:
-        found = await client.get(CONFIGMAPS, name, namespace)
+        settings = await client.get(CONFIGMAPS, name, namespace)
     except NotFound:
         return {}
-    return dict(found.get("data") or {})
+    return dict(settings.get("data") or {})
 
 
 async def service_ranges(client: Client) -> tuple[str, ...]:
-    """The Service ranges of a cluster; empty where its API does not tell them.
+    """The Service ranges of a cluster; empty when its API does not serve them.
 
     Raises: ApiUnreachable.
     """
     try:
-        found = await client.list(SERVICECIDRS)
+        ranges = await client.list(SERVICECIDRS)
     except ApiError:
         return ()
-    return tuple(cidr for one in found.items for cidr in one.get("spec", {}).get("cidrs", ()))
+    return tuple(cidr for service_cidr in ranges.items for cidr in service_cidr.get("spec", {}).get("cidrs", ()))
 
 
 def node_access(
@@ -43,7 +43,7 @@ def node_access(
 ) -> NodeAccess:
     """A node by the configuration of its agent and the cluster's settings.
 
-    Where the cluster's settings are wrong, those of the agent's own file stand in for them.
+    If the cluster's settings are wrong, those of the agent's own file are used.
     """
     source, problem = f"ConfigMap {config.settings}", ""
     try:
@@ -67,7 +67,7 @@ def node_access(
 
 
 def this_node(config: AgentConfig, settings: Mapping[str, str]) -> Callable[[str], NodeAccess]:
-    """The node that this process runs on, whose kernel alone can be read."""
+    """The node of this process; only its kernel can be read."""
 
     def access(name: str) -> NodeAccess:
         if name != config.node_name:
@@ -81,7 +81,7 @@ def this_node(config: AgentConfig, settings: Mapping[str, str]) -> Callable[[str
 def remote_nodes(
     nodes: Iterable[Node], service_cidrs: tuple[str, ...], settings: Mapping[str, str]
 ) -> Callable[[str], NodeAccess]:
-    """Nodes of which the objects alone are known: the pod ranges of all nodes are the pod network."""
+    """Nodes of which only the objects are known: the pod ranges of all nodes are the pod network."""
     ranges = tuple(cidr for node in nodes for cidr in node.pod_cidrs)
 
     def access(name: str) -> NodeAccess:

@@ -13,7 +13,6 @@ closed when its request is answered; 3. a socket file left by a killed agent is 
 
 import array
 import asyncio
-import errno
 import os
 import socket
 import struct
@@ -25,6 +24,7 @@ from podwire.cni import protocol, spec
 from podwire.errors import CniError, PodwireError
 from podwire.observe.log import Log
 from podwire.runtime.tasks import TaskSet
+from podwire.runtime.unixsockets import listen
 
 Handler = Callable[[protocol.CniRequest, str], bytes]
 """Answers a request, given the path under which its namespace can be opened (empty when it cannot)."""
@@ -60,7 +60,7 @@ class CniServer:
 
     async def run(self) -> None:
         """Serves until cancelled."""
-        listener = _listen(self._path)
+        listener = listen(self._path, _BACKLOG)
         loop = asyncio.get_running_loop()
         connections: set[socket.socket] = set()
         loop.add_reader(listener, self._accept, listener, connections)
@@ -221,22 +221,3 @@ def _version_of(message: bytes) -> str:
 
 def _visible(netns: str) -> str:
     return netns if netns and Path(netns).exists() else ""
-
-
-def _listen(path: Path) -> socket.socket:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.setblocking(False)
-    try:
-        listener.bind(str(temporary))
-        temporary.chmod(0o600)
-        listener.listen(_BACKLOG)
-        temporary.replace(path)
-    except OSError as problem:
-        listener.close()
-        if problem.errno == errno.EADDRINUSE:
-            raise CniError(spec.IO_FAILURE, f"cannot listen on {path}", str(problem)) from problem
-        raise
-    return listener

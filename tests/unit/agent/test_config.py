@@ -56,6 +56,11 @@ def test_example(tmp_path: Path) -> None:
         ),
         ("nodeName: a\nsettings: x", "settings"),
         ("nodeName: a\nproxy: {mode: magic}", "agent.yaml: proxy.mode: 'magic' is not a data plane"),
+        (
+            f"nodeName: a\nrunDir: /{'r' * 98}",
+            f"agent.yaml: runDir: the socket's path /{'r' * 98}/agent.sock has 110 bytes; expected at most 107$",
+        ),
+        (f"nodeName: a\ncni: {{socket: /{'r' * 107}}}", "cni.socket: the socket's path /r+ has 108 bytes"),
         ("a: [", "not YAML"),
     ],
 )
