@@ -14,75 +14,22 @@ Sources: ``pkg/registry/core/service/storage/alloc.go``, ``pkg/registry/core/ser
 Memory is one dictionary entry an address and a port; a choice is O(1) unless the range is nearly full.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.addresses import AddressPool, static_band, turn
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import BY_KIND
 from podwire.embedded.apiserver.validate import causes
 from podwire.errors import ApiError
 
 Json = dict[str, Any]
-Network = IPv4Network | IPv6Network
 
 _HEADLESS = "None"
 _WITH_ADDRESSES = ("ClusterIP", "NodePort", "LoadBalancer")
 _TAKEN = "provided port is already allocated"
-
-
-def _band(size: int, divisor: int, most: int) -> int:
-    """How many values of a range are kept for static use."""
-    return 0 if size < 16 else min(max(16, size // divisor), most)
-
-
-def _turn(first: int, middle: int, last: int, start: int) -> Iterator[int]:
-    """``middle..last`` from ``start`` on and round, then ``first..middle-1``."""
-    start = start if middle <= start <= last else middle
-    yield from range(start, last + 1)
-    yield from range(middle, start)
-    yield from range(first, middle)
-
-
-class AddressRange:
-    """The Service addresses of one family."""
-
-    def __init__(self, cidr: str) -> None:
-        self.network: Network = ip_network(cidr)
-        self.family = f"IPv{self.network.version}"
-        self._owners: dict[str, str] = {}
-        self._first, self._last = 1, self.network.num_addresses - (2 if self.network.version == 4 else 1)
-        self._middle = self._first + _band(self._last, 16, 256)
-        self._next = self._middle
-
-    def take(self, ip: str, owner: str) -> None:
-        """Record an address of a stored Service."""
-        self._owners[ip] = owner
-        self._next = int(ip_address(ip)) - int(self.network.network_address) + 1
-
-    def drop(self, ip: str, owner: str) -> None:
-        """Forget an address."""
-        if self._owners.get(ip) == owner:
-            del self._owners[ip]
-
-    def problem(self, ip: str, owner: str) -> str:
-        """Why this address cannot be given to ``owner``; empty where it can."""
-        address = ip_address(ip)
-        offset = int(address) - int(self.network.network_address)
-        if address.version != self.network.version or not self._first <= offset <= self._last:
-            return f"the provided IP ({ip}) is not in the valid range. The range of valid IPs is {self.network}"
-        taken = self._owners.get(str(address))
-        return "provided IP is already allocated" if taken is not None and taken != owner else ""
-
-    def choose(self) -> str | None:
-        """The next free address, None where there is none."""
-        origin = self.network.network_address
-        for offset in _turn(self._first, self._middle, self._last, self._next):
-            ip = str(origin + offset)
-            if ip not in self._owners:
-                return ip
-        return None
 
 
 class NodePortRange:
@@ -91,7 +38,7 @@ class NodePortRange:
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
         self._owners: dict[int, str] = {}
-        self._middle = first + _band(last - first + 1, 32, 128)
+        self._middle = first + static_band(last - first + 1, 32, 128)
         self._next = self._middle
 
     def take(self, port: int, owner: str) -> None:
@@ -114,7 +61,7 @@ class NodePortRange:
 
     def choose(self, used: set[int]) -> int | None:
         """The next free port that is not in ``used``, None where there is none."""
-        for port in _turn(self.first, self._middle, self.last, self._next):
+        for port in turn(self.first, self._middle, self.last, self._next):
             if port not in self._owners and port not in used:
                 return port
         return None
@@ -130,7 +77,7 @@ def _kind_of(spec: Json) -> str:
     return str(spec.get("type") or "ClusterIP")
 
 
-def _ips(spec: Json) -> list[str]:
+def cluster_ips(spec: Json) -> list[str]:
     """The addresses a Service holds, without ``None``."""
     if _kind_of(spec) not in _WITH_ADDRESSES:
         return []
@@ -162,11 +109,16 @@ def _is_ip(text: str) -> bool:
 
 
 class ServiceAllocator:
-    """The addresses and node ports of one cluster; the first CIDR is of the primary family."""
+    """The addresses and node ports of one cluster.
+
+    The first CIDR is of the primary family; a family may have several.
+    """
 
     def __init__(self, cidrs: Sequence[str], node_ports: tuple[int, int] = (30000, 32767)) -> None:
-        ranges = [AddressRange(cidr) for cidr in cidrs]
-        self._ranges = {found.family: found for found in ranges}
+        families: dict[str, list[str]] = {}
+        for cidr in cidrs:
+            families.setdefault("IPv6" if ":" in cidr else "IPv4", []).append(cidr)
+        self._ranges = {family: AddressPool(found) for family, found in families.items()}
         self._ports = NodePortRange(*node_ports)
 
     def observe(self, old: Json | None, new: Json | None) -> None:
@@ -175,12 +127,24 @@ class ServiceAllocator:
             if service is None:
                 continue
             owner, spec = key(service), service.get("spec") or {}
-            for ip in _ips(spec):
+            for ip in cluster_ips(spec):
                 held = self._ranges.get(f"IPv{ip_address(ip).version}")
                 if held is not None:
                     (held.take if keep else held.drop)(str(ip_address(ip)), owner)
             for port in _held_ports(spec):
                 (self._ports.take if keep else self._ports.drop)(port, owner)
+
+    def hold(self, ip: str, owner: str) -> None:
+        """Keep an address that something other than a Service has."""
+        pool = self._ranges.get(f"IPv{ip_address(ip).version}")
+        if pool is not None:
+            pool.take(ip, owner)
+
+    def release(self, ip: str, owner: str) -> None:
+        """Forget such an address."""
+        pool = self._ranges.get(f"IPv{ip_address(ip).version}")
+        if pool is not None:
+            pool.drop(ip, owner)
 
     def assign(self, new: Json, old: Json | None = None) -> Json:
         """The Service with families, addresses and node ports; the arguments are left as they were.
@@ -266,7 +230,7 @@ class ServiceAllocator:
         if asked[:1] == [_HEADLESS]:
             spec["clusterIP"], spec["clusterIPs"] = _HEADLESS, [_HEADLESS]
             return []
-        held = set(_ips(before))
+        held = set(cluster_ips(before))
         out: list[str] = []
         for index, family in enumerate(spec.get("ipFamilies") or ()):
             addresses = self._ranges[family]

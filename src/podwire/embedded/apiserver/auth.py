@@ -56,10 +56,17 @@ class ServiceAccountTokens:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-        head = _unpadded(json.dumps({"alg": "ES256", "typ": "JWT"}).encode())
+        head = _unpadded(json.dumps({"alg": "ES256", "kid": self.public_key()["kid"], "typ": "JWT"}).encode())
         payload = f"{head}.{_unpadded(json.dumps(claims, separators=(',', ':')).encode())}"
         r, s = utils.decode_dss_signature(self._private().sign(payload.encode(), ec.ECDSA(hashes.SHA256())))
         return f"{payload}.{_unpadded(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+    def public_key(self) -> Object:
+        """The key that verifies tokens, as a JSON Web Key (RFC 7517)."""
+        numbers = self._private().public_key().public_numbers()
+        x, y = (_unpadded(number.to_bytes(32, "big")) for number in (numbers.x, numbers.y))
+        name = _unpadded(hashlib.sha256(f"{x}.{y}".encode()).digest())
+        return {"use": "sig", "kty": "EC", "kid": name, "crv": "P-256", "alg": "ES256", "x": x, "y": y}
 
     def claims(self, token: str) -> Object | None:
         """The claims of a valid token, None for any other. Verified tokens are remembered until they expire."""
@@ -67,10 +74,10 @@ class ServiceAccountTokens:
         now = self._clock.now().timestamp()
         known = self._verified.get(digest)
         if known is None:
-            found = self._verify(token)
-            if found is None or not isinstance(found.get("exp"), int | float):
+            verified = self._verify(token)
+            if verified is None or not isinstance(verified.get("exp"), int | float):
                 return None
-            known = (float(found["exp"]), found)
+            known = (float(verified["exp"]), verified)
             if len(self._verified) >= _CACHE:
                 self._verified.clear()
             self._verified[digest] = known
@@ -84,21 +91,22 @@ class ServiceAccountTokens:
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-        parts = token.split(".")
-        if len(parts) != 3:
+        segments = token.split(".")
+        if len(segments) != 3:
             return None
         try:
             head, claims, signature = (
-                json.loads(_decoded(parts[0])),
-                json.loads(_decoded(parts[1])),
-                _decoded(parts[2]),
+                json.loads(_decoded(segments[0])),
+                json.loads(_decoded(segments[1])),
+                _decoded(segments[2]),
             )
             if head.get("alg") != "ES256" or len(signature) != 64 or not isinstance(claims, dict):
                 return None
             pair = utils.encode_dss_signature(
                 int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
             )
-            self._private().public_key().verify(pair, f"{parts[0]}.{parts[1]}".encode(), ec.ECDSA(hashes.SHA256()))
+            signed = f"{segments[0]}.{segments[1]}".encode()
+            self._private().public_key().verify(pair, signed, ec.ECDSA(hashes.SHA256()))
         except (ValueError, InvalidSignature, AttributeError):
             return None
         return claims

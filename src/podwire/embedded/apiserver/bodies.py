@@ -41,10 +41,10 @@ class _Loader(yaml.CSafeLoader):
 
         Raises: yaml.YAMLError for a key that is no scalar.
         """
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        if all(type(key) is str for key in found):
-            return found
-        return {_key_text(key, node): value for key, value in found.items()}
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if all(type(key) is str for key in mapping):
+            return mapping
+        return {_key_text(key, node): value for key, value in mapping.items()}
 
 
 def _key_text(key: Any, node: yaml.MappingNode) -> str:
@@ -67,15 +67,15 @@ def parse_json(body: bytes) -> Any:
     Raises: ApiError 400.
     """
     try:
-        found = _decode(body)
+        decoded = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as failure:
         raise failures.bad_request(f"error decoding the body as JSON: {failure}") from failure
     except RecursionError as failure:
         raise failures.bad_request(_TOO_DEEP) from failure
     if not _is_shallow(body):
-        for _ in _levels(found):
+        for _ in _levels(decoded):
             pass
-    return found
+    return decoded
 
 
 def _is_shallow(body: bytes) -> bool:
@@ -84,18 +84,18 @@ def _is_shallow(body: bytes) -> bool:
     Brackets and quotes are all that is kept. Quotes that stay when neighbours are removed in pairs belong to a text
     with a bracket; such bodies, and those with escapes, are not judged here. Each round removes one or two levels.
     """
-    kept = body.translate(None, _UNSTRUCTURED)
-    if kept.count(b"{") + kept.count(b"[") <= DEPTH:
+    brackets = body.translate(None, _UNSTRUCTURED)
+    if brackets.count(b"{") + brackets.count(b"[") <= DEPTH:
         return True
-    if b"\\" in kept:
+    if b"\\" in brackets:
         return False
-    kept = kept.replace(b'""', b"")
+    brackets = brackets.replace(b'""', b"")
     for _ in range(DEPTH // 2):
-        shorter = kept.replace(b"{}", b"").replace(b"[]", b"")
-        if len(shorter) == len(kept):
+        shorter = brackets.replace(b"{}", b"").replace(b"[]", b"")
+        if len(shorter) == len(brackets):
             break
-        kept = shorter
-    return not kept
+        brackets = shorter
+    return not brackets
 
 
 def parse_yaml(body: bytes) -> Any:
@@ -112,18 +112,18 @@ def parse_yaml(body: bytes) -> Any:
             return parse_json(body)
     try:
         _check_nesting(body)
-        found = yaml.load(body, _Loader)  # a subclass of the safe loader
+        decoded = yaml.load(body, _Loader)  # a subclass of the safe loader
     except (yaml.YAMLError, ValueError) as failure:
         raise failures.bad_request(f"error decoding the body as YAML: {failure}") from failure
     size = 0
-    for level in _levels(found):
+    for level in _levels(decoded):
         size += len(level)
         if size > max(len(body), _EXPANDED):  # without aliases there are fewer values than bytes
             raise failures.bad_request("error decoding the body as YAML: its aliases repeat too much")
         for value in level:
             if not _is_json(value):
                 raise failures.bad_request(f"error decoding the body as YAML: JSON does not have the value {value!r}")
-    return found
+    return decoded
 
 
 def _check_nesting(body: bytes) -> None:
@@ -139,6 +139,31 @@ def _check_nesting(body: bytes) -> None:
                 raise failures.bad_request(_TOO_DEEP)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+
+
+def repeated_keys(body: bytes) -> list[str]:
+    """What a strict reader says of the keys that stand twice in one mapping of a YAML body; empty for another body."""
+    found: list[str] = []
+    open_nodes: list[tuple[set[str], list[bool]] | None] = []
+    """For each mapping its keys, and whether a key is next; None for a sequence."""
+    try:
+        for event in yaml.parse(body, _Loader):
+            if isinstance(event, yaml.CollectionEndEvent):
+                open_nodes.pop()
+            elif isinstance(event, yaml.NodeEvent):
+                inner = open_nodes[-1] if open_nodes else None
+                if inner is not None:
+                    keys, awaits_key = inner
+                    if awaits_key[0] and isinstance(event, yaml.ScalarEvent):
+                        if event.value in keys and event.start_mark is not None:
+                            found.append(f'line {event.start_mark.line + 1}: key "{event.value}" already set in map')
+                        keys.add(event.value)
+                    awaits_key[0] = not awaits_key[0]
+                if isinstance(event, yaml.CollectionStartEvent):
+                    open_nodes.append((set(), [True]) if isinstance(event, yaml.MappingStartEvent) else None)
+    except yaml.YAMLError:
+        return []
+    return found
 
 
 def _levels(value: Any) -> Iterator[list[Any]]:
@@ -174,26 +199,26 @@ def parse_object(header: str, body: bytes) -> dict[str, Any]:
     """
     kind = media_type(header)
     if kind == JSON:
-        found = parse_json(body)
+        obj = parse_json(body)
     elif kind in (YAML, "application/x-yaml", "text/yaml"):
-        found = parse_yaml(body)
+        obj = parse_yaml(body)
     elif kind == PROTOBUF:
-        found = _parse_protobuf(body)
+        obj = _parse_protobuf(body)
     else:
         raise failures.unsupported_media_type(f"{JSON}, {YAML}, {PROTOBUF}")
-    if not isinstance(found, dict):
+    if not isinstance(obj, dict):
         raise failures.bad_request("the body is not an object")
-    return found
+    return obj
 
 
 def _parse_protobuf(body: bytes) -> Any:
     try:
-        found = protobuf.decode(body)
+        obj = protobuf.decode(body)
     except RecursionError as failure:
         raise failures.bad_request(_TOO_DEEP) from failure
-    for _ in _levels(found):
+    for _ in _levels(obj):
         pass
-    return found
+    return obj
 
 
 def render_yaml(body: bytes) -> bytes:

@@ -93,7 +93,7 @@ def _put_endpoints(store: Store, writer: Writer, settings: ApiServerSettings) ->
     family = "IPv6" if ":" in settings.advertise[0] else EndpointSlice().address_type
     addresses = [address for address in settings.advertise if (":" in address) == (family == "IPv6")]
     port: Object = {"name": "https", "port": settings.advertise_port, "protocol": "TCP"}
-    wanted: tuple[tuple[ResourceKind, Object], ...] = (
+    objects: tuple[tuple[ResourceKind, Object], ...] = (
         (
             KINDS["", "v1", "endpoints"],
             {
@@ -113,7 +113,7 @@ def _put_endpoints(store: Store, writer: Writer, settings: ApiServerSettings) ->
             },
         ),
     )  # fmt: skip
-    for kind, obj in wanted:
+    for kind, obj in objects:
         old = store.get(kind.table, "default", "kubernetes")
         call = internal_call(kind, "default", "kubernetes")
         if old is None:

@@ -116,8 +116,8 @@ class Call:
         Raises: ApiError 400 for a value other than All.
         """
         values = [value for key, value in self.request.query_pairs() if key == "dryRun"]
-        if wrong := [value for value in values if value != "All"]:
-            raise failures.bad_request(f'dryRun: Unsupported value: "{wrong[0]}": supported values: "All"')
+        if unsupported := [value for value in values if value != "All"]:
+            raise failures.bad_request(f'dryRun: Unsupported value: "{unsupported[0]}": supported values: "All"')
         return bool(values)
 
     @property

@@ -56,18 +56,24 @@ def event_view(event: Object, api_version: str) -> Object:
 
 
 def autoscaler_view(scaler: Object, api_version: str) -> Object:
-    """The autoscaler with the CPU target in the form of ``api_version``."""
+    """The autoscaler with the target and the use of CPU in the form of ``api_version``."""
     spec = dict(scaler.get("spec") or {})
+    status = dict(scaler.get("status") or {})
     if api_version == "autoscaling/v1":
         for metric in spec.pop("metrics", ()):
             target = (metric.get("resource") or {}).get("target") or {}
             if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in target:
                 spec["targetCPUUtilizationPercentage"] = target["averageUtilization"]
         spec.pop("behavior", None)
+        status.pop("conditions", None)
+        for metric in status.pop("currentMetrics", None) or ():
+            current = (metric.get("resource") or {}).get("current") or {}
+            if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in current:
+                status["currentCPUUtilizationPercentage"] = current["averageUtilization"]
     elif "targetCPUUtilizationPercentage" in spec:
         percent = spec.pop("targetCPUUtilizationPercentage")
         spec["metrics"] = [{
             "type": "Resource",
             "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}},
         }]  # fmt: skip
-    return {**scaler, "spec": spec}
+    return {**scaler, "spec": spec, **({"status": status} if status else {})}

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from podwire.embedded.apiserver.cel import rules
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.schema.data import object_meta
 from podwire.embedded.apiserver.tables.jsonpath import find
 from podwire.embedded.apiserver.validate import causes, fields, names, structural
+from podwire.embedded.apiserver.validate.conversion import check_conversion
 from podwire.embedded.apiserver.validate.junctors import check_constraints
 
 Json = dict[str, Any]
@@ -24,6 +26,10 @@ _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _EMBEDDED = "x-kubernetes-embedded-resource"
 _COMMON = ("apiVersion", "kind", "metadata")
 _IMMUTABLE = "field is immutable"
+_MISSING_VERSION = (
+    "missing from spec.versions; {0} was previously a storage version, and must remain in spec.versions until a "
+    "storage migration ensures no data remains persisted in {0} and removes {0} from status.storedVersions"
+)
 _BLOCKING = ("FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid")
 _NOT_CHECKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
@@ -54,13 +60,22 @@ def _prune(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:
     for name, item in value.items():
         where = f"{path}.{name}" if path else name
         sub = properties.get(name, additional)
-        if isinstance(sub, dict):
+        if name == "metadata" and common and isinstance(item, dict):
+            out[name] = _prune_metadata(item, where, unknown)
+        elif isinstance(sub, dict):
             out[name] = _prune(item, sub, where, unknown)
         elif keep or name in common:
             out[name] = item
         else:
             unknown.append(where)
     return out
+
+
+def _prune_metadata(meta: Json, path: str, unknown: list[str]) -> Json:
+    """The metadata of an object inside another one, without the fields that no metadata has."""
+    wanted = object_meta().properties
+    unknown += [f"{path}.{name}" for name in meta if name not in wanted]
+    return {name: value for name, value in meta.items() if name in wanted}
 
 
 def prune(obj: Json, schema: Json) -> Pruned:
@@ -175,8 +190,8 @@ def _check_node(schema: Json, path: str, noun: str = "object fields") -> Iterato
     yield from check_constraints(schema, path)
     yield from _check_list(schema, path)
     if "default" in schema:
-        wrong = structural.check(schema["default"], schema, f"{path}.default")
-        yield from (causes.invalid(cause.field, schema["default"], cause.message) for cause in wrong)
+        invalid_fields = structural.check(schema["default"], schema, f"{path}.default")
+        yield from (causes.invalid(cause.field, schema["default"], cause.message) for cause in invalid_fields)
     for name, sub in (schema.get("properties") or {}).items():
         yield from _check_node(sub, f"{path}.properties[{name}]")
     for field in ("items", "additionalProperties"):
@@ -260,8 +275,8 @@ def _check_version(version: Json, path: str) -> Iterator[Cause]:
         yield causes.invalid(f"{path}.name", name, problem)
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if isinstance(schema, dict):
-        wrong = check_schema(schema, f"{path}.schema.openAPIV3Schema")
-        yield from wrong or rules.problems(schema, f"{path}.schema.openAPIV3Schema")
+        invalid_fields = check_schema(schema, f"{path}.schema.openAPIV3Schema")
+        yield from invalid_fields or rules.problems(schema, f"{path}.schema.openAPIV3Schema")
     yield from _check_columns(version.get("additionalPrinterColumns"), f"{path}.additionalPrinterColumns")
     scale = (version.get("subresources") or {}).get("scale")
     for field, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
@@ -294,16 +309,19 @@ def check_definition(new: Json, old: Json | None) -> list[Cause]:
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         )
         problems.append(causes.invalid("spec.preserveUnknownFields", True, detail))
-    strategy = (spec.get("conversion") or {}).get("strategy")
-    if strategy not in (None, "None"):
-        problems.append(causes.unsupported("spec.conversion.strategy", strategy, ("None",)))
-    if old is not None:
-        was: Json = old.get("spec") or {}
-        for field in ("group", "scope"):
-            if spec.get(field) != was.get(field):
-                problems.append(causes.invalid(f"spec.{field}", spec.get(field), _IMMUTABLE))
-        for field in ("plural", "kind"):
-            now, then = (part.get("names", {}).get(field) for part in (spec, was))
-            if now != then:
-                problems.append(causes.invalid(f"spec.names.{field}", now, _IMMUTABLE))
-    return problems
+    problems += check_conversion(spec.get("conversion") or {})
+    for index, name in enumerate((new.get("status") or {}).get("storedVersions") or ()):
+        if name not in names_seen:
+            path = f"status.storedVersions[{index}]"
+            problems.append(causes.invalid(path, name, _MISSING_VERSION.format(name)))
+    return problems + list(_check_changes(spec, old.get("spec") or {}) if old is not None else ())
+
+
+def _check_changes(spec: Json, was: Json) -> Iterator[Cause]:
+    for field in ("group", "scope"):
+        if spec.get(field) != was.get(field):
+            yield causes.invalid(f"spec.{field}", spec.get(field), _IMMUTABLE)
+    for field in ("plural", "kind"):
+        now, then = (part.get("names", {}).get(field) for part in (spec, was))
+        if now != then:
+            yield causes.invalid(f"spec.names.{field}", now, _IMMUTABLE)

@@ -11,7 +11,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from podwire.embedded.apiserver import crd
+from podwire.embedded.apiserver.admission.webhookconfig import ClientConfig
 from podwire.embedded.apiserver.cel.rules import RuleTree, compile_rules
+from podwire.embedded.apiserver.conversionwebhooks import ConversionWebhook
 from podwire.embedded.apiserver.deletion import Deletion, set_condition
 from podwire.embedded.apiserver.failures import Cause, invalid
 from podwire.embedded.apiserver.kinds import KINDS, WRITE, Key, ResourceKind, Subresource
@@ -51,14 +56,15 @@ def kinds_of(definition: Object) -> list[ResourceKind]:
         if not version.get("served"):
             continue
         subresources = []
-        wanted = version.get("subresources") or {}
-        if "scale" in wanted:
+        declared = version.get("subresources") or {}
+        if "scale" in declared:
             subresources.append(Subresource("scale", "Scale", WRITE, "autoscaling", "v1"))
-        if "status" in wanted:
+        if "status" in declared:
             subresources.append(Subresource("status", names["kind"], WRITE, spec["group"], version["name"]))
         kinds.append(
             ResourceKind(
                 group=spec["group"], version=version["name"], kind=names["kind"], plural=names["plural"],
+                webhook=(spec.get("conversion") or {}).get("strategy") == "Webhook",
                 namespaced=spec.get("scope") == "Namespaced", custom=True,
                 singular=names.get("singular") or names["kind"].lower(),
                 short_names=tuple(names.get("shortNames") or ()), categories=tuple(names.get("categories") or ()),
@@ -100,9 +106,10 @@ def problems(definition: Object) -> list[Cause]:
 class CustomVersion:
     """The properties of one version of a custom kind that :class:`ResourceKind` does not have."""
 
-    __slots__ = ("columns", "node", "raw", "rules", "scale")
+    __slots__ = ("columns", "conversion", "node", "raw", "rules", "scale")
 
-    def __init__(self, version: Object) -> None:
+    def __init__(self, version: Object, conversion: ConversionWebhook | None) -> None:
+        self.conversion = conversion
         self.raw: Object = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
         self.rules: RuleTree | None = compile_rules(self.raw)
         self.columns: list[Object] | None = version.get("additionalPrinterColumns")
@@ -123,6 +130,8 @@ class CustomResources:
         self._deletion = Deletion(store, clock)
         self.on_kinds: tuple[Callable[[], None], ...] = ()
         """Told when the kinds that are served have changed."""
+        self.on_conversion: Callable[[str], None] = lambda _: None
+        """Told the table whose objects are converted in another way than before."""
 
     def start(self) -> None:
         """Serves the kinds that are defined, and follows the store from then on."""
@@ -136,6 +145,17 @@ class CustomResources:
     def served(self, kind: ResourceKind) -> CustomVersion | None:
         """Schema and columns of a custom kind."""
         return self._served.get((kind.group, kind.version, kind.plural))
+
+    def webhook_of(self, kind: ResourceKind) -> ConversionWebhook | None:
+        """The webhook that converts objects of a kind."""
+        version = self.served(kind)
+        return version.conversion if version is not None else None
+
+    def pruned(self, kind: ResourceKind, obj: Object) -> Object:
+        """An object of a custom kind without the fields that its version does not have."""
+        version = self.served(kind)
+        kept: Object = crd.prune(obj, version.raw).obj if version is not None else obj
+        return kept
 
     def scale_paths(self, kind: ResourceKind) -> Object:
         """The ``scale`` subresource of a custom kind; empty for other kinds."""
@@ -170,18 +190,30 @@ class CustomResources:
             for kind in kinds_of(before):
                 self._kinds.pop((kind.group, kind.version, kind.plural), None)
                 self._served.pop((kind.group, kind.version, kind.plural), None)
+            self._reconvert(before, change)
         if change.type != "DELETED":
             self._register(change.entry.object())
         self._tell()
+
+    def _reconvert(self, before: Object, change: ObjectChange) -> None:
+        """Ends watches and drops converted objects when a webhook converts them now, or has done so."""
+        after = change.entry.object()["spec"]
+        if "Webhook" not in ((spec.get("conversion") or {}).get("strategy") for spec in (before["spec"], after)):
+            return
+        table = f"{after['group']}/{after['names']['plural']}"
+        for entry in self._store.table(table).objects.values():
+            entry.drop_converted()
+        self.on_conversion(table)
 
     def _register(self, definition: Object) -> None:
         if not _accepted(definition):
             return
         versions = {version["name"]: version for version in definition["spec"]["versions"]}
+        webhook = _conversion_webhook(definition["spec"])
         for kind in kinds_of(definition):
             key = (kind.group, kind.version, kind.plural)
             self._kinds[key] = kind
-            self._served[key] = CustomVersion(versions[kind.version])
+            self._served[key] = CustomVersion(versions[kind.version], webhook)
 
     def _tell(self) -> None:
         for observer in self.on_kinds:
@@ -192,9 +224,9 @@ class CustomResources:
 
         Raises: Invalid for a definition that could not be served.
         """
-        wrong = problems(definition)
-        if wrong:
-            raise invalid(_DEFINITIONS, definition["metadata"].get("name", ""), wrong)
+        invalid_fields = problems(definition)
+        if invalid_fields:
+            raise invalid(_DEFINITIONS, definition["metadata"].get("name", ""), invalid_fields)
         spec, meta = definition["spec"], definition["metadata"]
         names = spec["names"]
         names.setdefault("singular", names["kind"].lower())
@@ -202,9 +234,10 @@ class CustomResources:
         if old is None and FINALIZER not in (meta.get("finalizers") or ()):
             meta["finalizers"] = [*(meta.get("finalizers") or ()), FINALIZER]
         status = definition.setdefault("status", {})
-        stored = list(status.get("storedVersions") or ())
-        stored += [v["name"] for v in spec["versions"] if v.get("storage") and v["name"] not in stored]
-        status["storedVersions"] = stored
+        stored_versions = list(status.get("storedVersions") or ())
+        storage_versions = [version["name"] for version in spec["versions"] if version.get("storage")]
+        stored_versions += [name for name in storage_versions if name not in stored_versions]
+        status["storedVersions"] = stored_versions
         taken = self._taken(definition)
         now = rfc3339(self._clock.now())
         if taken:
@@ -256,13 +289,13 @@ class CustomResources:
         table = f"{obj['spec']['group']}/{obj['spec']['names']['plural']}"
         self._waiting.add(table)
         kind = next((kind for kind in self._kinds.values() if kind.table == table), None)
-        left = False
-        for found in self._store.entries(table) if kind is not None else ():
+        remaining = False
+        for custom_object in self._store.entries(table) if kind is not None else ():
             try:
-                left = not self._deletion.delete(kind, found, {})[1] or left  # type: ignore[arg-type]
+                remaining = not self._deletion.delete(kind, custom_object, {})[1] or remaining  # type: ignore[arg-type]
             except ApiError:
-                left = True
-        if left:
+                remaining = True
+        if remaining:
             return
         self._waiting.discard(table)
         meta = obj["metadata"]
@@ -271,6 +304,17 @@ class CustomResources:
             self._store.put(TABLE, obj)
         elif self._store.get(TABLE, "", name) is not None:
             self._store.delete(entry, obj)
+
+
+def _conversion_webhook(spec: Object) -> ConversionWebhook | None:
+    conversion = spec.get("conversion") or {}
+    if conversion.get("strategy") != "Webhook":
+        return None
+    storage = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    client = msgspec.convert(conversion["webhook"]["clientConfig"], ClientConfig)
+    return ConversionWebhook(
+        f"{spec['group']}/{storage}", client, tuple(conversion["webhook"]["conversionReviewVersions"])
+    )
 
 
 def _accepted(definition: Object) -> bool:

@@ -82,12 +82,12 @@ class Deletion:
             obj.setdefault("status", {})["phase"] = "Terminating"
 
     def _check(self, kind: ResourceKind, entry: StoredObject, options: Object) -> None:
-        wanted = options.get("preconditions") or {}
-        if wanted.get("uid") and wanted["uid"] != entry.uid:
-            raise failures.precondition(kind, entry.name, "UID", wanted["uid"], entry.uid)
-        if wanted.get("resourceVersion") and wanted["resourceVersion"] != str(entry.version):
+        preconditions = options.get("preconditions") or {}
+        if preconditions.get("uid") and preconditions["uid"] != entry.uid:
+            raise failures.precondition(kind, entry.name, "UID", preconditions["uid"], entry.uid)
+        if preconditions.get("resourceVersion") and preconditions["resourceVersion"] != str(entry.version):
             raise failures.precondition(
-                kind, entry.name, "ResourceVersion", wanted["resourceVersion"], str(entry.version)
+                kind, entry.name, "ResourceVersion", preconditions["resourceVersion"], str(entry.version)
             )
         if kind.table == "/namespaces" and entry.name in _IMMORTAL:
             raise failures.forbidden(kind, entry.name, "this namespace may not be deleted")
@@ -104,14 +104,14 @@ class Deletion:
 def set_condition(status: Object, kind: str, value: str, why: tuple[str, str], now: str) -> None:
     """Sets one condition of a status (``why`` is reason and message); the time moves with the value only."""
     conditions = [dict(c) for c in status.get("conditions") or ()]
-    wanted = {"type": kind, "status": value, "reason": why[0], "message": why[1]}
+    condition = {"type": kind, "status": value, "reason": why[0], "message": why[1]}
     for place, old in enumerate(conditions):
         if old.get("type") == kind:
             changed = now if old.get("status") != value else old.get("lastTransitionTime", now)
-            conditions[place] = {**old, **wanted, "lastTransitionTime": changed}
+            conditions[place] = {**old, **condition, "lastTransitionTime": changed}
             break
     else:
-        conditions.append({**wanted, "lastTransitionTime": now})
+        conditions.append({**condition, "lastTransitionTime": now})
     status["conditions"] = conditions
 
 
@@ -126,24 +126,24 @@ def _grace_period(kind: ResourceKind, obj: Object, options: Object) -> int:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return 0
-    asked = options.get("gracePeriodSeconds")
-    if asked is None:
-        asked = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
-    return max(1, int(asked)) if int(asked) < 0 else int(asked)
+    requested_s = options.get("gracePeriodSeconds")
+    if requested_s is None:
+        requested_s = spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S)
+    return max(1, int(requested_s)) if int(requested_s) < 0 else int(requested_s)
 
 
 def _finalizers(kind: ResourceKind, meta: Object, options: Object) -> list[str]:
-    found: list[str] = list(meta.get("finalizers") or ())
+    finalizers: list[str] = list(meta.get("finalizers") or ())
     policy = options.get("propagationPolicy")
     if not policy and options.get("orphanDependents") is not None:
         policy = "Orphan" if options["orphanDependents"] else "Background"
-    if not policy and kind.table in _ORPHANING and not found and not meta.get("deletionTimestamp"):
+    if not policy and kind.table in _ORPHANING and not finalizers and not meta.get("deletionTimestamp"):
         policy = "Orphan"
     if not policy or kind.table == "/namespaces":
-        return found
-    kept = [name for name in found if name not in (FOREGROUND, ORPHAN)]
+        return finalizers
+    other_finalizers = [name for name in finalizers if name not in (FOREGROUND, ORPHAN)]
     if policy == "Foreground":
-        kept.append(FOREGROUND)
+        other_finalizers.append(FOREGROUND)
     elif policy == "Orphan":
-        kept.append(ORPHAN)
-    return kept
+        other_finalizers.append(ORPHAN)
+    return other_finalizers

@@ -1,4 +1,4 @@
-"""Connections from the API server to Services and URLs, for webhooks.
+"""Connections from the API server to Services, for webhooks and extension API servers.
 
 The API server of a local cluster has no route to pods and Services. A connection to a Service goes to a ready endpoint
 of the Service; where this is a pod, through the kubelet of its node. TLS is spoken with the endpoint itself, inside the
@@ -6,8 +6,11 @@ connection.
 """
 
 import asyncio
+import base64
+import functools
 import random
 import ssl
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,7 +65,7 @@ class ServiceDialer:
         target = service_target(self._store, (service.namespace, service.name), str(service.port))
         plain = await self._tunnel.connect_pod(target)
         try:
-            return await _secured(plain, tls, service.host)
+            return await secured(plain, tls, service.host)
         except BaseException:
             plain.abort()
             raise
@@ -73,20 +76,24 @@ class ServiceDialer:
         for entry in self._store.entries("discovery.k8s.io/endpointslices", service.namespace):
             if not names or entry.labels.get(_SERVICE) != service.name:
                 continue
-            found = entry.object()
-            ports = [port.get("port") for port in found.get("ports") or () if (port.get("name") or "") == names[0]]
-            for endpoint in found.get("endpoints") or ():
+            endpoint_slice = entry.object()
+            slice_ports = endpoint_slice.get("ports") or ()
+            ports = [port.get("port") for port in slice_ports if (port.get("name") or "") == names[0]]
+            for endpoint in endpoint_slice.get("endpoints") or ():
                 ready = (endpoint.get("conditions") or {}).get("ready") is not False
                 if ready and ports and ports[0] and (endpoint.get("targetRef") or {}).get("kind") != "Pod":
                     yield str(endpoint["addresses"][0]), int(ports[0])
 
 
-async def _secured(plain: ClientConnection, tls: ssl.SSLContext, name: str) -> ClientConnection:
+async def secured(plain: ClientConnection, tls: ssl.SSLContext, name: str) -> ClientConnection:
     """TLS inside an open connection.
 
     Raises: OSError when the certificate is not accepted, Disconnected.
     """
     transport, _ = plain.detach()
+    if sys.version_info < (3, 12):
+        # Python 3.11 ends TLS inside TLS with a call that does not fit, so that the reason of a failure is lost.
+        transport._force_close = lambda _: transport.abort()  # type: ignore[attr-defined]
     inner = ClientConnection()
     loop = asyncio.get_running_loop()
     try:
@@ -98,3 +105,23 @@ async def _secured(plain: ClientConnection, tls: ssl.SSLContext, name: str) -> C
         raise Disconnected("the connection broke before TLS began")
     inner.connection_made(secured)
     return inner
+
+
+@functools.lru_cache(maxsize=64)
+def trusting(ca_bundle: str) -> ssl.SSLContext:
+    """TLS settings that accept certificates of the authorities in a bundle; shared, not to be changed.
+
+    Raises: ssl.SSLError when the bundle has no certificate.
+    """
+    return make_context(ca_bundle)
+
+
+def make_context(ca_bundle: str) -> ssl.SSLContext:
+    """New TLS settings that accept certificates of these authorities (PEM in base64), the machine's for the empty text.
+
+    Raises: ssl.SSLError when the bundle has no certificate.
+    """
+    data = base64.b64decode(ca_bundle).decode("ascii", "replace") if ca_bundle else None
+    context = ssl.create_default_context(cadata=data)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context

@@ -1,6 +1,7 @@
 """Discovery documents: the groups, versions and resources that are served, in the legacy and the aggregated form.
 
-A document is made at its first request, and again when a CustomResourceDefinition changes the kinds.
+A document is made at its first request, and again when a CustomResourceDefinition or an extension API server changes
+the kinds.
 Sources: ``k8s.io/api/apidiscovery/v2``, ``metav1.APIResourceList``.
 """
 
@@ -11,6 +12,8 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.aggregation.discovery import aggregated_version, ordered
+from podwire.embedded.apiserver.aggregation.extensions import Extensions
 from podwire.embedded.apiserver.kinds import GROUPS, Key, ResourceKind, Subresource
 from podwire.http.message import Request, Response
 
@@ -75,8 +78,9 @@ def _aggregated(kind: ResourceKind) -> Object:
 class DiscoveryDocuments:
     """The discovery documents of the kinds that are served now."""
 
-    def __init__(self, kinds: Mapping[Key, ResourceKind]) -> None:
+    def __init__(self, kinds: Mapping[Key, ResourceKind], extensions: Extensions) -> None:
         self._kinds = kinds
+        self._extensions = extensions
         self._documents: dict[tuple[str, ...], Response] = {}
 
     def changed(self) -> None:
@@ -89,7 +93,7 @@ class DiscoveryDocuments:
             served = versions.setdefault(kind.group, [])
             if kind.version not in served:
                 served.append(kind.version)
-        return versions
+        return ordered(versions, self._extensions)
 
     def _in(self, group: str, version: str) -> Sequence[ResourceKind]:
         kinds = [k for k in self._kinds.values() if k.group == group and k.version == version]
@@ -120,13 +124,7 @@ class DiscoveryDocuments:
         items = [
             {
                 "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
-                "versions": [
-                    {
-                        "version": version, "freshness": "Current",
-                        "resources": [_aggregated(kind) for kind in self._in(group, version)],
-                    }
-                    for version in versions
-                ],
+                "versions": [self._version_aggregated(group, version) for version in versions],
             }
             for group, versions in self._versions().items()
             if (not group) == legacy
@@ -135,6 +133,13 @@ class DiscoveryDocuments:
             "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {},
             "items": items,
         }  # fmt: skip
+
+    def _version_aggregated(self, group: str, version: str) -> Object:
+        foreign = aggregated_version(self._extensions, group, version)
+        if foreign is not None:
+            return foreign
+        resources = [_aggregated(kind) for kind in self._in(group, version)]
+        return {"version": version, "freshness": "Current", "resources": resources}
 
     def _legacy(self, segments: list[str], host: str) -> Object:
         if segments == ["api"]:

@@ -1,7 +1,7 @@
 """Serves the OpenAPI documents: version 3 by group, version 2 as a whole.
 
-A document is made at its first request, kept, and made again when a CustomResourceDefinition changes the kinds. A URL
-with the current ``hash`` may be cached without limit.
+A document is made at its first request, kept, and made again when a CustomResourceDefinition or an extension
+API server changes the kinds. A URL with the current ``hash`` may be cached without limit.
 """
 
 import hashlib
@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver import failures, openapi_protobuf
+from podwire.embedded.apiserver.aggregation.extensions import Extensions
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
-from podwire.embedded.apiserver.openapi import Documents
+from podwire.embedded.apiserver.openapi import Documents, ForeignDocuments
+from podwire.embedded.metrics.objects import SCHEMAS
 from podwire.http.message import Request, Response
 
 _FOREVER = (("Cache-Control", "public, immutable"), ("Expires", "Fri, 31 Dec 2100 00:00:00 GMT"))
@@ -20,10 +22,14 @@ class OpenApi:
     """The documents of the kinds that are served now."""
 
     def __init__(
-        self, kinds: Mapping[Key, ResourceKind], schemas: Callable[[], Mapping[tuple[str, str, str], dict[str, Any]]]
+        self,
+        kinds: Mapping[Key, ResourceKind],
+        schemas: Callable[[], Mapping[tuple[str, str, str], dict[str, Any]]],
+        extensions: Extensions,
     ) -> None:
         self._kinds = kinds
         self._schemas = schemas
+        self._extensions = extensions
         self._documents: Documents | None = None
 
     def changed(self) -> None:
@@ -36,13 +42,14 @@ class OpenApi:
         Raises: NotFound for a path without one, ApiError 406 when only protobuf is taken.
         """
         if self._documents is None:
-            self._documents = Documents(tuple(self._kinds.values()), self._schemas())
+            foreign = ForeignDocuments(self._extensions.v3_documents(), self._extensions.v2_documents())
+            self._documents = Documents(tuple(self._kinds.values()), {**SCHEMAS, **self._schemas()}, foreign)
         documents = self._documents
         path = request.path.strip("/")
         accept = request.headers.get("accept", "")
         if path == "openapi/v2" and "json" not in accept and openapi_protobuf.ACCEPTED in accept:
             return _tagged(request, documents.v2_protobuf, (), openapi_protobuf.CONTENT_TYPE)
-        if accept and not any(part in accept for part in ("json", "*/*", "application/*")):
+        if accept and not any(media_type in accept for media_type in ("json", "*/*", "application/*")):
             raise failures.not_acceptable()
         if path == "openapi/v3":
             return Response(200, documents.index)
@@ -52,8 +59,8 @@ class OpenApi:
         body = documents.v3(group) if group != path else None
         if body is None:
             raise failures.no_resource()
-        wanted = request.query().get("hash", "")
-        return _tagged(request, body, _FOREVER if wanted and wanted == documents.digest(group) else ())
+        requested_hash = request.query().get("hash", "")
+        return _tagged(request, body, _FOREVER if requested_hash and requested_hash == documents.digest(group) else ())
 
 
 def _tagged(

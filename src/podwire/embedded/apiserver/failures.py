@@ -21,10 +21,10 @@ _REASONS = {
 
 
 def _details(kind: ResourceKind, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name} if name else {}
+    details: dict[str, Any] = {"name": name} if name else {}
     if kind.group:
-        found["group"] = kind.group
-    return {**found, "kind": kind.plural}
+        details["group"] = kind.group
+    return {**details, "kind": kind.plural}
 
 
 def not_found(kind: ResourceKind, name: str) -> NotFound:
@@ -113,14 +113,14 @@ class Cause(msgspec.Struct, frozen=True):
 
 def invalid(kind: ResourceKind, name: str, causes: Iterable[Cause]) -> Invalid:
     """Validation failed."""
-    found = tuple(causes)
-    texts = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in found]
+    all_causes = tuple(causes)
+    texts = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in all_causes]
     text = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     noun = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     details: dict[str, Any] = {"name": name, "kind": kind.kind}
     if kind.group:
         details["group"] = kind.group
-    details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in found]
+    details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in all_causes]
     return Invalid(422, "Invalid", f'{noun} "{name}" is invalid: {text}', details)
 
 

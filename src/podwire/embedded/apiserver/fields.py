@@ -38,8 +38,8 @@ SELECTABLE: dict[str, tuple[str, ...]] = {
 
 def _value_at(obj: dict[str, Any], path: str) -> str:
     value: Any = obj
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+    for segment in path.split("."):
+        value = value.get(segment) if isinstance(value, dict) else None
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
@@ -47,16 +47,16 @@ def _value_at(obj: dict[str, Any], path: str) -> str:
 
 def selectable(table: str, obj: dict[str, Any]) -> dict[str, str]:
     """The values of the selectable fields of one object."""
-    found = {path: _value_at(obj, path) for path in SELECTABLE.get(table, ())}
+    values = {path: _value_at(obj, path) for path in SELECTABLE.get(table, ())}
     if table == "/events":
-        found["source"] = _value_at(obj, "source.component") or found["reportingComponent"]
-        found["reportingComponent"] = found["reportingComponent"] or _value_at(obj, "source.component")
+        values["source"] = _value_at(obj, "source.component") or values["reportingComponent"]
+        values["reportingComponent"] = values["reportingComponent"] or _value_at(obj, "source.component")
     elif table == "/pods":
-        found["status.podIPs"] = found["status.podIP"]
-        found["spec.hostNetwork"] = found["spec.hostNetwork"] or "false"
+        values["status.podIPs"] = values["status.podIP"]
+        values["spec.hostNetwork"] = values["spec.hostNetwork"] or "false"
     elif table == "/nodes":
-        found["spec.unschedulable"] = found["spec.unschedulable"] or "false"
-    return found
+        values["spec.unschedulable"] = values["spec.unschedulable"] or "false"
+    return values
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ def parse_filter(table: str, query: dict[str, str], namespace: str, name: str = 
     except ConfigError as failure:
         raise ApiError(400, "BadRequest", f"unable to parse requirement: {failure.problem}") from failure
     allowed = SELECTABLE.get(table, ())
-    kept: list[tuple[str, str, bool]] = []
+    label_terms: list[tuple[str, str, bool]] = []
     for path, value, negated in terms:
         for seen, stored in _VIEWS.items():
             if table == "/events" and path.startswith(seen):
@@ -115,5 +115,5 @@ def parse_filter(table: str, query: dict[str, str], namespace: str, name: str = 
         if path == "metadata.name" and not negated and not name:
             name = value
         else:
-            kept.append((path, value, negated))
-    return Filter(labels, tuple(kept), namespace, name)
+            label_terms.append((path, value, negated))
+    return Filter(labels, tuple(label_terms), namespace, name)

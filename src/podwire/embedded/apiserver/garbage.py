@@ -1,17 +1,19 @@
 """The garbage collector: deletes objects whose owners are deleted.
 
 An index has the dependents of each owner by the owner's uid. When an owner is deleted, dependents without another
-existing owner are deleted (Background). An owner with the finalizer ``foregroundDeletion`` is deleted when no dependent
-blocks it any more. For an owner with the finalizer ``orphan`` the references of its dependents are removed first. An
-object that names an owner which never existed is deleted, too. The collector runs inside the server, in the loop turn
-after each committed change; at its start it checks every object once.
+existing owner are deleted (Background). An owner with the finalizer ``foregroundDeletion`` is deleted when no
+dependent blocks it any more; dependents that have another owner lose the reference to this one. In a circle of
+owners, the object whose dependent is being deleted already stops blocking its owners. For an owner with the finalizer
+``orphan`` the references of its dependents are removed first. An object that names an owner which never existed is
+deleted, too; an owner that an extension API server keeps counts as existing. The collector runs inside the server, in
+the loop turn after each committed change; at its start it checks every object once.
 
 Cost: one set entry for each owner reference. Source: Kubernetes' ``pkg/controller/garbagecollector``.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver.deletion import FOREGROUND, ORPHAN, Deletion
@@ -27,7 +29,15 @@ ObjectKey = tuple[str, str, str]
 class Garbage:
     """Deletes objects that have lost their owners."""
 
-    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, ResourceKind]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        deletion: Deletion,
+        kinds: Mapping[Key, ResourceKind],
+        is_foreign: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """``is_foreign`` says whether the objects of an ``apiVersion`` are kept by another server."""
+        self._is_foreign = is_foreign
         self._store = store
         self._deletion = deletion
         self._kinds = kinds
@@ -47,8 +57,8 @@ class Garbage:
         for key in tuple(self._owners):
             self._enqueue(key)
         for key in tuple(self._alive.values()):
-            found = self._store.get(*key)
-            if found is not None and b'"deletionTimestamp"' in found.raw:
+            child = self._store.get(*key)
+            if child is not None and b'"deletionTimestamp"' in child.raw:
                 self._enqueue(key)
         self._store.on_change.append(self.observe)
 
@@ -71,8 +81,8 @@ class Garbage:
         self._alive[entry.uid] = key
         references: tuple[str, ...] = ()
         if b'"ownerReferences"' in entry.raw:
-            found = entry.object()["metadata"].get("ownerReferences") or ()
-            references = tuple(reference.get("uid", "") for reference in found)
+            owner_references = entry.object()["metadata"].get("ownerReferences") or ()
+            references = tuple(reference.get("uid", "") for reference in owner_references)
         before = self._owners.get(key, ())
         if references == before:
             return
@@ -140,29 +150,35 @@ class Garbage:
             self._follow(entry, obj, references)
 
     def _follow(self, entry: StoredObject, obj: Object, references: list[Object]) -> None:
-        living = [r for r in references if r.get("uid") in self._alive]
-        waiting = [r for r in living if self._waits_for_dependents(r["uid"])]
-        if len(living) > len(waiting):
-            if len(living) < len(references):
-                obj["metadata"]["ownerReferences"] = [r for r in living if r not in waiting]
+        living = [r for r in references if r.get("uid") in self._alive or self._is_foreign(r.get("apiVersion", ""))]
+        waiting = [r for r in living if _waits_for_dependents(self._owner(r["uid"]))]
+        staying = [r for r in living if r not in waiting]
+        if staying:
+            if len(staying) < len(references):
+                obj["metadata"]["ownerReferences"] = staying
                 self._store.put(entry.table, obj)
             return
         if obj["metadata"].get("deletionTimestamp"):
             return
         kind = self._kind(entry.table)
-        if kind is not None:
-            policy = "Foreground" if waiting and self._dependents.get(entry.uid) else "Background"
-            self._deletion.delete(kind, entry, {"propagationPolicy": policy, "preconditions": {"uid": entry.uid}})
+        if kind is None:
+            return
+        dependents = [self._store.get(*key) for key in self._dependents.get(entry.uid, ())]
+        if waiting and any(map(_waits_for_dependents, dependents)):
+            obj["metadata"]["ownerReferences"] = [{**r, "blockOwnerDeletion": False} for r in references]
+            entry = self._store.put(entry.table, obj)
+            for reference in waiting:
+                self._enqueue(self._alive[reference["uid"]])
+        policy = "Foreground" if waiting and dependents else "Background"
+        self._deletion.delete(kind, entry, {"propagationPolicy": policy, "preconditions": {"uid": entry.uid}})
 
-    def _waits_for_dependents(self, uid: str) -> bool:
-        owner = self._store.get(*self._alive[uid])
-        if owner is None or FOREGROUND.encode() not in owner.raw:
-            return False
-        meta = owner.object()["metadata"]
-        return bool(meta.get("deletionTimestamp")) and FOREGROUND in (meta.get("finalizers") or ())
+    def _owner(self, uid: str) -> StoredObject | None:
+        """The stored object with a uid; None for one that another server keeps."""
+        key = self._alive.get(uid)
+        return None if key is None else self._store.get(*key)
 
     def _free(self, entry: StoredObject) -> bool:
-        """Whether no dependent blocks the owner; starts the deletion of those that do."""
+        """Whether no dependent blocks the owner; starts the deletion of dependents that are not being deleted."""
         blocked = False
         for key in tuple(self._dependents.get(entry.uid, ())):
             dependent = self._store.get(*key)
@@ -171,7 +187,8 @@ class Garbage:
             for reference in dependent.object()["metadata"].get("ownerReferences") or ():
                 if reference.get("uid") == entry.uid:
                     blocked = blocked or bool(reference.get("blockOwnerDeletion"))
-            self._enqueue(key)
+            if not _waits_for_dependents(dependent):
+                self._enqueue(key)
         return not blocked
 
     def _orphan(self, owner: StoredObject) -> None:
@@ -181,18 +198,18 @@ class Garbage:
                 continue
             obj = dependent.object()
             meta = obj["metadata"]
-            kept = [r for r in meta.get("ownerReferences") or () if r.get("uid") != owner.uid]
-            if kept:
-                meta["ownerReferences"] = kept
+            owner_references = [r for r in meta.get("ownerReferences") or () if r.get("uid") != owner.uid]
+            if owner_references:
+                meta["ownerReferences"] = owner_references
             else:
                 meta.pop("ownerReferences", None)
             self._store.put(dependent.table, obj)
 
     def _drop_finalizer(self, entry: StoredObject, obj: Object, name: str) -> None:
         meta = obj["metadata"]
-        kept = [f for f in meta.get("finalizers") or () if f != name]
-        if kept:
-            meta["finalizers"] = kept
+        finalizers = [f for f in meta.get("finalizers") or () if f != name]
+        if finalizers:
+            meta["finalizers"] = finalizers
             self._store.put(entry.table, obj)
             return
         meta.pop("finalizers", None)
@@ -203,3 +220,11 @@ class Garbage:
 
     def _kind(self, table: str) -> ResourceKind | None:
         return next((kind for kind in self._kinds.values() if kind.table == table), None)
+
+
+def _waits_for_dependents(entry: StoredObject | None) -> bool:
+    """Whether an object is being deleted after its dependents."""
+    if entry is None or FOREGROUND.encode() not in entry.raw:
+        return False
+    meta = entry.object()["metadata"]
+    return bool(meta.get("deletionTimestamp")) and FOREGROUND in (meta.get("finalizers") or ())

@@ -71,14 +71,14 @@ class Journal:
             db.execute("PRAGMA synchronous=FULL")
             for statement in _SCHEMA:
                 db.execute(statement)
-            found = int(db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()[0])
+            stored_format = int(db.execute("SELECT value FROM meta WHERE name = 'format'").fetchone()[0])
         except sqlite3.Error as failure:
             db.close()
             hint = " (another API server uses it)" if "locked" in str(failure) else ""
             raise ClusterError(f"cannot use the state database {self._path}: {failure}{hint}") from failure
-        if found != _FORMAT:
+        if stored_format != _FORMAT:
             db.close()
-            raise ConfigError(str(self._path), "format", f"expected {_FORMAT}, found {found}")
+            raise ConfigError(str(self._path), "format", f"expected {_FORMAT}, found {stored_format}")
         self._path.chmod(0o600)
         return db
 

@@ -30,7 +30,8 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """One resource in one group and version.
 
     ``storage`` is the name under which its objects are kept, ``group/plural`` by default. ``stored`` is False
-    for reviews, which are answered and forgotten. ``custom`` is True for kinds of CustomResourceDefinitions.
+    for reviews, which are answered and forgotten, and for objects that are computed when somebody asks. ``custom`` is
+    True for kinds of CustomResourceDefinitions, ``webhook`` for those whose versions a webhook converts.
     """
 
     group: str
@@ -46,6 +47,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     storage: str = ""
     stored: bool = True
     custom: bool = False
+    webhook: bool = False
     list_kind: str = ""
 
     @property
@@ -110,6 +112,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "discovery.k8s.io": ("v1",),
     "flowcontrol.apiserver.k8s.io": ("v1",),
     "resource.k8s.io": ("v1",),
+    "metrics.k8s.io": ("v1beta1",),
 }
 """Groups in the order of discovery, each with its versions, the preferred one first."""
 
@@ -173,6 +176,7 @@ _POD_SUBRESOURCES = (
 )
 _PROXY_VERBS = ("create", "delete", "get", "patch", "update")
 _REVIEW: dict[str, Any] = {"namespaced": False, "verbs": CREATE, "stored": False}
+_MEASURED: dict[str, Any] = {"version": "v1beta1", "verbs": ("get", "list"), "stored": False}
 
 _LIST: tuple[ResourceKind, ...] = (
     _core("Binding", "bindings", verbs=CREATE, stored=False),
@@ -315,8 +319,37 @@ _LIST: tuple[ResourceKind, ...] = (
     _named("storage.k8s.io", "VolumeAttributesClass", "volumeattributesclasses", ("vac",), namespaced=False),
     _named(
         "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicy",
+        "mutatingadmissionpolicies",
+        namespaced=False,
+        categories=("api-extensions",),
+    ),
+    _named(
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+        "mutatingadmissionpolicybindings",
+        namespaced=False,
+        categories=("api-extensions",),
+    ),
+    _named(
+        "admissionregistration.k8s.io",
         "MutatingWebhookConfiguration",
         "mutatingwebhookconfigurations",
+        namespaced=False,
+        categories=("api-extensions",),
+    ),
+    _named(
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+        namespaced=False,
+        status=True,
+        categories=("api-extensions",),
+    ),
+    _named(
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
         namespaced=False,
         categories=("api-extensions",),
     ),
@@ -352,6 +385,8 @@ _LIST: tuple[ResourceKind, ...] = (
     _named("resource.k8s.io", "ResourceClaim", "resourceclaims", status=True),
     _named("resource.k8s.io", "ResourceClaimTemplate", "resourceclaimtemplates"),
     _named("resource.k8s.io", "ResourceSlice", "resourceslices", namespaced=False),
+    _named("metrics.k8s.io", "NodeMetrics", "nodes", namespaced=False, **_MEASURED),
+    _named("metrics.k8s.io", "PodMetrics", "pods", **_MEASURED),
 )
 
 Key = tuple[str, str, str]

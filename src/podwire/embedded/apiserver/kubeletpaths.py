@@ -81,14 +81,14 @@ def _log_options(call: Call) -> list[tuple[str, str]]:
             parse_rfc3339(since)
         except ValueError as failure:
             raise failures.bad_request(f'parsing time "{since}": expected a time as in RFC 3339') from failure
-    wrong = [
+    invalid_fields = [
         causes.invalid(name, number, "must be greater than 0" if least else "must be greater than or equal to 0")
         for name, least in _LOG_NUMBERS.items()
         if (number := numbers.get(name, least)) < least
     ]
-    wrong += _contradictions(numbers, since, stream)
-    if wrong:
-        raise failures.invalid(_LOG_OPTIONS, call.name, wrong)
+    invalid_fields += _contradictions(numbers, since, stream)
+    if invalid_fields:
+        raise failures.invalid(_LOG_OPTIONS, call.name, invalid_fields)
     pairs = [(name, "true") for name in _LOG_FLAGS if call.flag(name)]
     pairs += [(name, str(number)) for name, number in numbers.items()]
     pairs += [("sinceTime", since)] if since is not None else []
@@ -96,11 +96,11 @@ def _log_options(call: Call) -> list[tuple[str, str]]:
 
 
 def _contradictions(numbers: dict[str, int], since: str | None, stream: str) -> list[Cause]:
-    wrong = []
+    invalid_fields = []
     if since is not None and "sinceSeconds" in numbers:
-        wrong.append(causes.forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+        invalid_fields.append(causes.forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
     if stream not in _LOG_STREAMS:
-        wrong.append(causes.unsupported("stream", stream, _LOG_STREAMS))
+        invalid_fields.append(causes.unsupported("stream", stream, _LOG_STREAMS))
     elif stream != "All" and "tailLines" in numbers:
-        wrong.append(causes.forbidden("", "`tailLines` and specific `stream` are mutually exclusive for now"))
-    return wrong
+        invalid_fields.append(causes.forbidden("", "`tailLines` and specific `stream` are mutually exclusive for now"))
+    return invalid_fields

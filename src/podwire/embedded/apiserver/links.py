@@ -117,5 +117,5 @@ class _Tags(HTMLParser):
         old = self.get_starttag_text()
         if changed == attrs or old is None:
             return
-        words = [tag, *(name if value is None else f'{name}="{escape(value)}"' for name, value in changed)]
-        self.changes.append((*self.getpos(), old, f"<{' '.join(words)}{end}"))
+        attributes = [tag, *(name if value is None else f'{name}="{escape(value)}"' for name, value in changed)]
+        self.changes.append((*self.getpos(), old, f"<{' '.join(attributes)}{end}"))

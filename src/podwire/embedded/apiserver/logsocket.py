@@ -6,13 +6,17 @@ Source: ``Reader`` in ``k8s.io/streaming/pkg/httpstream/wsstream``.
 """
 
 import base64
+from typing import TYPE_CHECKING
 
 from podwire.errors import Disconnected
 from podwire.http.answer import Result
 from podwire.http.client import ClientConnection
+from podwire.http.handshake import accept, choose_protocol
 from podwire.http.message import Request
-from podwire.http.websocket import WebSocket, accept, choose_protocol
 from podwire.runtime.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from podwire.http.websocket import WebSocket
 
 _BASE64 = "base64.binary.k8s.io"
 _PROTOCOLS = ("binary.k8s.io", _BASE64, "")
@@ -26,14 +30,14 @@ def log_protocol(request: Request) -> str | None:
 def send_log(request: Request, protocol: str, source: ClientConnection, tasks: TaskSet) -> Result:
     """The answer that turns the request into a WebSocket connection and sends it the body of ``source``."""
 
-    def serve(client: WebSocket) -> None:
+    def serve(client: "WebSocket") -> None:
         tasks.start("log messages", _copy(source, client, protocol))
         tasks.start("end of log messages", _abort_when_closed(source, client))
 
     return accept(request, protocol, serve)
 
 
-async def _copy(source: ClientConnection, client: WebSocket, protocol: str) -> None:
+async def _copy(source: ClientConnection, client: "WebSocket", protocol: str) -> None:
     try:
         async for chunk in source.chunks():
             if protocol == _BASE64:
@@ -47,6 +51,6 @@ async def _copy(source: ClientConnection, client: WebSocket, protocol: str) -> N
         client.close()
 
 
-async def _abort_when_closed(source: ClientConnection, client: WebSocket) -> None:
+async def _abort_when_closed(source: ClientConnection, client: "WebSocket") -> None:
     await client.closed.wait()
     source.abort()

@@ -5,19 +5,23 @@ follow when the last pod has ended, as Kubernetes does it in order (``OrderedNam
 without its NetworkPolicies, Secrets and Services while its processes still run. The other kinds are deleted together.
 While objects are left (with a finalizer, or pods that are still being stopped), the status of the namespace names them.
 When no object is left, the finalizer ``kubernetes`` is removed, which deletes the namespace. The controller follows
-committed changes, so the namespace is deleted right after its last object. Source: Kubernetes'
+committed changes, so the namespace is deleted right after its last object. Objects that extension API servers keep are
+deleted after the pods, too; while such a server is away, the namespace waits, as in Kubernetes. Source: Kubernetes'
 ``pkg/controller/namespace/deletion``.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from podwire.embedded.apiserver.aggregation.content import ExtensionContent, ForeignContent
 from podwire.embedded.apiserver.deletion import Deletion
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.errors import ApiError
 from podwire.runtime.clock import Clock, rfc3339
+from podwire.runtime.tasks import TaskSet
 
 Object = dict[str, Any]
 
@@ -25,12 +29,30 @@ _TABLE = "/namespaces"
 _FINALIZER = "kubernetes"
 _PODS = "pods"
 """The table and the name of the kind that is deleted first."""
+_RETRY_S = 5.0
+"""Time until extension API servers are asked again; a change of the namespace's objects asks them at once."""
+_ABSENT = {
+    "NamespaceDeletionDiscoveryFailure": ("ResourcesDiscovered", "All resources successfully discovered"),
+    "NamespaceDeletionContentFailure": (
+        "ContentDeleted", "All content successfully deleted, may be waiting on finalization",
+    ),
+}  # fmt: skip
 
 
 class Namespaces:
     """Empties and ends terminating namespaces."""
 
-    def __init__(self, store: Store, deletion: Deletion, kinds: Mapping[Key, ResourceKind], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        deletion: Deletion,
+        kinds: Mapping[Key, ResourceKind],
+        clock: Clock,
+        extensions: ExtensionContent,
+        tasks: TaskSet,
+    ) -> None:
+        self._extensions = extensions
+        self._tasks = tasks
         self._store = store
         self._deletion = deletion
         self._kinds = kinds
@@ -38,6 +60,7 @@ class Namespaces:
         self._loop = asyncio.get_running_loop()
         self._terminating: set[str] = set()
         self._waiting: set[str] = set()
+        self._foreign: dict[str, asyncio.Task[Any]] = {}
 
     def start(self) -> None:
         """Continues unfinished deletions; later changes arrive by :meth:`observe`."""
@@ -51,10 +74,16 @@ class Namespaces:
         if entry.table == _TABLE:
             if change.type == "DELETED":
                 self._terminating.discard(entry.name)
+                self._foreign.pop(entry.name, None)
             else:
                 self._consider(entry)
         elif entry.namespace in self._terminating:
             self._schedule(entry.namespace)
+
+    def look_again(self) -> None:
+        """Continues every deletion; to be called when extension API servers have come, gone or changed."""
+        for name in tuple(self._terminating):
+            self._schedule(name)
 
     def _consider(self, entry: StoredObject) -> None:
         if b'"deletionTimestamp"' in entry.raw and entry.object()["metadata"].get("deletionTimestamp"):
@@ -71,18 +100,38 @@ class Namespaces:
         entry = self._store.get(_TABLE, "", name)
         if entry is None:
             return
-        left: dict[str, int] = {}
-        finalizers: dict[str, int] = {}
+        left: Counter[str] = Counter()
+        finalizers: Counter[str] = Counter()
         for kind in self._content_kinds():
             if _PODS in left:
                 break  # the other kinds, NetworkPolicies among them, stay until the last pod has ended
             for found in self._store.entries(kind.table, name):
                 last, gone = self._delete(kind, found)
                 if not gone:
-                    left[kind.resource] = left.get(kind.resource, 0) + 1
-                    for finalizer in last.object()["metadata"].get("finalizers") or ():
-                        finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
-        self._report(entry, left, finalizers)
+                    left[kind.resource] += 1
+                    finalizers.update(last.object()["metadata"].get("finalizers") or ())
+        if self._extensions and _PODS not in left:
+            self._begin_foreign(name, left, finalizers)
+        else:
+            self._report(entry, left, finalizers, ForeignContent())
+
+    def _begin_foreign(self, name: str, left: Counter[str], finalizers: Counter[str]) -> None:
+        running = self._foreign.get(name)
+        if running is not None:
+            running.cancel()
+        task = self._tasks.start(f"content of {name}", self._delete_foreign(name, left, finalizers))
+        self._foreign[name] = task
+
+    async def _delete_foreign(self, name: str, left: Counter[str], finalizers: Counter[str]) -> None:
+        """Deletes what extension API servers keep; looks again after a time as long as something is left."""
+        found = await self._extensions.delete(name)
+        entry = self._store.get(_TABLE, "", name)
+        if entry is None:
+            return
+        self._report(entry, left + found.left, finalizers + found.finalizers, found)
+        if not found.is_empty:
+            await self._clock.sleep(_RETRY_S)
+            self._schedule(name)
 
     def _content_kinds(self) -> list[ResourceKind]:
         tables: dict[str, ResourceKind] = {}
@@ -97,9 +146,11 @@ class Namespaces:
         except ApiError:
             return entry, False
 
-    def _report(self, entry: StoredObject, left: dict[str, int], finalizers: dict[str, int]) -> None:
+    def _report(
+        self, entry: StoredObject, left: Counter[str], finalizers: Counter[str], foreign: ForeignContent
+    ) -> None:
         obj = entry.object()
-        if not left:
+        if not left and foreign.is_empty:
             obj["spec"]["finalizers"] = [f for f in obj["spec"].get("finalizers") or () if f != _FINALIZER]
             if obj["spec"]["finalizers"] or obj["metadata"].get("finalizers"):
                 if obj["spec"] != entry.object()["spec"]:
@@ -110,6 +161,7 @@ class Namespaces:
         remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(left.items()))
         blocking = ", ".join(f"{name} in {n} resource instances" for name, n in sorted(finalizers.items()))
         conditions = [
+            *self._failures(obj, foreign),
             self._condition(obj, "NamespaceContentRemaining", bool(left), "SomeResourcesRemain",
                             f"Some resources are remaining: {remaining}"),
             self._condition(obj, "NamespaceFinalizersRemaining", bool(finalizers), "SomeFinalizersRemain",
@@ -119,11 +171,29 @@ class Namespaces:
             obj["status"] = {"phase": "Terminating", "conditions": conditions}
             self._store.put(_TABLE, obj)
 
+    def _failures(self, obj: Object, foreign: ForeignContent) -> Iterator[Object]:
+        """The conditions about extension API servers, where they are the reason, or have been."""
+        before = {item.get("type") for item in (obj.get("status") or {}).get("conditions") or ()}
+        unread = ", ".join(f"{name}: stale GroupVersion discovery: {name}" for name in foreign.undiscovered)
+        discovery = (
+            f"Discovery failed for some groups, {len(foreign.undiscovered)} failing: unable to retrieve the complete "
+            f"list of server APIs: {unread}"
+        )
+        rows = (
+            ("NamespaceDeletionDiscoveryFailure", bool(foreign.undiscovered), "DiscoveryFailed", discovery),
+            ("NamespaceDeletionContentFailure", bool(foreign.failures), "ContentDeletionFailed",
+             f"Failed to delete all resource types, {len(foreign.failures)} remaining: {', '.join(foreign.failures)}"),
+        )  # fmt: skip
+        for kind, present, reason, message in rows:
+            if present or kind in before:
+                yield self._condition(obj, kind, present, reason, message)
+
     def _condition(self, obj: Object, kind: str, present: bool, reason: str, message: str) -> Object:  # noqa: FBT001
+        absent = _ABSENT.get(kind, ("ContentRemoved", "All content removed"))
         wanted = {
             "type": kind, "status": "True" if present else "False",
-            "reason": reason if present else "ContentRemoved",
-            "message": message if present else "All content removed",
+            "reason": reason if present else absent[0],
+            "message": message if present else absent[1],
         }  # fmt: skip
         for old in (obj.get("status") or {}).get("conditions") or ():
             if old.get("type") == kind and all(old.get(key) == value for key, value in wanted.items()):

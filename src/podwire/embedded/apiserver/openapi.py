@@ -14,9 +14,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from podwire.embedded.apiserver import openapi_protobuf
+from podwire.embedded.apiserver import openapi_merge, openapi_protobuf
 from podwire.embedded.apiserver.kinds import GROUPS, ResourceKind
 from podwire.embedded.apiserver.schema import data
 
@@ -177,20 +177,38 @@ def _bytes(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+class ForeignDocuments(NamedTuple):
+    """The documents of other servers (JSON) by path (``apis/GROUP/VERSION``); empty where a server has none."""
+
+    v3: Mapping[str, bytes] = {}
+    v2: Mapping[str, bytes] = {}
+
+
+_NOTHING_FOREIGN = ForeignDocuments()
+
+
 class Documents:
     """The documents of one set of kinds.
 
-    ``custom`` holds the raw ``openAPIV3Schema`` of each custom kind.
+    ``custom`` holds the raw ``openAPIV3Schema`` of each custom kind, ``foreign`` the documents of other servers, which
+    take the place of the own ones.
     """
 
-    def __init__(self, kinds: Iterable[ResourceKind], custom: Mapping[GroupVersionKind, Json] | None = None) -> None:
+    def __init__(
+        self,
+        kinds: Iterable[ResourceKind],
+        custom: Mapping[GroupVersionKind, Json] | None = None,
+        foreign: ForeignDocuments = _NOTHING_FOREIGN,
+    ) -> None:
         self._groups: dict[str, list[ResourceKind]] = {
             self._path(group, version): [] for group, versions in GROUPS.items() for version in versions
         }
         for kind in kinds:
             self._groups.setdefault(kind.path.removeprefix("/"), []).append(kind)
         self._custom = dict(custom or {})
-        self._cache: dict[str, bytes] = {}
+        self._foreign = foreign
+        self._groups |= {path: [] for path in foreign.v3}
+        self._cache: dict[str, bytes] = {path: body for path, body in foreign.v3.items() if body}
 
     @staticmethod
     def _path(group: str, version: str) -> str:
@@ -198,6 +216,9 @@ class Documents:
 
     def digest(self, path: str) -> str:
         """The hash of the document of ``apis/apps/v1`` or the like; empty where there is none."""
+        foreign = self._foreign.v3.get(path)
+        if foreign:
+            return hashlib.sha256(foreign).hexdigest().upper()
         kinds = self._groups.get(path)
         if not kinds:
             return ""
@@ -211,16 +232,16 @@ class Documents:
         paths = {
             path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={self.digest(path)}"}
             for path, kinds in sorted(self._groups.items())
-            if kinds
+            if kinds or path in self._cache
         }
         return _bytes({"paths": paths})
 
     def v3(self, path: str) -> bytes | None:
         """The document of a group version (``api/v1``, ``apis/apps/v1``), None where there is none."""
         kinds = self._groups.get(path)
-        if not kinds:
-            return None
         if path not in self._cache:
+            if not kinds:
+                return None
             document = {
                 "openapi": "3.0.0",
                 "info": INFO,
@@ -243,12 +264,16 @@ class Documents:
     @property
     def _v2(self) -> Json:
         kinds = [kind for found in self._groups.values() for kind in found]
-        return {
+        document: Json = {
             "swagger": "2.0",
             "info": INFO,
             "paths": {url: body for kind in kinds for url, body in _paths(kind, v2=True).items()},
             "definitions": self._schemas(kinds, V2_REF),
         }
+        for path, body in sorted(self._foreign.v2.items()):
+            if body:
+                document = openapi_merge.merge(document, json.loads(body), path)
+        return document
 
     def _schemas(self, kinds: Iterable[ResourceKind], prefix: str) -> Json:
         names, custom = ["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"], {}

@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from podwire.embedded.apiserver.protobuf_fields import integer, message, text
+
 ACCEPTED = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 """What clients ask for; "@" is no character of a media type, so the answer is labelled otherwise."""
 CONTENT_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
@@ -23,81 +25,58 @@ _FLAGS = {"uniqueItems": 16, "readOnly": 27}
 _METHODS = {"get": 2, "put": 3, "post": 4, "delete": 5, "options": 6, "head": 7, "patch": 8}
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _message(number: int, *parts: bytes) -> bytes:
-    """A field that holds a message, given as its encoded fields."""
-    body = b"".join(parts)
-    return _varint(number << 3 | 2) + _varint(len(body)) + body
-
-
-def _text(number: int, value: str) -> bytes:
-    return _message(number, value.encode())
-
-
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(int(value))
-
-
 def _any(number: int, value: Any) -> bytes:
-    return _message(number, _text(2, json.dumps(value)))
+    return message(number, text(2, json.dumps(value)))
 
 
 def _named(number: int, name: str, *value: bytes) -> bytes:
     """An entry of a map: its name and its value."""
-    return _message(number, _text(1, name), _message(2, *value))
+    return message(number, text(1, name), message(2, *value))
 
 
 def _extensions(number: int, node: Json) -> Iterable[bytes]:
     for name, value in node.items():
         if name.startswith("x-"):
-            yield _named(number, name, _text(2, json.dumps(value)))
+            yield _named(number, name, text(2, json.dumps(value)))
 
 
 def _schema(node: Json) -> bytes:
     """The fields of a Schema message."""
-    parts = [_text(number, node[name]) for name, number in _TEXTS.items() if name in node]
-    parts += [_number(number, node[name]) for name, number in {**_NUMBERS, **_FLAGS}.items() if name in node]
+    fields = [text(number, node[name]) for name, number in _TEXTS.items() if name in node]
+    fields += [integer(number, node[name]) for name, number in {**_NUMBERS, **_FLAGS}.items() if name in node]
     if "default" in node:
-        parts.append(_any(5, node["default"]))
-    parts += [_text(19, name) for name in node.get("required", ())]
-    parts += [_any(20, value) for value in node.get("enum", ())]
+        fields.append(_any(5, node["default"]))
+    fields += [text(19, name) for name in node.get("required", ())]
+    fields += [_any(20, value) for value in node.get("enum", ())]
     rest = node.get("additionalProperties")
     if rest is not None:
-        parts.append(_message(21, _number(2, rest) if isinstance(rest, bool) else _message(1, _schema(rest))))
+        fields.append(message(21, integer(2, rest) if isinstance(rest, bool) else message(1, _schema(rest))))
     if "type" in node:
-        parts.append(_message(22, _text(1, node["type"])))
+        fields.append(message(22, text(1, node["type"])))
     if isinstance(node.get("items"), dict):
-        parts.append(_message(23, _message(1, _schema(node["items"]))))
-    parts += [_message(24, _schema(each)) for each in node.get("allOf", ())]
+        fields.append(message(23, message(1, _schema(node["items"]))))
+    fields += [message(24, _schema(each)) for each in node.get("allOf", ())]
     if "properties" in node:
         named = (_named(1, name, _schema(each)) for name, each in node["properties"].items())
-        parts.append(_message(25, *named))
-    parts += _extensions(31, node)
-    return b"".join(parts)
+        fields.append(message(25, *named))
+    fields += _extensions(31, node)
+    return b"".join(fields)
 
 
 def _query_parameter(node: Json) -> bytes:
-    found = _message(3, _text(2, node["in"]), _text(4, node["name"]), _text(6, node.get("type", "string")))
-    return _message(8, _message(1, _message(2, found)))
+    parameter = message(3, text(2, node["in"]), text(4, node["name"]), text(6, node.get("type", "string")))
+    return message(8, message(1, message(2, parameter)))
 
 
 def _operation(number: int, node: Json) -> bytes:
-    parts = [_text(5, node["operationId"])] if "operationId" in node else []
-    parts += [_text(7, media) for media in node.get("consumes", ())]
-    parts += [_query_parameter(each) for each in node.get("parameters", ()) if each.get("in") == "query"]
+    fields = [text(5, node["operationId"])] if "operationId" in node else []
+    fields += [text(7, media) for media in node.get("consumes", ())]
+    fields += [_query_parameter(each) for each in node.get("parameters", ()) if each.get("in") == "query"]
     answers = (
-        _named(1, code, _message(1, _text(1, each.get("description", ""))))
+        _named(1, code, message(1, text(1, each.get("description", ""))))
         for code, each in node.get("responses", {}).items()
     )
-    return _message(number, *parts, _message(9, *answers), *_extensions(13, node))
+    return message(number, *fields, message(9, *answers), *_extensions(13, node))
 
 
 def _path(name: str, node: Json) -> bytes:
@@ -110,9 +89,9 @@ def encode(document: Json) -> bytes:
     info = document["info"]
     return b"".join(
         [
-            _text(1, document["swagger"]),
-            _message(2, _text(1, info["title"]), _text(2, info["version"])),
-            _message(8, *(_path(name, node) for name, node in document.get("paths", {}).items())),
-            _message(9, *(_named(1, name, _schema(node)) for name, node in document.get("definitions", {}).items())),
+            text(1, document["swagger"]),
+            message(2, text(1, info["title"]), text(2, info["version"])),
+            message(8, *(_path(name, node) for name, node in document.get("paths", {}).items())),
+            message(9, *(_named(1, name, _schema(node)) for name, node in document.get("definitions", {}).items())),
         ]
     )

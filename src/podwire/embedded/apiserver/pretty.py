@@ -20,8 +20,8 @@ def is_wanted(request: Request) -> bool:
     """Whether the client wants indented lines; what pods and nodes answer through the proxy stays as it is."""
     if "/proxy" in request.raw_path:
         return False
-    asked = request.query().get("pretty", "") if "pretty" in request.raw_query else ""
-    return asked in _TRUE if asked else request.headers.get("user-agent", "").startswith(_PEOPLE)
+    value = request.query().get("pretty", "") if "pretty" in request.raw_query else ""
+    return value in _TRUE if value else request.headers.get("user-agent", "").startswith(_PEOPLE)
 
 
 def indent(result: Result | Awaitable[Result]) -> Result | Awaitable[Result]:

@@ -47,17 +47,17 @@ class ProxyTarget(msgspec.Struct, frozen=True):
 def proxy_path(call: Call) -> tuple[str, str]:
     """The path up to ``/proxy``, and the one behind it as it was sent; the second is empty without a slash."""
     count = 7 if call.namespace else 5
-    parts = call.request.raw_path.split("/")
-    return "/".join(parts[: count + 1]), "".join(f"/{part}" for part in parts[count + 1 :])
+    segments = call.request.raw_path.split("/")
+    return "/".join(segments[: count + 1]), "".join(f"/{segment}" for segment in segments[count + 1 :])
 
 
 def split_name(text: str) -> tuple[str, str, str] | None:
     """Scheme, name and port of ``[SCHEME:]NAME[:PORT]``; None when the text has another form."""
-    parts = text.split(":")
-    if len(parts) == 3 and parts[0] not in _PORTS:
+    fields = text.split(":")
+    if len(fields) == 3 and fields[0] not in _PORTS:
         return None
-    scheme, name, port = ["http", *parts] if len(parts) == 2 else parts if len(parts) == 3 else ["http", text, ""]
-    return (scheme, name, port) if name and len(parts) <= 3 else None
+    scheme, name, port = ["http", *fields] if len(fields) == 2 else fields if len(fields) == 3 else ["http", text, ""]
+    return (scheme, name, port) if name and len(fields) <= 3 else None
 
 
 def proxy_target(store: Store, call: Call) -> ProxyTarget:
@@ -65,10 +65,10 @@ def proxy_target(store: Store, call: Call) -> ProxyTarget:
 
     Raises: ApiError 400 for a name of another form, NotFound, ApiError 503 for a Service that has no endpoint.
     """
-    found = split_name(call.name)
-    if found is None:
+    address = split_name(call.name)
+    if address is None:
         raise failures.bad_request(f'invalid {call.kind.singular_name} request "{call.name}"')
-    scheme, name, port = found
+    scheme, name, port = address
     if call.kind.table == "/services":
         return service_target(store, (call.namespace, name), port, scheme)
     pod = _pod(store, call.namespace, name)
@@ -119,10 +119,10 @@ def service_target(store: Store, key: tuple[str, str], port: str, scheme: str = 
         if not names:
             raise _unavailable(f'no service port {port} found for service "{name}"')
         port = names[0]
-    found = list(_endpoints(store, namespace, name, port))
-    if not found:
+    endpoints = list(_endpoints(store, namespace, name, port))
+    if not endpoints:
         raise _unavailable(f'no endpoints available for service "{name}"')
-    pod, address, number = random.choice(found)
+    pod, address, number = random.choice(endpoints)
     return _target(_pod(store, namespace, pod), address, str(number), scheme)
 
 

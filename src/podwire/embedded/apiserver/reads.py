@@ -64,7 +64,7 @@ class ObjectReader:
         view = views.choose(call.kind, call.accept, call.query.get("includeObject", ""))
         if view.form == views.PLAIN:
             return self.answer(view, views.plain(call.kind, entry), status)
-        return self.render_object(call, entry.object(), status)
+        return self.render_object(call, views.decoded(call.kind, entry), status)
 
     def render_object(self, call: Call, obj: dict[str, Any], status: int = 200) -> Response:
         """One object, stored or not, in the form asked for."""
@@ -123,16 +123,17 @@ class ObjectReader:
     def _render_list(
         self, view: views.View, version: int, entries: Sequence[StoredObject], more: str, remaining: int | None
     ) -> bytes:
+        views.need(view.kind, entries)
         if view.form == views.PLAIN:
             return views.join_list(view.kind, views.list_head(view.kind, version, more, remaining), entries)
         if view.form == views.METADATA:
-            return views.metadata_list(version, entries, more)
+            return views.metadata_list(view.kind, version, entries, more)
         meta: dict[str, Any] = {"resourceVersion": str(version)}
         if more:
             meta["continue"] = more
             if remaining is not None:
                 meta["remainingItemCount"] = remaining
-        objects = [conversion.view(view.kind, entry.object()) for entry in entries]
+        objects = [views.decoded(view.kind, entry) for entry in entries]
         return _encode(self.table(view, objects, meta))
 
     def select(self, table: str, selection: Filter) -> Sequence[StoredObject]:
@@ -144,15 +145,15 @@ class ObjectReader:
         return [entry for entry in entries if selection.matches(entry)] if selection.selective else entries
 
     def _check_version(self, call: Call) -> None:
-        asked = call.query.get("resourceVersion", "")
+        version_text = call.query.get("resourceVersion", "")
         match = call.query.get("resourceVersionMatch", "")
         if "sendInitialEvents" in call.query:
             raise _forbidden_match("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list")
-        if not match and asked in ("", "0"):
+        if not match and version_text in ("", "0"):
             return
-        if match and not asked:
+        if match and not version_text:
             raise _forbidden_match("resourceVersionMatch is forbidden unless resourceVersion is provided")
-        version = parse_version(asked)
+        version = parse_version(version_text)
         if match not in ("", "Exact", "NotOlderThan"):
             raise _forbidden_match(f'resourceVersionMatch: Unsupported value: "{match}"')
         if match == "Exact" and version == 0:
@@ -185,13 +186,13 @@ class ObjectReader:
             number = int(decoded["id"])
         except (ValueError, KeyError, TypeError, msgspec.DecodeError) as failure:
             raise failures.bad_request("continue key is not valid") from failure
-        kept = self._snapshots.get(number)
-        if kept is None or kept.expires < self._clock.monotonic():
+        snapshot = self._snapshots.get(number)
+        if snapshot is None or snapshot.expires < self._clock.monotonic():
             raise failures.expired(
                 "The provided continue parameter is too old to display a consistent list result. "
                 "You must start a new list without the continue parameter."
             )
-        return kept.version, kept.entries, kept.filter
+        return snapshot.version, snapshot.entries, snapshot.filter
 
 
 def parse_version(text: str) -> int:

@@ -1,8 +1,9 @@
 """The request path: from an HTTP request to its answer.
 
-The user is found first, and whether the user may do what the request asks for. Then the path decides: a resource, or a
-page outside the resources (discovery, OpenAPI, health; see ``pages``). Reads are answered in the same turn of the event
-loop. A write, or a read of an object that is not on the disk yet, is answered when the object is on the disk.
+The user is found first, and whether the user may do what the request asks for. Then the path decides: a group that an
+extension API server serves, a resource, or a page outside the resources (discovery, OpenAPI, health; see ``pages``).
+Reads are answered in the same turn of the event loop. A write, or a read of an object that is not on the disk yet, is
+answered when the object is on the disk.
 """
 
 import asyncio
@@ -11,15 +12,16 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.apiserver import bodies, failures, pretty
+from podwire.embedded.apiserver import bodies, failures, pretty, views
 from podwire.embedded.apiserver.admission.chain import AdmissionRequest
+from podwire.embedded.apiserver.aggregation.extensions import Extension, Extensions
 from podwire.embedded.apiserver.auth import Authenticator
 from podwire.embedded.apiserver.authorization import impersonation
 from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authorizer
 from podwire.embedded.apiserver.authorization.requests import attributes_of
 from podwire.embedded.apiserver.authorization.reviews import Reviews
 from podwire.embedded.apiserver.calls import Call, UserInfo, delete_options, parse_target
-from podwire.embedded.apiserver.componentstatus import ComponentStatuses
+from podwire.embedded.apiserver.connectoptions import CONNECTIONS, read_options, with_options
 from podwire.embedded.apiserver.fields import parse_filter
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.reads import ObjectReader
@@ -28,11 +30,14 @@ from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.embedded.apiserver.strategies import CREATED_BY_UPDATE, RETURNED_WHEN_DELETED
 from podwire.embedded.apiserver.subresources import Subresources
 from podwire.embedded.apiserver.validate import fields
+from podwire.embedded.apiserver.views import Unconverted
 from podwire.embedded.apiserver.waits import Waits, begin
 from podwire.embedded.apiserver.watches import Watcher
+from podwire.embedded.apiserver.watchsocket import send_events
 from podwire.embedded.apiserver.writes import Outdated, Writer, WriteResult, outdated
 from podwire.errors import ApiError
 from podwire.http.answer import Handler, Result
+from podwire.http.handshake import is_upgrade
 from podwire.http.message import Request, Response
 
 _encode = msgspec.json.Encoder().encode
@@ -61,8 +66,13 @@ class Collaborators(msgspec.Struct, frozen=True):
     authorizer: Authorizer
     subresources: Subresources
     tunnel: Tunnel
+    extensions: Extensions
+    passed_on: Callable[[Extension, Request, UserInfo], Awaitable[Result]]
+    """Passes a request on to an extension API server."""
     pages: Mapping[str, Handler]
     """Handlers of the paths outside the resources, by the first segment; the root has the empty text."""
+    computed: Mapping[str, Callable[[Call], Outcome]] = {}
+    """What answers reads of the kinds whose objects are computed, by kind."""
 
 
 class Api:
@@ -74,12 +84,14 @@ class Api:
         self._reader = collaborators.reader
         self._writer = collaborators.writer
         self._watcher = collaborators.watcher
-        self._components = ComponentStatuses(collaborators.reader, collaborators.watcher)
+        self._computed = collaborators.computed
         self._authenticator = collaborators.authenticator
         self._authorizer = collaborators.authorizer
         self._reviews = Reviews(collaborators.authenticator, collaborators.authorizer)
         self._subresources = collaborators.subresources
         self._tunnel = collaborators.tunnel
+        self._extensions = collaborators.extensions
+        self._passed_on = collaborators.passed_on
         self._pages = collaborators.pages
 
     def handle(self, request: Request) -> Result | Awaitable[Result]:
@@ -98,6 +110,10 @@ class Api:
         if MASTERS not in user.groups:
             self._authorize(request, user, segments)
         first = segments[0] if segments else ""
+        if self._extensions and first == "apis" and len(segments) > 2:
+            extension = self._extensions.serving(segments[1], segments[2])
+            if extension is not None:
+                return self._passed_on(extension, request, user)
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             return self._resource(Call(request, user, parse_target(segments, self._kinds)))
         if request.method not in ("GET", "HEAD"):
@@ -126,8 +142,9 @@ class Api:
         allowed = kind.subresource("status").verbs if call.subresource else kind.verbs  # type: ignore[union-attr]
         if verb not in allowed:
             raise failures.method_not_allowed()
-        if kind.kind == "ComponentStatus":
-            return self._components.answer(call)
+        computed = self._computed.get(kind.kind)
+        if computed is not None:
+            return computed(call)
         if not kind.stored:
             return _begin(self._attempt(call, self._review))
         if method in ("GET", "HEAD"):
@@ -148,7 +165,10 @@ class Api:
         raise AssertionError("the last attempt returns or raises")
 
     def _writing(self, call: Call) -> Waits[Outcome]:
-        return self._settle(call, (yield from self._write(call)))
+        written = yield from self._write(call)
+        if call.kind.webhook and written.entry is not None:
+            yield from self._writer.conversions.prepare(call.kind, (written.entry,))
+        return self._settle(call, written)
 
     def _review(self, call: Call) -> Waits[Outcome]:
         media_type = bodies.media_type(call.request.headers.get("content-type", ""))
@@ -162,13 +182,36 @@ class Api:
 
     def _read(self, call: Call) -> Result | Awaitable[Result]:
         if call.watching:
-            return self._watcher.watch(call)
+            events = self._watcher.watch(call)
+            return send_events(call.request, events) if is_upgrade(call.request) else events
+        if call.kind.webhook:
+            return self._read_converted(call)
         table = self._store.table(call.kind.table)
         if not call.name:
             return self._settled(table.version, lambda: self._reader.list(call))
         entry = self._store.get(call.kind.table, call.namespace, call.name)
         version = entry.version if entry is not None else table.version
         return self._settled(version, lambda: self._reader.get(call))
+
+    async def _read_converted(self, call: Call) -> Result:
+        """What is read, after a webhook has converted what must be converted; again, when it has changed meanwhile."""
+        kind = call.kind
+        try:
+            for _ in range(_ATTEMPTS):
+                durable = self._store.durable(self._store.table(kind.table).version)
+                if durable is not None:
+                    await durable
+                try:
+                    return self._reader.get(call) if call.name else self._reader.list(call)
+                except Unconverted as missing:
+                    failure = await self._writer.conversions.convert(missing.kind, missing.entries)
+                    if failure is not None:
+                        raise failure from None
+        except ApiError as failure:
+            return failures.render(failure)
+        return failures.render(
+            ApiError(500, "InternalError", f"the {kind.plural} change faster than they are converted")
+        )
 
     def _settled(self, version: int, read: Callable[[], Response]) -> Result | Awaitable[Result]:
         """What is read now, answered when it is on the disk; read again if it never gets there."""
@@ -231,6 +274,8 @@ class Api:
         options = delete_options(call, _options(call))
         yield from self._admit_deletion(call, entry, options)
         last, gone = self._writer.deletion.delete(kind, entry, options)
+        if kind.webhook and not gone:
+            yield from self._writer.conversions.prepare(kind, (last,))
         if gone and kind.table not in RETURNED_WHEN_DELETED:
             done = Response(200, _encode(failures.success(kind, entry.name, entry.uid)))
         else:
@@ -245,16 +290,18 @@ class Api:
         for entry in self._reader.select(kind.table, found):
             yield from self._admit_deletion(call, entry, options)
             deleted.append(self._writer.deletion.delete(kind, entry, options)[0])
+        yield from self._writer.conversions.prepare(kind, deleted)
         noun = kind.list_kind or f"{kind.kind}List"
         body = _encode({
             "kind": noun, "apiVersion": kind.api_version, "metadata": {"resourceVersion": str(self._store.version)},
-            "items": [msgspec.Raw(entry.raw) for entry in deleted],
+            "items": [msgspec.Raw(views.plain(kind, entry)) for entry in deleted],
         })  # fmt: skip
         return self._later(self._store.table(kind.table).version, lambda: Response(200, body))
 
     def _admit_deletion(self, call: Call, entry: StoredObject, options: dict[str, Any]) -> Waits[None]:
         """Raises: ApiError when an admission plugin refuses the deletion; Outdated when the object has changed."""
-        yield from self._writer.admit(AdmissionRequest(call, "DELETE", None, entry.object(), options))
+        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.webhook else entry.object()
+        yield from self._writer.admit(AdmissionRequest(call, "DELETE", None, obj, options))
         if self._store.get(entry.table, entry.namespace, entry.name) is not entry:
             raise outdated(call.kind, entry.name)
 
@@ -263,9 +310,17 @@ class Api:
         options = call.subresource == "proxy" and call.request.method == "OPTIONS"
         if sub is None or (call.verb not in sub.verbs and not options):
             raise failures.method_not_allowed()
-        if call.subresource in ("log", "exec", "attach", "portforward", "proxy"):
+        if call.subresource == "log":
             return self._tunnel(call)
+        if call.subresource in CONNECTIONS:
+            return _begin(self._connect(call))
         return _begin(self._attempt(call, self._answer_subresource))
+
+    def _connect(self, call: Call) -> Waits[Outcome]:
+        """Asks the admission plugins about a connection, then makes it with the options that they leave."""
+        options = read_options(call)
+        admitted = yield from self._writer.admit(AdmissionRequest(call, "CONNECT", dict(options)))
+        return self._tunnel(call if admitted == options else with_options(call, admitted))
 
     def _answer_subresource(self, call: Call) -> Waits[Outcome]:
         status, body, version = yield from self._subresources.answer(call)

@@ -21,13 +21,14 @@ def read(obj: Object, paths: Object) -> Object:
             status.get("replicas") or 0,
             _selector(spec.get("selector") or {}),
         )
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    seen: Object = {"replicas": actual}
+    metadata_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    scale_status: Object = {"replicas": actual}
     if text:
-        seen["selector"] = text
+        scale_status["selector"] = text
     return {
-        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": {key: meta[key] for key in kept if key in meta},
-        "spec": {"replicas": wanted} if wanted else {}, "status": seen,
+        "kind": "Scale", "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in metadata_fields if key in meta},
+        "spec": {"replicas": wanted} if wanted else {}, "status": scale_status,
     }  # fmt: skip
 
 

@@ -10,11 +10,14 @@ from typing import Any
 from podwire.embedded.apiserver import bodies, crd, failures
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.connectoptions import CONNECTIONS
 from podwire.embedded.apiserver.customresources import TABLE, CustomResources
 from podwire.embedded.apiserver.defaults import objects as defaults
 from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.patch import json_patch, merge, server_side, strategic
 from podwire.embedded.apiserver.schema import data
+from podwire.embedded.apiserver.serviceips import ADDRESSES, is_managed
+from podwire.embedded.apiserver.serviceranges import RANGES, further_ranges
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import ObjectChange, Store
 from podwire.embedded.apiserver.tables import columns
@@ -39,14 +42,23 @@ class Semantics:
         self._store.on_rollback.append(self._derive)
 
     def _derive(self) -> None:
-        self._allocator = ServiceAllocator(self._settings.service_cidrs, self._settings.node_port_range())
+        ranges = (*self._settings.service_cidrs, *further_ranges(self._store, self._settings.service_cidrs))
+        self._allocator = ServiceAllocator(ranges, self._settings.node_port_range())
         for entry in self._store.entries("/services"):
             self._allocator.observe(None, entry.object())
+        for entry in self._store.entries(ADDRESSES):
+            if not is_managed(entry):
+                self._allocator.hold(entry.name, entry.name)
 
     def _observe(self, change: ObjectChange) -> None:
         if change.entry.table == "/services":
             old = change.before.object() if change.before is not None else None
             self._allocator.observe(old, None if change.type == "DELETED" else change.entry.object())
+        elif change.entry.table == RANGES:
+            self._derive()
+        elif change.entry.table == ADDRESSES and not is_managed(change.entry):
+            keep = self._allocator.release if change.type == "DELETED" else self._allocator.hold
+            keep(change.entry.name, change.entry.name)
 
     def schema(self, kind: ResourceKind) -> data.SchemaNode:
         """The schema of a kind's objects."""
@@ -68,9 +80,7 @@ class Semantics:
         Raises: ApiError 400 for a body that cannot be read, or is refused by strict field validation.
         """
         obj = bodies.parse_object(media_type, body)
-        asked = call.query.get("fieldValidation", "")
-        repeated = fields.duplicates(body) if asked in ("Strict", "Warn") and media_type == bodies.JSON else []
-        return self._decoded(call, obj, repeated)
+        return self._decoded(call, obj, _repeated(call, media_type, body))
 
     def _decoded(self, call: Call, obj: Object, repeated: list[str]) -> Object:
         mode = call.query.get("fieldValidation", "") or "Warn"
@@ -84,7 +94,7 @@ class Semantics:
         else:
             found = fields.decode(obj, self._schema_of(call), call.kind)
         if mode != "Ignore" and (found.unknown or repeated):
-            problems = fields.problems(found.unknown, repeated)
+            problems = [*fields.problems(found.unknown, []), *repeated]
             if mode == "Strict":
                 raise fields.strict_refusal(call.kind, problems)
             call.warnings.extend(problems)
@@ -136,8 +146,10 @@ class Semantics:
         served = self.custom.served(call.kind) if call.kind.custom else None
         if served is not None:
             return self.fill(call, crd.decode(obj, served.raw, call.kind).obj)
-        found = fields.decode(obj, self._schema_of(call), call.kind).obj
         own = call.kind.subresource(call.subresource) if call.subresource else None
+        if call.subresource in CONNECTIONS:
+            return obj
+        found = fields.decode(obj, self._schema_of(call), call.kind).obj
         return found if own is not None and own.kind != call.kind.kind else self.fill(call, found)
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
@@ -188,8 +200,16 @@ class Semantics:
         found = bodies.parse_yaml(body)
         if not isinstance(found, dict):
             raise failures.bad_request("the body is not an object")
-        if call.kind.custom:
-            fields.decode_metadata(found.get("metadata") or {}, call.kind)
+        repeated = _repeated(call, bodies.YAML, body)
+        if repeated and call.query.get("fieldValidation") == "Strict":
+            raise failures.bad_request(f"error decoding YAML: {', '.join(repeated)}")
+        call.warnings.extend(repeated)
+        served = self.custom.served(call.kind) if call.kind.custom else None
+        if served is not None:
+            # Fields of the content are checked when it is merged, by the schema; it does not describe metadata.
+            unknown = [path for path in crd.decode(found, served.raw, call.kind).unknown if "metadata." in path]
+            if unknown and call.query.get("fieldValidation") == "Strict":
+                raise fields.strict_refusal(call.kind, fields.problems(unknown, []))
         else:
             fields.decode(found, self._schema_of(call), call.kind)
         return found
@@ -208,3 +228,12 @@ class Semantics:
         if not call.kind.custom:
             result = fields.decode(result, self.schema(call.kind), call.kind).obj
         return result
+
+
+def _repeated(call: Call, media_type: str, body: bytes) -> list[str]:
+    """What is said of fields that stand twice in a body; looked for only where the client asks for validation."""
+    if call.query.get("fieldValidation", "") not in ("Strict", "Warn"):
+        return []
+    if media_type == bodies.JSON:
+        return fields.problems([], fields.duplicates(body))
+    return bodies.repeated_keys(body) if media_type.endswith("yaml") else []

@@ -4,13 +4,14 @@
 watches are closed, pending writes are written. SIGKILL loses nothing either: acknowledged writes are on the disk.
 """
 
-import argparse
 import asyncio
 import contextlib
 import datetime
 import gc
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,22 +19,34 @@ import msgspec
 
 from podwire.embedded.apiserver import bootstrap, failures
 from podwire.embedded.apiserver.admission.chain import AdmissionChain, AdmissionContext
+from podwire.embedded.apiserver.admission.policies.typechecking import PolicyTypeChecker
+from podwire.embedded.apiserver.admission.webhookclient import WebhookClient
+from podwire.embedded.apiserver.aggregation.layer import AggregationLayer
 from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
 from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
+from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.componentstatus import ComponentStatuses
+from podwire.embedded.apiserver.conversionwebhooks import ConversionWebhooks
+from podwire.embedded.apiserver.convertedwatch import ConvertedWatch
 from podwire.embedded.apiserver.customresources import CustomResources
 from podwire.embedded.apiserver.dial import ServiceDialer
 from podwire.embedded.apiserver.discovery import DiscoveryDocuments
 from podwire.embedded.apiserver.documents import OpenApi
+from podwire.embedded.apiserver.flowobjects import FlowObjects
 from podwire.embedded.apiserver.garbage import Garbage
+from podwire.embedded.apiserver.issuerdiscovery import IssuerDiscovery
 from podwire.embedded.apiserver.journal import Journal
 from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.monitoring import Metrics, ReadinessChecks, render_index, render_version
 from podwire.embedded.apiserver.namespaces import Namespaces
 from podwire.embedded.apiserver.reads import ObjectReader
+from podwire.embedded.apiserver.resourcemetrics import ResourceMetrics
 from podwire.embedded.apiserver.rest import Api, Collaborators
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.semantics import Semantics
+from podwire.embedded.apiserver.serviceips import ServiceAddresses
+from podwire.embedded.apiserver.serviceranges import ServiceRanges
 from podwire.embedded.apiserver.settings import ApiServerSettings, load
 from podwire.embedded.apiserver.store import Store
 from podwire.embedded.apiserver.subresources import Subresources
@@ -41,7 +54,7 @@ from podwire.embedded.apiserver.tunnel import Tunnel
 from podwire.embedded.apiserver.watches import Watcher
 from podwire.embedded.apiserver.writes import Writer
 from podwire.errors import ClusterError, ConfigError, PodwireError
-from podwire.http.answer import Handler
+from podwire.http.answer import Handler, Result
 from podwire.http.server import HttpServer
 from podwire.http.tls import server_context
 from podwire.observe.log import Level, Log, configure
@@ -80,40 +93,74 @@ class ApiServer:
         tokens = ServiceAccountTokens(signing_key, settings.issuer, clock, self.store)
         reader = ObjectReader(self.store, self._semantics, clock, snapshot_s=settings.list_snapshot_s)
         self.authorizer = Authorizer(self.store)
-        admission = self._admission()
-        self.writer = Writer(self.store, self._semantics, admission, clock)
-        self._watcher = Watcher(self.store, reader, bookmark_s=settings.bookmark_s)
-        discovery, openapi = DiscoveryDocuments(self.kinds), OpenApi(self.kinds, custom.schemas)
-        custom.on_kinds = (discovery.changed, openapi.changed)
-        self.health = ReadinessChecks(
-            {"ping": lambda: True, "journal": lambda: True, "bootstrap": lambda: self._started}
-        )
-        pages: dict[str, Handler] = {
-            "": render_index, "api": discovery.answer, "apis": discovery.answer, "openapi": openapi.answer,
-            "version": render_version, "healthz": self.health.answer, "livez": self.health.answer,
-            "readyz": self.health.answer, "metrics": Metrics(self.store, self.kinds).answer,
+        dialer = ServiceDialer(self.store, self._tunnel)
+        conversions = ConversionWebhooks(WebhookClient(dialer), custom.webhook_of, custom.pruned)
+        admission = self._admission(dialer, conversions)
+        self.writer = Writer(self.store, self._semantics, admission, conversions, clock)
+        self._watcher = self._make_watcher(reader, conversions, custom)
+        layer = self._layer = AggregationLayer(settings, self.store, dialer, self._tasks)
+        issuer = IssuerDiscovery(tokens)
+        pages = {
+            **self._make_pages(custom, layer), ".well-known": issuer.answer, "openid": issuer.answer,
         }  # fmt: skip
         self.api = Api(
             Collaborators(
                 self.store, self.kinds, reader, self.writer, self._watcher,
                 Authenticator(tokens, (settings.issuer, "https://kubernetes.default.svc", "api")), self.authorizer,
                 Subresources(self.store, self.writer, tokens, custom, clock), self._tunnel.carry,
-                pages,
+                layer.extensions, layer.client.carry, pages, self._computed(reader),
             )
         )  # fmt: skip
         self._semantics.start()
         self.authorizer.start()
         bootstrap.DefaultAccounts(self.store, self.writer).start()
-        Garbage(self.store, self.writer.deletion, self.kinds).start()
-        Namespaces(self.store, self.writer.deletion, self.kinds, clock).start()
+        self._start_collectors()
+        PolicyTypeChecker(self.store, self.writer, self.kinds, self._semantics.schema).start()
         self._http = HttpServer(self.api.handle, self._tasks, clock)
         self._http.render_error = failures.render_refusal
         self._started = False
 
-    def _admission(self) -> AdmissionChain:
-        dialer = ServiceDialer(self.store, self._tunnel)
-        changed = self._semantics.changed
-        return AdmissionChain(AdmissionContext(self.store, self.kinds, self.authorizer, self._clock, changed, dialer))
+    def _computed(self, reader: ObjectReader) -> dict[str, Callable[[Call], Result | Awaitable[Result]]]:
+        components = ComponentStatuses(reader, self._watcher)
+        usage = ResourceMetrics(self.store, reader, self._tunnel, self._clock)
+        return {"ComponentStatus": components.answer, "NodeMetrics": usage.nodes, "PodMetrics": usage.pods}
+
+    def _make_pages(self, custom: CustomResources, layer: AggregationLayer) -> dict[str, Handler]:
+        """The handlers of what is outside the resources, which follow changes of the kinds."""
+        discovery = DiscoveryDocuments(self.kinds, layer.extensions)
+        openapi = OpenApi(self.kinds, custom.schemas, layer.extensions)
+        custom.on_kinds = (discovery.changed, openapi.changed, layer.kinds_changed)
+        layer.follow(discovery.changed, openapi.changed)
+        self.health = ReadinessChecks(
+            {"ping": lambda: True, "journal": lambda: True, "bootstrap": lambda: self._started}
+        )
+        return {
+            "": render_index, "api": discovery.answer, "apis": discovery.answer, "openapi": openapi.answer,
+            "version": render_version, "healthz": self.health.answer, "livez": self.health.answer,
+            "readyz": self.health.answer, "metrics": Metrics(self.store, self.kinds).answer,
+        }  # fmt: skip
+
+    def _make_watcher(self, reader: ObjectReader, conversions: ConversionWebhooks, custom: CustomResources) -> Watcher:
+        watcher = Watcher(self.store, reader, bookmark_s=self._settings.bookmark_s)
+        watcher.make_converted = partial(ConvertedWatch, conversions.convert, self._tasks)
+        custom.on_conversion = watcher.end
+        return watcher
+
+    def _start_collectors(self) -> None:
+        """Starts what deletes objects: the garbage collector, and the end of namespaces."""
+        Garbage(self.store, self.writer.deletion, self.kinds, self._layer.extensions.serves).start()
+        deletion, content = self.writer.deletion, self._layer.content
+        namespaces = Namespaces(self.store, deletion, self.kinds, self._clock, content, self._tasks)
+        namespaces.start()
+        self._layer.extensions.on_change.append(namespaces.look_again)
+
+    def _admission(self, dialer: ServiceDialer, conversions: ConversionWebhooks) -> AdmissionChain:
+        changed, schema = self._semantics.changed, self._semantics.schema
+        return AdmissionChain(
+            AdmissionContext(
+                self.store, self.kinds, self.authorizer, self._clock, changed, schema, dialer, conversions.into
+            )
+        )
 
     async def start(self) -> tuple[tuple[str, int], ...]:
         """Fills an empty state and listens; returns the addresses in use.
@@ -123,6 +170,10 @@ class ApiServer:
         bootstrap.fill(self.store, self.writer, self._settings)
         ensure_defaults(self.store, self.writer)
         Aggregation(self.store, self.writer).start()
+        ServiceAddresses(self.store, self._clock).start()
+        ServiceRanges(self.store, self._clock).start()
+        FlowObjects(self.store, self._clock).start()
+        self._layer.start(self.writer, self.kinds, self._clock)
         pending = self.store.durable(self.store.version)
         if pending is not None:
             await pending
@@ -162,11 +213,11 @@ def _last_seen(event: dict[str, Any]) -> datetime.datetime:
     series = event.get("series") or {}
     stamps = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"),
               event["metadata"].get("creationTimestamp"))  # fmt: skip
-    found = [datetime.datetime.min.replace(tzinfo=datetime.UTC)]
+    times = [datetime.datetime.min.replace(tzinfo=datetime.UTC)]
     for stamp in stamps:
         with contextlib.suppress(ValueError, TypeError):
-            found.append(parse_rfc3339(str(stamp)))
-    return max(found)
+            times.append(parse_rfc3339(str(stamp)))
+    return max(times)
 
 
 def warm() -> None:
@@ -193,6 +244,8 @@ async def run(settings: ApiServerSettings, clock: Clock | None = None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a server from the command line; returns the exit status."""
+    import argparse
+
     parser = argparse.ArgumentParser(prog="podwire apiserver", description="The Kubernetes API of a local cluster.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="settings (YAML)")
     parser.add_argument("--log-level", default="info", choices=get_args(Level), help="From which level on.")

@@ -30,6 +30,11 @@ class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     kubelet_key: Path | None = None
     kubelet_ca: Path | None = None
     """Authority of the kubelets' certificates, the client authority by default."""
+    proxy_client_certificate: Path | None = None
+    """Client certificate shown to extension API servers; without it they cannot know who sends a request."""
+    proxy_client_key: Path | None = None
+    proxy_client_ca: Path | None = None
+    """Authority of this certificate, and of no other one."""
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16",)
     """One or two ranges, of different families."""
     node_ports: str = "30000-32767"
@@ -51,13 +56,13 @@ class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
         Raises: ConfigError for an address that is not HOST:PORT.
         """
-        found = []
+        addresses = []
         for index, text in enumerate(self.listen):
             host, _, port = text.rpartition(":")
             if not host or not port.isdecimal() or int(port) > 65535:
                 raise ConfigError("apiserver", f"listen[{index}]", f"expected HOST:PORT, got {text!r}")
-            found.append((host.strip("[]"), int(port)))
-        return tuple(found)
+            addresses.append((host.strip("[]"), int(port)))
+        return tuple(addresses)
 
     def node_port_range(self) -> tuple[int, int]:
         """First and last node port.

@@ -36,7 +36,7 @@ _decode = msgspec.json.Decoder().decode
 class StoredObject:
     """One stored object; never changed, only replaced."""
 
-    __slots__ = ("fields", "labels", "name", "namespace", "raw", "table", "uid", "version")
+    __slots__ = ("_converted", "fields", "labels", "name", "namespace", "raw", "table", "uid", "version")
 
     def __init__(self, table: str, obj: dict[str, Any], raw: bytes, version: int) -> None:
         meta = obj["metadata"]
@@ -48,6 +48,28 @@ class StoredObject:
         self.labels: dict[str, str] = meta.get("labels") or {}
         self.fields = selectable(table, obj)
         self.raw = raw
+        self._converted: dict[str, bytes] | None = None
+
+    def is_in(self, api_version: str) -> bool:
+        """Whether the object is stored in a version, or a webhook has converted it to this version already."""
+        return is_stored_in(self.raw, api_version) or (self._converted is not None and api_version in self._converted)
+
+    def converted_to(self, api_version: str) -> dict[str, Any]:
+        """The object in a version that it is in, freshly decoded."""
+        decoded: dict[str, Any] = _decode(self.raw_in(api_version))
+        return decoded
+
+    def raw_in(self, api_version: str) -> bytes:
+        """The text of the object in a version that it is in."""
+        return self.raw if is_stored_in(self.raw, api_version) else (self._converted or {})[api_version]
+
+    def keep_converted(self, api_version: str, raw: bytes) -> None:
+        """Keeps the text that a webhook has converted."""
+        self._converted = {**(self._converted or {}), api_version: raw}
+
+    def drop_converted(self) -> None:
+        """Forgets the texts that webhooks have converted."""
+        self._converted = None
 
     def object(self) -> dict[str, Any]:
         """The object, freshly decoded: the caller may change it."""
@@ -58,6 +80,11 @@ class StoredObject:
     def key(self) -> tuple[str, str]:
         """Namespace and name."""
         return self.namespace, self.name
+
+
+def is_stored_in(raw: bytes, api_version: str) -> bool:
+    """Whether the text of an object is in a version (``GROUP/VERSION``)."""
+    return b'"apiVersion":"%b"' % api_version.encode() in raw[:120]
 
 
 class ObjectChange:
@@ -125,7 +152,7 @@ class Store:
         self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._tables: dict[str, ObjectTable] = {}
-        self.version = journal.version()
+        self.version = self._first_version = journal.version()
         self.committed = self.version
         for row in journal.rows():
             if row.value is not None:
@@ -149,7 +176,7 @@ class Store:
         """The table with this name; an unknown name creates a new table."""
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = ObjectTable(name, self.version)
+            table = self._tables[name] = ObjectTable(name, self._first_version)
         return table
 
     def tables(self) -> tuple[ObjectTable, ...]:
@@ -189,11 +216,11 @@ class Store:
         version = self._advance(collection)
         obj = last if last is not None else entry.object()
         obj["metadata"]["resourceVersion"] = str(version)
-        gone = StoredObject(entry.table, obj, _encode(obj), version)
+        last_state = StoredObject(entry.table, obj, _encode(obj), version)
         before = collection.objects.get(entry.key)
         collection.replace(entry.key, None)
-        self._queue(ObjectChange("DELETED", gone, before))
-        return gone
+        self._queue(ObjectChange("DELETED", last_state, before))
+        return last_state
 
     def _advance(self, table: ObjectTable) -> int:
         self.version += 1

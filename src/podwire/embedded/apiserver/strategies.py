@@ -8,7 +8,10 @@ resourceVersion, the kinds that are deleted with a grace period.
 import random
 from typing import Any
 
+from podwire.embedded.apiserver.aggregation.status import set_local
+from podwire.embedded.apiserver.defaults.pods import qos_class
 from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.serviceranges import RANGES, prepare_range
 
 Object = dict[str, Any]
 
@@ -20,6 +23,10 @@ GENERATIONS = frozenset({
     "scheduling.k8s.io/priorityclasses", "apiextensions.k8s.io/customresourcedefinitions",
     "admissionregistration.k8s.io/mutatingwebhookconfigurations",
     "admissionregistration.k8s.io/validatingwebhookconfigurations",
+    "admissionregistration.k8s.io/mutatingadmissionpolicies",
+    "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+    "admissionregistration.k8s.io/validatingadmissionpolicies",
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings",
     "flowcontrol.apiserver.k8s.io/flowschemas", "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
     "resource.k8s.io/deviceclasses", "resource.k8s.io/resourceslices",
 })  # fmt: skip
@@ -36,6 +43,10 @@ CREATED_BY_UPDATE = frozenset({
 VERSIONED_UPDATES = frozenset({
     "coordination.k8s.io/leases", "apiextensions.k8s.io/customresourcedefinitions",
     "networking.k8s.io/ipaddresses", "apiregistration.k8s.io/apiservices",
+    "admissionregistration.k8s.io/mutatingadmissionpolicies",
+    "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+    "admissionregistration.k8s.io/validatingadmissionpolicies",
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings",
 })  # fmt: skip
 """Tables in which PUT must name the resourceVersion; kinds of CustomResourceDefinitions, too."""
 
@@ -46,7 +57,6 @@ RETURNED_WHEN_DELETED = frozenset({
 """Tables whose DELETE answers with the object instead of a Status."""
 
 STORED_ONLY = {
-    "autoscaling/horizontalpodautoscalers": "nothing scales by it: a local cluster has no metrics and no autoscaler",
     "flowcontrol.apiserver.k8s.io/flowschemas": "it is stored: this API server does not queue requests",
     "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations": "it is stored: this API server does not queue requests",
     "resource.k8s.io/resourceclaims": "it is stored: the scheduler allocates no devices",
@@ -58,6 +68,7 @@ _STATUS_ONLY = frozenset({
     "apiextensions.k8s.io/customresourcedefinitions", "apiregistration.k8s.io/apiservices",
     "storage.k8s.io/volumeattachments", "resource.k8s.io/resourceclaims",
     "flowcontrol.apiserver.k8s.io/flowschemas", "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
+    "admissionregistration.k8s.io/validatingadmissionpolicies",
 })  # fmt: skip
 """Tables in which a write of the status changes no metadata; kinds of CustomResourceDefinitions are like these."""
 
@@ -104,9 +115,13 @@ def prepare_create(kind: ResourceKind, obj: Object) -> None:
     if kind.has_status and kind.table not in _KEEPS_STATUS_ON_CREATE:
         obj.pop("status", None)
         if kind.table == "/pods":
-            obj["status"] = {"phase": "Pending", "qosClass": qos_class_of(obj.get("spec") or {})}
+            obj["status"] = {"phase": "Pending", "qosClass": qos_class(obj.get("spec") or {})}
         elif not kind.custom:
             obj["status"] = dict(_INITIAL_STATUS.get(kind.table, {}))
+    if kind.table == "apiregistration.k8s.io/apiservices" and not (obj.get("spec") or {}).get("service"):
+        set_local(obj, obj["metadata"]["creationTimestamp"])
+    if kind.table == RANGES:
+        prepare_range(obj, obj["metadata"]["creationTimestamp"])
     if counts_generations(kind):
         obj["metadata"]["generation"] = 1
     if kind.table == "/namespaces":
@@ -157,10 +172,10 @@ def prepare_change(kind: ResourceKind, new: Object, old: Object, subresource: st
 
 
 def _keep_all_but_ephemeral(new: Object, old: Object) -> None:
-    wanted = (new.get("spec") or {}).get("ephemeralContainers")
+    ephemeral = (new.get("spec") or {}).get("ephemeralContainers")
     for field in _METADATA:
         _keep(new["metadata"], old["metadata"], field)
-    new["spec"] = {**old["spec"], "ephemeralContainers": wanted or []}
+    new["spec"] = {**old["spec"], "ephemeralContainers": ephemeral or []}
 
 
 def _keep_all_but_resources(new: Object, old: Object) -> None:
@@ -169,9 +184,9 @@ def _keep_all_but_resources(new: Object, old: Object) -> None:
         _keep(new["metadata"], old["metadata"], field)
     spec = dict(old["spec"])
     for kind in ("containers", "initContainers"):
-        wanted = {c.get("name"): c for c in (new.get("spec") or {}).get(kind) or ()}
+        containers = {c.get("name"): c for c in (new.get("spec") or {}).get(kind) or ()}
         if kind in spec:
-            spec[kind] = [_resized(container, wanted.get(container.get("name"))) for container in spec[kind]]
+            spec[kind] = [_resized(container, containers.get(container.get("name"))) for container in spec[kind]]
     new["spec"] = spec
 
 
@@ -194,21 +209,3 @@ def _content(kind: ResourceKind, obj: Object) -> Object:
     if not kind.custom and "spec" in obj:
         return {"spec": obj["spec"]}
     return {key: value for key, value in obj.items() if key not in ("metadata", "status", "apiVersion", "kind")}
-
-
-def qos_class_of(spec: Object) -> str:
-    """The quality-of-service class of a pod: Guaranteed, Burstable or BestEffort."""
-    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    any_set = False
-    guaranteed = True
-    for container in containers:
-        resources = container.get("resources") or {}
-        requests = resources.get("requests") or {}
-        limits = resources.get("limits") or {}
-        any_set = any_set or bool({"cpu", "memory"} & (requests.keys() | limits.keys()))
-        for name in ("cpu", "memory"):
-            if name not in limits or requests.get(name, limits[name]) != limits[name]:
-                guaranteed = False
-    if not any_set:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"

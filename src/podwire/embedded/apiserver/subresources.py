@@ -89,21 +89,21 @@ class Subresources:
     # -- scale
 
     def _scale(self, call: Call, entry: StoredObject) -> Waits[Answer]:
-        obj = entry.object()
+        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.webhook else entry.object()
         paths = self._custom.scale_paths(call.kind)
         if call.verb == "get":
             return 200, _encode(scale.read(obj, paths)), entry.version
         if call.request.method == "PATCH":
             media_type = bodies.media_type(call.request.headers.get("content-type", ""))
-            wanted = self._writer.patched_scale(call, media_type, scale.read(obj, paths))
+            new_scale = self._writer.patched_scale(call, media_type, scale.read(obj, paths))
         else:
-            wanted = self._body(call)
+            new_scale = self._body(call)
         current = scale.read(obj, paths)
-        wanted = yield from self._writer.admit(AdmissionRequest(call, "UPDATE", wanted, current))
-        version = str((wanted.get("metadata") or {}).get("resourceVersion") or "")
+        new_scale = yield from self._writer.admit(AdmissionRequest(call, "UPDATE", new_scale, current))
+        version = str((new_scale.get("metadata") or {}).get("resourceVersion") or "")
         if version not in ("", str(entry.version)):
             raise failures.conflict(call.kind, call.name)
-        replicas = (wanted.get("spec") or {}).get("replicas", 0)
+        replicas = (new_scale.get("spec") or {}).get("replicas", 0)
         if not isinstance(replicas, int) or replicas < 0:
             message = f"Invalid value: {replicas}: must be greater than or equal to 0"
             cause = failures.Cause("spec.replicas", "FieldValueInvalid", message)
@@ -111,7 +111,9 @@ class Subresources:
         written = yield from self._writer.replace(call, scale.write(obj, paths, replicas), entry)
         if written.entry is None:
             return 200, _encode(scale.read(written.obj or obj, paths)), 0
-        return 200, _encode(scale.read(written.entry.object(), paths)), written.entry.version
+        stored = written.entry
+        shown = (yield from self._writer.conversions.view(call.kind, stored)) if call.kind.webhook else stored.object()
+        return 200, _encode(scale.read(shown, paths)), stored.version
 
     # -- pods
 
@@ -159,6 +161,8 @@ class Subresources:
         finished = (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
         if not finished and not obj["metadata"].get("deletionTimestamp"):
             self._check_budget(entry, obj, dry_run=bool(options.get("dryRun")))
+        if not options.get("dryRun") and not obj["metadata"].get("deletionTimestamp"):
+            entry = self._store.put(entry.table, _disrupted(obj, rfc3339(self._clock.now())))
         last, _ = self._writer.deletion.delete(call.kind, entry, options)
         return 201, _encode(_status_success(201)), max(last.version, self._store.table(_BUDGETS.table).version)
 
@@ -228,16 +232,16 @@ class Subresources:
         if table is None:
             message = f"cannot bind token for serviceaccount to object of kind {reference.get('kind')}"
             raise failures.bad_request(message)
-        found = self._store.get(table, call.namespace, str(reference.get("name", "")))
-        if found is None:
+        entry = self._store.get(table, call.namespace, str(reference.get("name", "")))
+        if entry is None:
             raise failures.not_found(KINDS["", "v1", table[1:]], str(reference.get("name", "")))
-        if reference.get("uid") and reference["uid"] != found.uid:
+        if reference.get("uid") and reference["uid"] != entry.uid:
             raise failures.conflict(
-                KINDS["", "v1", table[1:]], found.name,
+                KINDS["", "v1", table[1:]], entry.name,
                 f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. "
                 "The object might have been deleted and then recreated",
             )  # fmt: skip
-        return {"name": found.name, "uid": found.uid}
+        return {"name": entry.name, "uid": entry.uid}
 
 
 def _token_kind() -> ResourceKind:
@@ -250,8 +254,19 @@ def _status_success(code: int) -> Object:
 
 def _set_condition(obj: Object, condition: Object) -> None:
     status = obj.setdefault("status", {})
+    other_conditions = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
+    status["conditions"] = [*other_conditions, condition]
+
+
+def _disrupted(pod: Object, now: str) -> Object:
+    """The pod with the condition that tells Jobs and people that it did not end by itself."""
+    condition = {
+        "type": "DisruptionTarget", "status": "True", "lastProbeTime": None, "lastTransitionTime": now,
+        "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+    }  # fmt: skip
+    status = pod.get("status") or {}
     others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
-    status["conditions"] = [*others, condition]
+    return {**pod, "status": {**status, "conditions": [*others, condition]}}
 
 
 def _pod_ready(pod: Object) -> bool:

@@ -1,12 +1,10 @@
 """Logs, exec, attach, port-forward and proxying: carried to the kubelet of the pod's node.
 
 The server connects to ``https://<InternalIP>:<kubelet port>`` with its client certificate, sends the request with the
-kubelet's path, and passes the answer on. An upgraded connection (WebSocket, SPDY) becomes two pipes of bytes, which the
-server does not interpret. Backpressure works in both directions. A node's proxy also leads to its other ports, in plain
-HTTP or TLS, without the certificate. The API server of a local cluster has no route to pods, so the proxy to pods and
-Services goes through the kubelet too, which connects to the pod's port.
-Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths, ``pkg/registry/core/node/strategy.go``,
-``k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go``.
+kubelet's path, and passes the answer on (see :mod:`podwire.embedded.apiserver.relay`). A node's proxy also leads to its
+other ports, in plain HTTP or TLS, without the certificate. The API server of a local cluster has no route to pods, so
+the proxy to pods and Services goes through the kubelet too, which connects to the pod's port.
+Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths, ``pkg/registry/core/node/strategy.go``.
 """
 
 import asyncio
@@ -19,17 +17,17 @@ from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.kinds import KINDS
 from podwire.embedded.apiserver.kubeletpaths import kubelet_path, with_query
-from podwire.embedded.apiserver.links import ProxiedRoot, rewrite_body
+from podwire.embedded.apiserver.links import ProxiedRoot
 from podwire.embedded.apiserver.logsocket import log_protocol, send_log
 from podwire.embedded.apiserver.proxytarget import ProxyTarget, proxy_path, proxy_target
+from podwire.embedded.apiserver.relay import RequestRelay, passed_headers
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.embedded.apiserver.store import Store
 from podwire.errors import ApiError, Disconnected
-from podwire.http.answer import Result, Stream, Streaming, Upgrade, encode_switching
+from podwire.http.answer import Result
 from podwire.http.client import ClientConnection, connect, encode_request
+from podwire.http.handshake import is_upgrade
 from podwire.http.message import Request, Response, text_response
-from podwire.http.pipe import Pipe
-from podwire.http.websocket import is_upgrade
 from podwire.runtime.tasks import TaskSet
 
 Object = dict[str, Any]
@@ -40,12 +38,6 @@ _PODS = KINDS["", "v1", "pods"]
 _NODES = KINDS["", "v1", "nodes"]
 _NODE = re.compile(r"(?:(?P<scheme>https?):(?=[^:]*:))?(?P<name>[^:]+)(?::(?P<port>\d{1,5}))?")
 """A node, or a port of it."""
-_OWN_HEADERS = frozenset({"host", "authorization", "content-length", "transfer-encoding", "expect"})
-"""What the server does not pass on: it sends its own, or has answered it."""
-_HOP_HEADERS = frozenset(
-    {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length", "content-type", "set-cookie"}
-)
-"""Headers of an answer that are not passed on as they are."""
 
 
 class TunnelDestination(NamedTuple):
@@ -68,6 +60,7 @@ class Tunnel:
 
     def __init__(self, settings: ApiServerSettings, tasks: TaskSet) -> None:
         self._tasks = tasks
+        self._relay = RequestRelay(tasks)
         self._context = _client_context(settings)
 
     async def carry(self, call: Call) -> Result:
@@ -118,7 +111,7 @@ class Tunnel:
                 await connection.head()
             passed_on = connection.status == 200
             if not passed_on:
-                return await self._answer(connection, "GET", None)
+                return await self._relay.answer(connection, "GET", None)
             return send_log(call.request, protocol, connection, self._tasks)
         finally:
             if not passed_on:
@@ -165,24 +158,12 @@ class Tunnel:
         """The answer; the links of an answer that comes from a proxied ``root`` are rewritten."""
         async with asyncio.timeout(_CONNECT_S):
             connection = await self._connect(to)
-        passed_on = False
-        try:
-            headers = [(name, value) for name, value in request.headers.items() if _is_passed_on(name)]
-            if root is not None:
-                headers += [("x-forwarded-uri", request.raw_path), ("x-forwarded-for", request.peer)]
-            host = request.headers.get("host", "") if to.target else f"{to.host}:{to.port}"
-            connection.send(encode_request(request.method, to.path, (("host", host), *headers), request.body))
-            async with asyncio.timeout(_ANSWER_S):
-                await connection.head()
-            if connection.status == 101:
-                passed_on = True
-                return Upgrade(lambda transport, leftover: _join(connection, transport, leftover))
-            answer = await self._answer(connection, request.method, root)
-            passed_on = isinstance(answer, Streaming)
-            return answer
-        finally:
-            if not passed_on:
-                connection.abort()
+        headers = passed_headers(request)
+        if root is not None:
+            headers += [("x-forwarded-uri", request.raw_path), ("x-forwarded-for", request.peer)]
+        host = request.headers.get("host", "") if to.target else f"{to.host}:{to.port}"
+        sent = encode_request(request.method, to.path, (("host", host), *headers), request.body)
+        return await self._relay.exchange(connection, (request.method, sent), _ANSWER_S, root)
 
     async def _connect(self, to: TunnelDestination) -> ClientConnection:
         """A connection to the kubelet or to the port of a node or pod.
@@ -217,60 +198,21 @@ class Tunnel:
         transport.resume_reading()
         return inner
 
-    async def _answer(self, connection: ClientConnection, method: str, root: ProxiedRoot | None) -> Result:
-        headers = connection.headers
-        kept = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS)
-        kept += tuple(("set-cookie", cookie) for cookie in connection.cookies)
-        content_type = headers.get("content-type", "text/plain")
-        if root is not None and "location" in headers:
-            kept = tuple((k, root.rewrite_url(v) if k == "location" else v) for k, v in kept)
-        elif root is not None and content_type.partition(";")[0].strip() == "text/html" and method != "HEAD":
-            body = rewrite_body(await connection.body(), headers.get("content-encoding", ""), root)
-            return Response(connection.status, body, content_type, kept)
-        if method == "HEAD" or connection.status in (204, 304):
-            return Response(connection.status, b"", content_type, kept)
-        if "content-length" in headers:
-            return Response(connection.status, await connection.body(), content_type, kept)
+    async def read_kubelet(self, node: str, path: str) -> bytes:
+        """A page of a node's kubelet.
 
-        def start(stream: Stream) -> None:
-            copying = self._tasks.start("kubelet stream", _copy(connection, stream))
-
-            def stop() -> None:
-                copying.cancel()
-
-            stream.on_close = stop
-
-        return Streaming(start, connection.status, content_type, kept)
-
-
-async def _copy(connection: ClientConnection, stream: Stream) -> None:
-    """Passes the body of an answer on; cuts the client's connection when the node's breaks."""
-    try:
-        async for chunk in connection.chunks():
-            stream.write(chunk)
-            await stream.drain()
-        stream.on_close = None
-        stream.close()
-    except Disconnected:
-        stream.abort()
-    finally:
-        connection.abort()
-
-
-def _join(connection: ClientConnection, client: asyncio.Transport, leftover: bytes) -> Pipe:
-    """Joins the client and the node after the node has switched protocols; returns the client's protocol."""
-    node, early = connection.detach()
-    client.write(encode_switching(tuple(connection.headers.items())))
-    node.write(leftover)
-    from_node = Pipe(node, client, frames=connection.headers.get("upgrade", "").lower() == "websocket")
-    from_node.data_received(early)
-    node.set_protocol(from_node)
-    node.resume_reading()
-    return Pipe(client, node)
-
-
-def _is_passed_on(name: str) -> bool:
-    return name not in _OWN_HEADERS and not name.startswith(("impersonate-", "x-forwarded-"))
+        Raises: OSError, Disconnected; ApiError 503 for a page that the kubelet does not have.
+        """
+        host, port = self._kubelet(node)
+        connection = await connect(host, port, self._context)
+        try:
+            connection.send(encode_request("GET", path, (("host", f"{host}:{port}"),)))
+            await connection.head()
+            if connection.status != 200:
+                raise ApiError(503, "ServiceUnavailable", f"the kubelet answers {connection.status} for {path}")
+            return await connection.body()
+        finally:
+            connection.abort()
 
 
 def _unverified() -> ssl.SSLContext:

@@ -10,7 +10,7 @@ import msgspec
 
 from podwire.embedded.apiserver import conversion, failures
 from podwire.embedded.apiserver.kinds import ResourceKind
-from podwire.embedded.apiserver.store import StoredObject
+from podwire.embedded.apiserver.store import StoredObject, is_stored_in
 
 Object = dict[str, Any]
 
@@ -39,9 +39,9 @@ def choose(kind: ResourceKind, accept: str, include: str = "") -> View:
     """
     if not accept or accept == "application/json":
         return View(kind)
-    for piece in accept.split(","):
-        media, *parameters = [part.strip() for part in piece.split(";")]
-        options = dict(part.partition("=")[::2] for part in parameters)
+    for media_range in accept.split(","):
+        media, *parameters = [field.strip() for field in media_range.split(";")]
+        options = dict(field.partition("=")[::2] for field in parameters)
         if media in ("application/json", "*/*", "application/*", "application/yaml"):
             form = options.get("as", "")
             if form == "Table":
@@ -53,16 +53,45 @@ def choose(kind: ResourceKind, accept: str, include: str = "") -> View:
     raise failures.not_acceptable()
 
 
-def is_converted(kind: ResourceKind, raw: bytes) -> bool:
-    """Whether the stored text can be sent as it is for this kind."""
-    return b'"apiVersion":"%b"' % kind.api_version.encode() in raw[:120]
+class Unconverted(Exception):
+    """Objects that a webhook has to convert before they can leave the server."""
+
+    def __init__(self, kind: ResourceKind, entries: Sequence[StoredObject]) -> None:
+        super().__init__(kind.resource)
+        self.kind = kind
+        self.entries = entries
+
+
+def need(kind: ResourceKind, entries: Sequence[StoredObject]) -> None:
+    """Raises: Unconverted when a webhook has to convert some of the objects first."""
+    if kind.webhook:
+        missing = [entry for entry in entries if not entry.is_in(kind.api_version)]
+        if missing:
+            raise Unconverted(kind, missing)
 
 
 def plain(kind: ResourceKind, entry: StoredObject) -> bytes:
-    """The object as JSON in the requested version."""
-    if not kind.shared or is_converted(kind, entry.raw):
+    """The object as JSON in the requested version.
+
+    Raises: Unconverted.
+    """
+    if not kind.shared or is_stored_in(entry.raw, kind.api_version):
         return entry.raw
+    if kind.webhook:
+        need(kind, (entry,))
+        return entry.raw_in(kind.api_version)
     return _encode(conversion.view(kind, entry.object()))
+
+
+def decoded(kind: ResourceKind, entry: StoredObject) -> Object:
+    """The object in the requested version.
+
+    Raises: Unconverted.
+    """
+    if kind.webhook:
+        need(kind, (entry,))
+        return entry.converted_to(kind.api_version)
+    return conversion.view(kind, entry.object())
 
 
 def metadata_only(obj: Object) -> Object:
@@ -88,10 +117,13 @@ def join_list(kind: ResourceKind, head: bytes, entries: Iterable[StoredObject]) 
     return head + b",".join([plain(kind, entry) for entry in entries]) + b"]}"
 
 
-def metadata_list(version: int, entries: Sequence[StoredObject], more: str) -> bytes:
-    """A list of metadata only."""
+def metadata_list(kind: ResourceKind, version: int, entries: Sequence[StoredObject], more: str) -> bytes:
+    """A list of metadata only; conversion leaves labels and annotations as they are stored, except by a webhook.
+
+    Raises: Unconverted.
+    """
     meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     return _encode({
         "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
-        "items": [metadata_only(entry.object()) for entry in entries],
+        "items": [metadata_only(decoded(kind, entry) if kind.webhook else entry.object()) for entry in entries],
     })  # fmt: skip

@@ -14,12 +14,12 @@ so no other client waits. Bookmarks are sent once a minute and at the end of the
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from podwire.embedded.apiserver import conversion, failures, views
+from podwire.embedded.apiserver import failures, views
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.fields import Filter, parse_filter
 from podwire.embedded.apiserver.reads import ObjectReader, parse_version
@@ -114,7 +114,7 @@ class ClientWatch:
     def _object(self, view: views.View, entry: StoredObject) -> bytes:
         if view.form == views.PLAIN:
             return views.plain(view.kind, entry)
-        obj = conversion.view(view.kind, entry.object())
+        obj = views.decoded(view.kind, entry)
         if view.form == views.METADATA:
             return _encode(views.metadata_only(obj))
         return _encode(self._reader.table(view, [obj], {"resourceVersion": str(entry.version)}))
@@ -194,6 +194,8 @@ class Watcher:
         self._loop = asyncio.get_running_loop()
         self._hubs: dict[str, Hub] = {}
         self._closing = False
+        self.make_converted: Callable[..., ClientWatch] = ClientWatch
+        """Makes the watch of a kind whose versions a webhook converts."""
         self._timer = self._loop.call_later(self._bookmark_s, self._tick)
 
     def watch(self, call: Call) -> Streaming:
@@ -212,7 +214,7 @@ class Watcher:
         if version > self._store.version:
             raise ApiError(504, "Timeout", f"Too large resource version: {version}, current: {self._store.version}")
         bookmarks = call.flag("allowWatchBookmarks")
-        watch = ClientWatch(self._reader, view, selection, bookmarks=bookmarks)
+        watch = self._client_watch(view, selection, bookmarks=bookmarks)
         mark_end = call.flag("sendInitialEvents") and bookmarks
         seconds = call.number("timeoutSeconds")
 
@@ -238,6 +240,19 @@ class Watcher:
                 self._loop.call_later(seconds, expire)
 
         return Streaming(start, headers=(("Cache-Control", "no-cache, private"),))
+
+    def _client_watch(self, view: views.View, selection: Filter, *, bookmarks: bool) -> ClientWatch:
+        make = self.make_converted if view.kind.webhook else ClientWatch
+        return make(self._reader, view, selection, bookmarks=bookmarks)
+
+    def end(self, table: str) -> None:
+        """Ends every watch of a table in order."""
+        hub = self._hubs.get(table)
+        if hub is not None:
+            hub.flush()
+            for watch in tuple(hub.watches):
+                watch.close()
+            hub.watches.clear()
 
     def users(self) -> frozenset[str]:
         """The users that have a watch open."""
@@ -272,23 +287,20 @@ class Watcher:
         """Ends every watch in order."""
         self._closing = True
         self._timer.cancel()
-        for hub in self._hubs.values():
-            hub.flush()
-            for watch in tuple(hub.watches):
-                watch.close()
-            hub.watches.clear()
+        for table in tuple(self._hubs):
+            self.end(table)
 
 
 def _wants_initial(call: Call, version: int) -> bool:
-    given = "sendInitialEvents" in call.query
+    has_send_initial = "sendInitialEvents" in call.query
     match = call.query.get("resourceVersionMatch", "")
-    if given and match != "NotOlderThan":
+    if has_send_initial and match != "NotOlderThan":
         raise ApiError(
             422, "Invalid",
             'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires '
             "setting resourceVersionMatch to NotOlderThan",
         )  # fmt: skip
-    if given:
+    if has_send_initial:
         return call.flag("sendInitialEvents")
     if match:
         raise ApiError(

@@ -15,6 +15,7 @@ from typing import Any
 from podwire.embedded.apiserver import conversion, failures, strategies
 from podwire.embedded.apiserver.admission.chain import AdmissionChain, AdmissionRequest
 from podwire.embedded.apiserver.calls import Call
+from podwire.embedded.apiserver.conversionwebhooks import ConversionWebhooks
 from podwire.embedded.apiserver.deletion import Deletion, deletes_now
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.semantics import Semantics
@@ -39,8 +40,8 @@ class Outdated(Conflict):
 
 def outdated(kind: ResourceKind, name: str) -> Outdated:
     """The failure of a write that must begin again."""
-    found = failures.conflict(kind, name)
-    return Outdated(found.code, found.reason, found.message, found.details)
+    failure = failures.conflict(kind, name)
+    return Outdated(failure.code, failure.reason, failure.message, failure.details)
 
 
 class WriteResult:
@@ -57,9 +58,17 @@ class WriteResult:
 class Writer:
     """Applies writes to the store."""
 
-    def __init__(self, store: Store, semantics: Semantics, admission: AdmissionChain, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        semantics: Semantics,
+        admission: AdmissionChain,
+        conversions: ConversionWebhooks,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._semantics = semantics
+        self.conversions = conversions
         self.admission = admission
         self._clock = clock
         self.deletion = Deletion(store, clock)
@@ -135,17 +144,18 @@ class Writer:
         strategies.prepare_create(kind, obj)
         obj = self._semantics.fill(call, conversion.stored(kind, obj))
         obj = yield from self._admitted(AdmissionRequest(call, "CREATE", obj), None)
-        self._check_namespace(call, kind)
         name = _identified(obj, name, call.namespace)
-        if self._store.get(kind.table, call.namespace, name) is not None:
-            raise failures.already_exists(kind, name)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
+        stored = (yield from self.conversions.to_storage(kind, obj)) if kind.webhook else obj
+        self._check_namespace(call, kind)
+        if self._store.get(kind.table, call.namespace, name) is not None:
+            raise failures.already_exists(kind, name)
         if kind.table in strategies.STORED_ONLY:
             call.warnings.append(f"{kind.resource}: {strategies.STORED_ONLY[kind.table]}")
         if call.dry_run:
             return WriteResult(None, obj, created=True)
-        return WriteResult(self._store.put(kind.table, obj), None, created=True)
+        return WriteResult(self._store.put(kind.table, stored), None, created=True)
 
     def _free_name(self, kind: ResourceKind, namespace: str, prefix: str) -> str:
         for _ in range(8):
@@ -233,25 +243,26 @@ class Writer:
         while a webhook was asked.
         """
         kind, dry_run = call.kind, call.dry_run
-        before = old.object()
+        before = (yield from self.conversions.view(kind, old)) if kind.webhook else old.object()
         self._check_identity(kind, old, new["metadata"])
         _restore(call, new, before)
         if call.subresource != "status":
             new = self._semantics.fill(call, new)
         new = yield from self._admitted(AdmissionRequest(call, "UPDATE", new, before), before)
-        if self._store.get(kind.table, old.namespace, old.name) is not old:
-            raise outdated(kind, old.name)
         if call.subresource != "status":
             strategies.count_generation(kind, new, before, call.subresource)
         if not applied:
             self._semantics.track(call, new, before, self.now())
+        stored = (yield from self.conversions.to_storage(kind, new)) if kind.webhook else new
+        if self._store.get(kind.table, old.namespace, old.name) is not old:
+            raise outdated(kind, old.name)
         if same(new, before):
             return WriteResult(old, None, created=False)
         if dry_run:
             return WriteResult(None, new, created=False)
         if deletes_now(new, before):
-            return WriteResult(self._store.delete(old, new), None, created=False)
-        return WriteResult(self._store.put(kind.table, new), None, created=False)
+            return WriteResult(self._store.delete(old, stored), None, created=False)
+        return WriteResult(self._store.put(kind.table, stored), None, created=False)
 
     def _check_identity(self, kind: ResourceKind, old: StoredObject, meta: Mapping[str, Any]) -> None:
         version = str(meta.get("resourceVersion") or "")
@@ -274,7 +285,7 @@ class Writer:
             return (yield from self._apply(call, body, old))
         if old is None:
             raise failures.not_found(kind, call.name)
-        before = conversion.view(kind, old.object())
+        before = yield from self.conversions.view(kind, old)
         new = self._semantics.patched(call, media_type, body, before)
         if not isinstance(new.get("metadata"), dict):
             raise failures.bad_request("the patch removes metadata")
@@ -294,7 +305,8 @@ class Writer:
             return (yield from self.create(call, obj, applied=True))
         if (uid := applied["metadata"].get("uid")) and uid != old.uid:
             raise failures.precondition(call.kind, old.name, "UID", str(uid), old.uid)
-        new = self._semantics.applied(call, conversion.view(call.kind, old.object()), applied, self.now())
+        live = yield from self.conversions.view(call.kind, old)
+        new = self._semantics.applied(call, live, applied, self.now())
         return (yield from self.replace(call, conversion.stored(call.kind, new), old, applied=True))
 
 

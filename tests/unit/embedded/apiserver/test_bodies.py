@@ -125,3 +125,9 @@ def test_anchors_of_yaml_are_followed() -> None:
     assert bodies.parse_yaml(b"x: &x {a: 1}\ny: *x\nz: {<<: *x, b: 2}") == {
         "x": {"a": 1}, "y": {"a": 1}, "z": {"a": 1, "b": 2},
     }  # fmt: skip
+
+
+def test_keys_that_stand_twice_are_named_with_their_line() -> None:
+    body = b"a: 1\nlist:\n  - {b: 1, c: {a: 2}, b: 2}\n  - b: 3\na: 3\n"
+    assert bodies.repeated_keys(body) == ['line 3: key "b" already set in map', 'line 5: key "a" already set in map']
+    assert bodies.repeated_keys(b"a: [") == []

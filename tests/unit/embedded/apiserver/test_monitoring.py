@@ -1,5 +1,6 @@
 """Health, version and metrics of the API server, and warnings about what is stored and no more."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_metrics_count_stored_objects_and_need_a_user(play: Callable[..., None])
         await api("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "a"}})
         answer = await api.raw("GET", "/metrics")
         lines = answer.body.decode().splitlines()
-        assert 'apiserver_storage_objects{resource="configmaps"} 1' in lines
+        assert 'apiserver_storage_objects{resource="configmaps"} 2' in lines
         assert 'apiserver_storage_objects{resource="namespaces"} 4' in lines
         assert (await api.raw("GET", "/metrics", user=None)).status == 403
 
@@ -42,13 +43,11 @@ def test_metrics_count_stored_objects_and_need_a_user(play: Callable[..., None])
 
 def test_kinds_without_effect_come_with_a_warning(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
-        body = (
-            b'{"metadata": {"name": "h"}, "spec": {"maxReplicas": 2, "scaleTargetRef": '
-            b'{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}'
-        )
-        path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
-        answer = await api.raw("POST", path, body)
+        request = {"name": "r", "exactly": {"deviceClassName": "d"}}
+        body = json.dumps({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}})
+        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+        answer = await api.raw("POST", path, body.encode())
         assert answer.status == 201
-        assert "nothing scales by it" in dict(answer.headers)["Warning"]
+        assert "the scheduler allocates no devices" in dict(answer.headers)["Warning"]
 
     play(scenario)

@@ -26,3 +26,17 @@ def test_resize_changes_resources_alone(play: Play) -> None:
         assert found["metadata"]["generation"] == 2
 
     play(scenario)
+
+
+def test_a_resize_keeps_the_class_of_service(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        container = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": "1"}}}
+        await api("POST", PODS, {"metadata": {"name": "a"}, "spec": {"containers": [container]}})
+        amounts = {"cpu": "1", "memory": "1Gi"}
+        patch = {"spec": {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]}}
+        strategic = "application/strategic-merge-patch+json"
+        status, refused = await api("PATCH", f"{PODS}/a/resize", patch, content_type=strategic)
+        assert status == 422
+        assert "Pod QOS Class may not change as a result of resizing" in refused["message"]
+
+    play(scenario)

@@ -309,6 +309,9 @@ def test_evictions_respect_the_budget(play: Callable[..., None]) -> None:
         await api("PATCH", f"{budgets}/x/status", {"status": status | {"observedGeneration": 1}}, content_type=MERGE)
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
         assert (await api("POST", f"{PODS}/a/eviction", eviction))[0] == 201
+        _, leaving = await api("GET", f"{PODS}/a")
+        target = next(c for c in leaving["status"]["conditions"] if c["type"] == "DisruptionTarget")
+        assert (target["status"], target["reason"]) == ("True", "EvictionByEvictionAPI")
         code, refused = await api("POST", f"{PODS}/b/eviction", eviction | {"metadata": {"name": "b"}})
         assert (code, refused["reason"]) == (429, "TooManyRequests")
         assert refused["details"]["causes"][0]["reason"] == "DisruptionBudget"

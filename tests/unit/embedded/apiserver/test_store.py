@@ -34,6 +34,14 @@ async def settle(store: Store) -> None:
         await pending
 
 
+def test_a_new_table_is_watched_from_the_committed_version(tmp_path: Path) -> None:
+    async def scenario(store: Store, journal: Journal) -> None:
+        store.put("t", thing("a"))
+        assert store.version > store.committed >= store.table("other").compacted
+
+    with_store(tmp_path / "db", scenario)
+
+
 def test_writes_of_one_turn_are_one_transaction(tmp_path: Path) -> None:
     async def scenario(store: Store, journal: Journal) -> None:
         seen: list[list[str]] = []

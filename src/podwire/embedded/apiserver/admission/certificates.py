@@ -53,9 +53,9 @@ class CertificateRequestAdmission:
         """Raises: Invalid for a wrong request; ApiError 403 for a user who may not approve or sign for the signer."""
         if request.table != TABLE or request.operation not in ("CREATE", "UPDATE"):
             return
-        wrong = _wrong_request(request.obj) if request.creates else _wrong_change(request.obj)
-        if wrong:
-            raise failures.invalid(request.call.kind, request.name, wrong)
+        invalid_fields = _wrong_request(request.obj) if request.creates else _wrong_change(request.obj)
+        if invalid_fields:
+            raise failures.invalid(request.call.kind, request.name, invalid_fields)
         signer = str(request.obj["spec"].get("signerName") or "")
         if request.creates and signer == signing.CLIENT:
             self._check_groups(request)
@@ -65,16 +65,16 @@ class CertificateRequestAdmission:
             self._confirm(request, "sign", signer)
 
     def _check_groups(self, request: AdmissionRequest) -> None:
-        wanted = signing.parse_request(base64.b64decode(request.obj["spec"]["request"]))
-        if signing.MASTERS in wanted.organizations:
+        subject = signing.parse_request(base64.b64decode(request.obj["spec"]["request"]))
+        if signing.MASTERS in subject.organizations:
             problem = f"use of {signing.CLIENT} signer with {signing.MASTERS} group is not allowed"
             raise failures.forbidden(request.call.kind, request.name, problem)
 
     def _confirm(self, request: AdmissionRequest, verb: str, signer: str) -> None:
         domain = signer.partition("/")[0]
         for name in (signer, f"{domain}/*"):
-            asked = RequestAttributes(verb, "certificates.k8s.io", "*", "signers", name=name)
-            if self._authorizer.decide(request.call.user, asked).allowed:
+            attributes = RequestAttributes(verb, "certificates.k8s.io", "*", "signers", name=name)
+            if self._authorizer.decide(request.call.user, attributes).allowed:
                 return
         problem = f'user not permitted to {verb} requests with signerName "{signer}"'
         raise failures.forbidden(request.call.kind, request.name, problem)
@@ -104,21 +104,21 @@ def _certificate(obj: Object) -> str:
 
 def _wrong_request(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
-    wrong = [*_wrong_content(str(spec.get("request") or "")), *_wrong_usages(spec.get("usages") or ())]
+    invalid_fields = [*_wrong_content(str(spec.get("request") or "")), *_wrong_usages(spec.get("usages") or ())]
     signer = str(spec.get("signerName") or "")
     if not signer:
-        wrong.append(causes.required("spec.signerName"))
+        invalid_fields.append(causes.required("spec.signerName"))
     elif not _SIGNER.fullmatch(signer):
         detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
-        wrong.append(causes.invalid("spec.signerName", signer, detail))
+        invalid_fields.append(causes.invalid("spec.signerName", signer, detail))
     elif signer == signing.LEGACY:
         detail = f"{signing.LEGACY} is not allowed via this API version"
-        wrong.append(causes.invalid("spec.signerName", signer, detail))
+        invalid_fields.append(causes.invalid("spec.signerName", signer, detail))
     seconds = spec.get("expirationSeconds")
     if seconds is not None and seconds < _LEAST_S:
         detail = f"may not specify a duration less than {_LEAST_S} seconds"
-        wrong.append(causes.invalid("spec.expirationSeconds", seconds, detail))
-    return wrong
+        invalid_fields.append(causes.invalid("spec.expirationSeconds", seconds, detail))
+    return invalid_fields
 
 
 def _wrong_content(request: str) -> Iterator[Cause]:
@@ -143,12 +143,12 @@ def _wrong_usages(usages: Sequence[str]) -> Iterator[Cause]:
 def _wrong_change(obj: Object) -> list[Cause]:
     conditions = (obj.get("status") or {}).get("conditions") or ()
     types = [condition.get("type") for condition in conditions]
-    wrong = [
+    invalid_fields = [
         causes.duplicate(f"status.conditions[{index}].type", kind)
         for index, kind in enumerate(types)
         if kind in types[:index]
     ]
     if set(_DECIDING) <= set(types):
         detail = "Approved and Denied conditions are mutually exclusive"
-        wrong.append(causes.invalid("status.conditions", types, detail))
-    return wrong
+        invalid_fields.append(causes.invalid("status.conditions", types, detail))
+    return invalid_fields

@@ -13,7 +13,7 @@ has to wait returns a generator (see :mod:`podwire.embedded.apiserver.waits`); a
 sets ``request.again``, all plugins that change objects are asked a second time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -22,8 +22,10 @@ from podwire.embedded.apiserver.authorization.authorizer import Authorizer
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.dial import ServiceDialer
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
+from podwire.embedded.apiserver.schema.data import SchemaNode
 from podwire.embedded.apiserver.store import Store
 from podwire.embedded.apiserver.waits import Waits
+from podwire.errors import ApiError
 from podwire.runtime.clock import Clock
 from podwire.runtime.registry import Registry
 
@@ -44,8 +46,13 @@ PLUGINS: Registry[Any] = Registry(
         "CertificateRequests": "podwire.embedded.apiserver.admission.certificates:CertificateRequestAdmission",
         "PersistentVolumeClaimResize": "podwire.embedded.apiserver.admission.storage:ClaimResize",
         "RuntimeClass": "podwire.embedded.apiserver.admission.runtimeclass:RuntimeClassAdmission",
+        "MutatingAdmissionPolicy": ("podwire.embedded.apiserver.admission.policies.mutating:MutatingAdmissionPolicy"),
         "MutatingAdmissionWebhook": "podwire.embedded.apiserver.admission.webhooks:MutatingAdmissionWebhook",
+        "ValidatingAdmissionPolicy": (
+            "podwire.embedded.apiserver.admission.policies.validating:ValidatingAdmissionPolicy"
+        ),
         "ValidatingAdmissionWebhook": "podwire.embedded.apiserver.admission.webhooks:ValidatingAdmissionWebhook",
+        "PolicyParameterAccess": "podwire.embedded.apiserver.admission.policies.parameters:PolicyParameterAccess",
         "RoleEscalation": "podwire.embedded.apiserver.authorization.escalation:EscalationCheck",
         "ResourceQuota": "podwire.embedded.apiserver.admission.quota.plugin:ResourceQuotaAdmission",
     },
@@ -61,9 +68,13 @@ class AdmissionContext(msgspec.Struct, frozen=True):
     authorizer: Authorizer
     clock: Clock
     decode: Callable[[Call, Object], Object]
-    """An object that a webhook has changed, with its defaults and without unknown fields; raises ApiError 400."""
+    """A changed object, with its defaults and without unknown fields; raises ApiError 400."""
+    schema: Callable[[ResourceKind], SchemaNode]
+    """The schema of a kind's objects."""
     endpoints: ServiceDialer
     """Opens connections to Services."""
+    convert: Callable[[ResourceKind, Sequence[Object]], Awaitable[list[Object] | ApiError]]
+    """Custom objects in the version of a kind, where a webhook converts them."""
 
 
 class AdmissionRequest:

@@ -6,9 +6,10 @@ A new pod gets the default requests and limits, then both kinds are refused outs
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwire.embedded.apiserver import failures, strategies
+from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission import limitranges
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
+from podwire.embedded.apiserver.defaults.pods import qos_class
 
 _LIMIT_RANGES = "/limitranges"
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], list[str]]] = {
@@ -29,7 +30,7 @@ class LimitRanger:
             return
         for entry in self._store.entries(_LIMIT_RANGES, request.call.namespace):
             limitranges.set_defaults(request.obj, entry.object())
-            request.obj["status"]["qosClass"] = strategies.qos_class_of(request.obj["spec"])
+            request.obj["status"]["qosClass"] = qos_class(request.obj["spec"])
 
     def validate(self, request: AdmissionRequest) -> None:
         """Raises: Forbidden for a pod or claim outside of the limits."""
@@ -37,15 +38,15 @@ class LimitRanger:
         if check is None or not _is_checked(request):
             return
         for entry in self._store.entries(_LIMIT_RANGES, request.call.namespace):
-            wrong = check(request.obj.get("spec") or {}, entry.object())
-            if wrong:
-                problem = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
+            problems = check(request.obj.get("spec") or {}, entry.object())
+            if problems:
+                problem = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
                 raise failures.forbidden(request.call.kind, request.name, problem)
 
 
 def _is_checked(request: AdmissionRequest) -> bool:
     """Whether the write can change resources: creation, resizing a pod, any change of a claim."""
     if request.operation == "UPDATE":
-        wanted = "resize" if request.table == "/pods" else ""
-        return request.call.subresource == wanted
+        checked_subresource = "resize" if request.table == "/pods" else ""
+        return request.call.subresource == checked_subresource
     return request.creates

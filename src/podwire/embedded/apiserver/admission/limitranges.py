@@ -50,33 +50,33 @@ def _fill(container: Object, field: str, defaults: Object) -> list[str]:
 
 def check_pod(spec: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
     """What a LimitRange refuses in a pod; every sentence once, in the order of the limits."""
-    wrong: list[str] = []
+    problems: list[str] = []
     for item in _items(limit_range, "Container"):
         for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
             resources = container.get("resources") or {}
             requests, limits = parse_resources(resources.get("requests")), parse_resources(resources.get("limits"))
-            wrong += _check(item, requests, limits)
+            problems += _check(item, requests, limits)
     for item in _items(limit_range, "Pod"):
         requests = pod_resources(spec, "requests", overhead=False)
-        wrong += _check(item, requests, pod_resources(spec, "limits", overhead=False))
-    return list(dict.fromkeys(wrong))
+        problems += _check(item, requests, pod_resources(spec, "limits", overhead=False))
+    return list(dict.fromkeys(problems))
 
 
 def check_claim(spec: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
     """What a LimitRange refuses in a PersistentVolumeClaim."""
     requests = parse_resources((spec.get("resources") or {}).get("requests"))
     kind = "PersistentVolumeClaim"
-    wrong: list[str] = []
+    problems: list[str] = []
     for item in _items(limit_range, kind):
         for name, least in sorted(parse_resources(item.get("min")).items()):
-            wrong += _least(kind, name, least, requests, {})
+            problems += _least(kind, name, least, requests, {})
         for name, most in sorted(parse_resources(item.get("max")).items()):
-            found = requests.get(name)
-            if found is None:
-                wrong.append(f"maximum {name} usage per {kind} is {most}.  No request is specified")
-            elif found.milli > most.milli:
-                wrong.append(f"maximum {name} usage per {kind} is {most}, but request is {found}")
-    return wrong
+            requested = requests.get(name)
+            if requested is None:
+                problems.append(f"maximum {name} usage per {kind} is {most}.  No request is specified")
+            elif requested.milli > most.milli:
+                problems.append(f"maximum {name} usage per {kind} is {most}, but request is {requested}")
+    return problems
 
 
 def _check(item: Mapping[str, Any], requests: Resources, limits: Resources) -> Iterator[str]:

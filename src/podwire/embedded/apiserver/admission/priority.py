@@ -33,9 +33,9 @@ class PriorityAdmission:
             if entry is None:
                 problem = f"no PriorityClass with name {name} was found"
                 raise failures.forbidden(request.call.kind, request.name, problem)
-            found: Object = entry.object()
+            priority_class: Object = entry.object()
         else:
             classes = (entry.object() for entry in self._store.entries(_PRIORITIES))
-            found = next((c for c in classes if c.get("globalDefault")), {"value": 0})
-        spec["priority"] = found.get("value", 0)
-        spec["preemptionPolicy"] = found.get("preemptionPolicy") or "PreemptLowerPriority"
+            priority_class = next((c for c in classes if c.get("globalDefault")), {"value": 0})
+        spec["priority"] = priority_class.get("value", 0)
+        spec["preemptionPolicy"] = priority_class.get("preemptionPolicy") or "PreemptLowerPriority"

@@ -34,6 +34,12 @@ class WebhookAnswer(NamedTuple):
 
 def render_review(request: AdmissionRequest, kind: ResourceKind, uid: str) -> Object:
     """The AdmissionReview that a webhook gets, with the objects in the version of ``kind``."""
+    asked = {"uid": uid, **describe(request, kind), **objects(request, kind)}
+    return {"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": asked}
+
+
+def describe(request: AdmissionRequest, kind: ResourceKind) -> Object:
+    """The AdmissionRequest of ``admission.k8s.io/v1``, without uid and objects."""
     call = request.call
     user: Object = {"username": call.user.name, "groups": list(call.user.groups)}
     if call.user.uid:
@@ -41,7 +47,7 @@ def render_review(request: AdmissionRequest, kind: ResourceKind, uid: str) -> Ob
     if call.user.extra:
         user["extra"] = {key: list(values) for key, values in call.user.extra.items()}
     asked: Object = {
-        "uid": uid, "kind": _kind_of(kind, call.subresource), "resource": _resource_of(kind),
+        "kind": _kind_of(kind, call.subresource), "resource": _resource_of(kind),
         "requestKind": _kind_of(call.kind, call.subresource), "requestResource": _resource_of(call.kind),
     }  # fmt: skip
     if call.subresource:
@@ -51,14 +57,18 @@ def render_review(request: AdmissionRequest, kind: ResourceKind, uid: str) -> Ob
     namespace = call.namespace or (call.name if call.kind.table == "/namespaces" else "")
     if namespace:
         asked["namespace"] = namespace
+    options = _options(request)
+    return {**asked, "operation": request.operation, "userInfo": user, "dryRun": call.dry_run, "options": options}
+
+
+def objects(request: AdmissionRequest, kind: ResourceKind) -> Object:
+    """The new and the old object in the version of ``kind``, under ``object`` and ``oldObject``; None for none."""
+    subresource = request.call.subresource
     with_old = request.operation in ("UPDATE", "DELETE") and request.old
-    asked |= {
-        "operation": request.operation, "userInfo": user,
-        "object": _view(kind, request.obj, call.subresource) if request.obj else None,
-        "oldObject": _view(kind, request.old, call.subresource) if with_old else None,
-        "dryRun": call.dry_run, "options": _options(request),
-    }  # fmt: skip
-    return {"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": asked}
+    return {
+        "object": _view(kind, request.obj, subresource) if request.obj else None,
+        "oldObject": _view(kind, request.old, subresource) if with_old else None,
+    }
 
 
 def _view(kind: ResourceKind, obj: Object, subresource: str) -> Object:

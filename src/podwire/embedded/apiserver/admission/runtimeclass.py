@@ -32,8 +32,8 @@ class RuntimeClassAdmission:
         entry = self._store.get(_CLASSES, "", str(name)) if name else None
         if name and entry is None:
             raise _refused(request, f'RuntimeClass "{name}" not found')
-        found: Object = entry.object() if entry is not None else {}
-        fixed = (found.get("overhead") or {}).get("podFixed")
+        runtime_class: Object = entry.object() if entry is not None else {}
+        fixed = (runtime_class.get("overhead") or {}).get("podFixed")
         if overhead and overhead != fixed:
             reason = "Pod's Overhead doesn't match RuntimeClass's defined Overhead"
             if not fixed:
@@ -41,7 +41,7 @@ class RuntimeClassAdmission:
             raise _refused(request, reason)
         if fixed:
             spec["overhead"] = dict(fixed)
-        _schedule(request, found.get("scheduling") or {})
+        _schedule(request, runtime_class.get("scheduling") or {})
 
 
 def _schedule(request: AdmissionRequest, scheduling: Object) -> None:

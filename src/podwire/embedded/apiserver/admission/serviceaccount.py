@@ -41,6 +41,6 @@ class ServiceAccountAdmission:
         account: Mapping[str, Any] = entry.object()
         if not spec.get("imagePullSecrets") and account.get("imagePullSecrets"):
             spec["imagePullSecrets"] = [dict(secret) for secret in account["imagePullSecrets"]]
-        wanted = spec.get("automountServiceAccountToken")
-        if (account.get("automountServiceAccountToken") if wanted is None else wanted) is not False:
+        automount = spec.get("automountServiceAccountToken")
+        if (account.get("automountServiceAccountToken") if automount is None else automount) is not False:
             pods.mount_token(pod, strategies.generate_name(pods.TOKEN_VOLUME))

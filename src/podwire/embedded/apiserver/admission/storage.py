@@ -12,13 +12,12 @@ from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.errors import ConfigError
 from podwire.model.quantity import parse_milli
-from podwire.model.storage import StorageClass, default_class
+from podwire.model.storage import CLAIM_FINALIZER, CLASS_BETA, VOLUME_FINALIZER, StorageClass, default_class
 
 Object = dict[str, Any]
 
 _CLAIMS, _VOLUMES, _CLASSES = "/persistentvolumeclaims", "/persistentvolumes", "storage.k8s.io/storageclasses"
-_FINALIZERS = {_CLAIMS: "kubernetes.io/pvc-protection", _VOLUMES: "kubernetes.io/pv-protection"}
-_CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
+_FINALIZERS = {_CLAIMS: CLAIM_FINALIZER, _VOLUMES: VOLUME_FINALIZER}
 
 
 class DefaultStorageClass:
@@ -33,7 +32,7 @@ class DefaultStorageClass:
             return
         spec = request.obj.setdefault("spec", {})
         annotations = request.obj["metadata"].get("annotations") or {}
-        if spec.get("storageClassName") is None and _CLASS_BETA not in annotations:
+        if spec.get("storageClassName") is None and CLASS_BETA not in annotations:
             classes = [msgspec.convert(entry.object(), StorageClass) for entry in self._store.entries(_CLASSES)]
             chosen = default_class(classes)
             if chosen is not None:

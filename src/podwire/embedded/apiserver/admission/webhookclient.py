@@ -1,15 +1,13 @@
 """Calls webhooks: one POST over a new TLS connection, within the time of the webhook."""
 
 import asyncio
-import base64
-import functools
 import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from podwire.embedded.apiserver.admission.review import WebhookFailure
 from podwire.embedded.apiserver.admission.webhookconfig import ClientConfig
-from podwire.embedded.apiserver.dial import ServiceAddress, ServiceDialer
+from podwire.embedded.apiserver.dial import ServiceAddress, ServiceDialer, trusting
 from podwire.errors import ApiError, Disconnected
 from podwire.http.client import ClientConnection, connect, encode_request
 
@@ -33,15 +31,15 @@ class WebhookClient:
     def __init__(self, dialer: ServiceDialer) -> None:
         self._dialer = dialer
 
-    async def post(self, config: ClientConfig, body: bytes, timeout_s: int) -> bytes:
-        """The body of the webhook's answer.
+    async def post(self, config: ClientConfig, body: bytes, timeout_s: int, limit: int = _LIMIT) -> bytes:
+        """The body of the webhook's answer, of at most ``limit`` bytes.
 
         Raises: WebhookFailure when the webhook cannot be reached, is too slow or answers with a failure.
         """
         target = target_of(config, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._exchange(target, config.ca_bundle, body)
+                return await self._exchange(target, config.ca_bundle, body, limit)
         except TimeoutError as failure:
             raise WebhookFailure(f'Post "{target.url}": context deadline exceeded') from failure
         except ssl.SSLCertVerificationError as failure:
@@ -52,8 +50,8 @@ class WebhookClient:
         except (OSError, ApiError, Disconnected) as failure:
             raise WebhookFailure(f'Post "{target.url}": {_words_of(failure, target)}') from failure
 
-    async def _exchange(self, target: WebhookTarget, ca_bundle: str, body: bytes) -> bytes:
-        context = _context(ca_bundle)
+    async def _exchange(self, target: WebhookTarget, ca_bundle: str, body: bytes, limit: int) -> bytes:
+        context = trusting(ca_bundle)
         connection: ClientConnection
         if target.service is not None:
             connection = await self._dialer.connect(target.service, context)
@@ -66,16 +64,16 @@ class WebhookClient:
             )  # fmt: skip
             connection.send(encode_request("POST", target.path, headers, body))
             await connection.head()
-            answer = b""
+            answer = bytearray()
             async for chunk in connection.chunks():
                 answer += chunk
-                if len(answer) > _LIMIT:
-                    raise WebhookFailure(f"the answer is longer than {_LIMIT} bytes")
+                if len(answer) > limit:
+                    raise WebhookFailure(f"the answer is longer than {limit} bytes")
         finally:
             connection.abort()
         if not 200 <= connection.status < 300:
-            raise WebhookFailure(_status_words(connection.status, answer))
-        return answer
+            raise WebhookFailure(_status_words(connection.status, bytes(answer)))
+        return bytes(answer)
 
 
 def target_of(config: ClientConfig, timeout_s: int) -> WebhookTarget:
@@ -104,15 +102,3 @@ def _status_words(status: int, body: bytes) -> str:
     if status >= 500:
         return f'an error on the server ("{told or "unknown"}") has prevented the request from succeeding'
     return told or f"the server responded with the status code {status}"
-
-
-@functools.lru_cache(maxsize=64)
-def _context(ca_bundle: str) -> ssl.SSLContext:
-    """TLS settings that accept certificates of these authorities.
-
-    Raises: ssl.SSLError when the bundle has no certificate.
-    """
-    data = base64.b64decode(ca_bundle).decode("ascii", "replace") if ca_bundle else None
-    context = ssl.create_default_context(cadata=data)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context

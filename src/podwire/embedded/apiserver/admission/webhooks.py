@@ -18,16 +18,12 @@ import msgspec
 from podwire.embedded.apiserver import conversion, failures
 from podwire.embedded.apiserver.admission import review
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
+from podwire.embedded.apiserver.admission.matching import covered_kind, is_exempt, selects
 from podwire.embedded.apiserver.admission.review import WebhookAnswer, WebhookFailure
+from podwire.embedded.apiserver.admission.variables import RequestVariables
 from podwire.embedded.apiserver.admission.webhookclient import WebhookClient
-from podwire.embedded.apiserver.admission.webhookconfig import (
-    Configured,
-    Webhook,
-    is_exempt,
-    kind_for,
-    read_webhooks,
-    selects,
-)
+from podwire.embedded.apiserver.admission.webhookconfig import Configured, Webhook, read_webhooks
+from podwire.embedded.apiserver.cel.conditions import ConditionError, all_hold, compile_conditions
 from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.patch import json_patch
 from podwire.embedded.apiserver.store import ObjectChange
@@ -54,6 +50,7 @@ class WebhookCaller:
 
     def __init__(self, context: AdmissionContext, table: str) -> None:
         self._table = table
+        self._context = context
         self._store = context.store
         self._kinds = context.kinds
         self._client = WebhookClient(context.endpoints)
@@ -78,25 +75,43 @@ class WebhookCaller:
         return list(self._matching(request, self._webhooks))
 
     def _matching(self, request: AdmissionRequest, webhooks: tuple[Configured, ...]) -> Iterator[_Chosen]:
-        for uid, webhook in ((found.uid, found.webhook) for found in webhooks):
-            kind = kind_for(webhook, request, self._kinds)
+        for found in webhooks:
+            webhook = found.webhook
+            kind = covered_kind(webhook.rules, webhook.match_policy, request, self._kinds)
             if kind is not None:
-                yield _Chosen(uid, webhook, kind)
+                yield _Chosen(found.uid, webhook, kind)
 
     def selects(self, chosen: _Chosen, request: AdmissionRequest) -> bool:
-        """Whether the webhook's selectors choose the request as it is now.
+        """Whether the webhook's selectors and match conditions choose the request as it is now.
 
-        Raises: ApiError 400 for a dry run that the webhook does not support.
+        Raises: ApiError 400 for a dry run that the webhook does not support, 403 when a condition that cannot be
+        evaluated decides.
         """
-        if not selects(chosen.webhook, request, self._store):
+        if not selects(chosen.webhook, request, self._store) or not self._meets_conditions(chosen, request):
             return False
         if request.call.dry_run and chosen.webhook.has_side_effects:
             raise failures.bad_request(f'admission webhook "{chosen.webhook.name}" does not support dry run')
         return True
 
+    def _meets_conditions(self, chosen: _Chosen, request: AdmissionRequest) -> bool:
+        webhook = chosen.webhook
+        if not webhook.match_conditions:
+            return True
+        variables = RequestVariables(request, chosen.kind, self._context)
+        ignore = webhook.failure_policy == "Ignore"
+        try:
+            conditions = compile_conditions(webhook.match_conditions, params=False)
+            return all_hold(conditions, variables, variables.decide, ignore=ignore)
+        except ConditionError as failure:
+            raise failures.forbidden(request.call.kind, request.name, str(failure)) from failure
+
     async def ask(self, chosen: _Chosen, request: AdmissionRequest) -> WebhookAnswer | ApiError:
         """What the webhook decides, or the failure that ends the request; never raises ApiError."""
         webhook = chosen.webhook
+        shown = await self._in_version(chosen.kind, request)
+        if isinstance(shown, ApiError):
+            return shown
+        request = shown
         uid = str(uuid.uuid4())
         body = msgspec.json.encode(review.render_review(request, chosen.kind, uid))
         try:
@@ -114,6 +129,16 @@ class WebhookCaller:
                 return WebhookAnswer(True)
             return review.failed_call(webhook.name, str(failure))
         return answer
+
+    async def _in_version(self, kind: ResourceKind, request: AdmissionRequest) -> AdmissionRequest | ApiError:
+        """The request with its objects in the version of ``kind``, where a webhook has to convert them."""
+        if not kind.webhook or kind == request.call.kind:
+            return request
+        found = await self._context.convert(kind, [obj for obj in (request.obj, request.old) if obj])
+        if isinstance(found, ApiError):
+            return found
+        obj = found.pop(0) if request.obj else None
+        return AdmissionRequest(request.call, request.operation, obj, found[0] if found else None, request.options)
 
 
 def _accept(chosen: _Chosen, request: AdmissionRequest, answer: WebhookAnswer | ApiError) -> WebhookAnswer:
@@ -135,6 +160,7 @@ class MutatingAdmissionWebhook:
     def __init__(self, context: AdmissionContext) -> None:
         self._caller = WebhookCaller(context, MUTATING)
         self._decode = context.decode
+        self._convert = context.convert
 
     def mutate(self, request: AdmissionRequest) -> Waits[None] | None:
         """Calls the webhooks whose rules cover the request.
@@ -173,7 +199,7 @@ class MutatingAdmissionWebhook:
             )
             raise review.internal_error(problem)
         before, call = request.obj, request.call
-        sent = conversion.view(found.kind, before) if found.kind != call.kind else before
+        sent = (yield from self._view(found.kind, before)) if found.kind != call.kind else before
         try:
             patched = json_patch.apply(sent, answer.patch)
         except ApiError as failure:
@@ -181,9 +207,22 @@ class MutatingAdmissionWebhook:
         if not isinstance(patched, dict) or not isinstance(patched.get("metadata", {}), dict):
             raise review.internal_error("the patched value is not an object")
         if found.kind != call.kind:
-            patched = conversion.stored(found.kind, patched)
+            own = call.kind
+            patched = (yield from self._view(own, patched)) if own.webhook else conversion.stored(found.kind, patched)
         request.obj = self._decode(call, patched)
         return request.obj != before
+
+    def _view(self, kind: ResourceKind, obj: Object) -> Waits[Object]:
+        """An object in the version of ``kind``.
+
+        Raises: ApiError when a conversion webhook fails.
+        """
+        if not kind.webhook:
+            return conversion.view(kind, obj)
+        found = yield self._convert(kind, (obj,))
+        if isinstance(found, ApiError):
+            raise found
+        return dict(found[0])
 
 
 class ValidatingAdmissionWebhook:

@@ -33,8 +33,7 @@ def rendered(rules: tuple[PolicyRule, ...]) -> list[Object]:
 
 def _cluster_role(name: str) -> Object:
     obj: Object = {"metadata": _metadata(name)}
-    into = defaultroles.AGGREGATE_TO.get(name)
-    if into is not None:
+    for into in defaultroles.AGGREGATE_TO.get(name, ()):
         obj["metadata"]["labels"][f"{policy.GROUP}/aggregate-to-{into}"] = "true"
     if name in defaultroles.COLLECTING:
         selector = {"matchLabels": {f"{policy.GROUP}/aggregate-to-{name}": "true"}}
@@ -43,12 +42,12 @@ def _cluster_role(name: str) -> Object:
 
 
 def _binding(metadata: Object, role_kind: str, role: str, subjects: defaultroles.Subjects) -> Object:
-    found: list[Object] = []
+    objects: list[Object] = []
     for kind, name in subjects:
         place = {"namespace": "kube-system"} if kind == "ServiceAccount" else {"apiGroup": policy.GROUP}
-        found.append({"kind": kind, "name": name, **place})
+        objects.append({"kind": kind, "name": name, **place})
     reference = {"apiGroup": policy.GROUP, "kind": role_kind, "name": role}
-    return {"metadata": metadata, "roleRef": reference, **({"subjects": found} if found else {})}
+    return {"metadata": metadata, "roleRef": reference, **({"subjects": objects} if objects else {})}
 
 
 def objects() -> Iterator[tuple[str, Object]]:
@@ -72,16 +71,16 @@ def completed(stored: Object, wanted: Object) -> Object | None:
     for field in ("labels", "annotations"):
         new["metadata"][field] = {**wanted["metadata"][field], **(meta.get(field) or {})}
     if "roleRef" in wanted:
-        held = stored.get("subjects") or []
-        missing = [subject for subject in wanted.get("subjects") or () if subject not in held]
+        present = stored.get("subjects") or []
+        missing = [subject for subject in wanted.get("subjects") or () if subject not in present]
         if missing:
-            new["subjects"] = [*held, *missing]
+            new["subjects"] = [*present, *missing]
     elif "aggregationRule" in wanted:
         new["aggregationRule"] = stored.get("aggregationRule") or wanted["aggregationRule"]
     else:
-        held = stored.get("rules") or []
-        lacking = [rule for rule in wanted["rules"] if rule not in held]
-        missing_now = missing_rules(parse_rules(held), parse_rules(lacking)) if lacking else []
+        present = stored.get("rules") or []
+        lacking = [rule for rule in wanted["rules"] if rule not in present]
+        missing_now = missing_rules(parse_rules(present), parse_rules(lacking)) if lacking else []
         if missing_now:
-            new["rules"] = [*held, *rendered(tuple(missing_now))]
+            new["rules"] = [*present, *rendered(tuple(missing_now))]
     return None if new == stored else new

@@ -22,8 +22,8 @@ _POLICY = "policy.networking.k8s.io"
 
 def _on(verbs: str, resources: str, groups: str = "core", names: str = "") -> PolicyRule:
     """A rule on resources; the group ``core`` is the one without a name."""
-    found = tuple("" if group == "core" else group for group in groups.split())
-    return PolicyRule(tuple(verbs.split()), found, tuple(resources.split()), tuple(names.split()))
+    api_groups = tuple("" if group == "core" else group for group in groups.split())
+    return PolicyRule(tuple(verbs.split()), api_groups, tuple(resources.split()), tuple(names.split()))
 
 
 def _at(urls: str) -> PolicyRule:
@@ -84,6 +84,7 @@ _AGGREGATED: Mapping[str, Rules] = {
         _on(_CHANGE, "poddisruptionbudgets", "policy"),
         _on(_CHANGE, "ingresses networkpolicies", "networking.k8s.io"),
         _on(f"{_CHANGE} {_READ}", "leases", "coordination.k8s.io"),
+        _on(_CHANGE, "resourceclaims resourceclaimtemplates", "resource.k8s.io"),
     ),
     "system:aggregate-to-view": (
         _on(
@@ -115,6 +116,7 @@ _AGGREGATED: Mapping[str, Rules] = {
         ),
         _on(_READ, "poddisruptionbudgets poddisruptionbudgets/status", "policy"),
         _on(_READ, "ingresses ingresses/status networkpolicies", "networking.k8s.io"),
+        _on(_READ, "resourceclaims resourceclaims/status resourceclaimtemplates", "resource.k8s.io"),
     ),
 }
 """The roles whose rules ``admin``, ``edit`` and ``view`` collect."""
@@ -309,6 +311,16 @@ CONTROLLERS: Mapping[str, Rules] = {
         _EVENTS,
     ),
     "generic-garbage-collector": (_on(f"delete {_STATUS} {_READ}", "*", "*"), _EVENTS),
+    "horizontal-pod-autoscaler": (
+        _on(_READ, "horizontalpodautoscalers", "autoscaling"),
+        _on(_STATUS, "horizontalpodautoscalers/status", "autoscaling"),
+        _on("get update", "*/scale", "*"),
+        _on("list", "pods"),
+        _on("list", "pods", "metrics.k8s.io"),
+        _on("get list", "*", "custom.metrics.k8s.io"),
+        _on("get list", "*", "external.metrics.k8s.io"),
+        _EVENTS,
+    ),
     "job-controller": (
         _on(f"delete {_STATUS} {_READ}", "jobs", "batch"),
         _on(_STATUS, "jobs/status", "batch"),
@@ -376,10 +388,14 @@ CONTROLLERS: Mapping[str, Rules] = {
 }
 """The roles of single controllers, by the controller's name: ``system:controller:NAME``."""
 
+_METRICS: Mapping[str, Rules] = {"system:aggregated-metrics-reader": (_on(_READ, "pods nodes", "metrics.k8s.io"),)}
+"""The role of metrics-server's manifests."""
+
 CLUSTER_ROLES: Mapping[str, Rules] = {
     **_PEOPLE,
     **_AGGREGATED,
     **_TOOLS,
+    **_METRICS,
     **_COMPONENTS,
     **{f"system:controller:{name}": rules for name, rules in CONTROLLERS.items()},
 }
@@ -388,12 +404,13 @@ CLUSTER_ROLES: Mapping[str, Rules] = {
 COLLECTING = ("admin", "edit", "view")
 """The ClusterRoles whose rules come from the roles with the label ``aggregate-to-NAME``, each in the one before."""
 
-AGGREGATE_TO: Mapping[str, str] = {
-    **{f"system:aggregate-to-{name}": name for name in COLLECTING},
-    "edit": "admin",
-    "view": "edit",
+AGGREGATE_TO: Mapping[str, tuple[str, ...]] = {
+    **{f"system:aggregate-to-{name}": (name,) for name in COLLECTING},
+    "system:aggregated-metrics-reader": ("view", "edit", "admin"),
+    "edit": ("admin",),
+    "view": ("edit",),
 }
-"""Which ClusterRole collects the rules of another one."""
+"""Which ClusterRoles collect the rules of another one."""
 
 ROLES: Mapping[tuple[str, str], Rules] = {
     ("kube-system", "extension-apiserver-authentication-reader"): (

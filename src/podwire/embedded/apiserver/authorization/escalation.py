@@ -51,8 +51,8 @@ class EscalationCheck:
             return
         self._confirm(call, new, parse_rules(new.get("rules")))
         if new.get("aggregationRule") or (old or {}).get("aggregationRule"):
-            held = self._authorizer.policy.held(call.user, "").rules
-            if missing_rules(held, FULL_AUTHORITY):
+            held_rules = self._authorizer.policy.held(call.user, "").rules
+            if missing_rules(held_rules, FULL_AUTHORITY):
                 problem = "must have cluster-admin privileges to use aggregationRule"
                 raise failures.forbidden(call.kind, new["metadata"].get("name", ""), problem)
 
@@ -68,13 +68,13 @@ class EscalationCheck:
         self._confirm(call, new, rules)
 
     def _may(self, call: Call, verb: str, plural: str, name: str) -> bool:
-        asked = RequestAttributes(verb, policy.GROUP, "v1", plural, namespace=call.namespace, name=name)
-        return self._authorizer.decide(call.user, asked).allowed
+        attributes = RequestAttributes(verb, policy.GROUP, "v1", plural, namespace=call.namespace, name=name)
+        return self._authorizer.decide(call.user, attributes).allowed
 
     def _confirm(self, call: Call, new: Object, rules: tuple[PolicyRule, ...]) -> None:
         """Raises: ApiError 403 naming the rights that the user does not hold."""
-        held = self._authorizer.policy.held(call.user, call.namespace)
-        missing = missing_rules(held.rules, rules)
+        held_rules = self._authorizer.policy.held(call.user, call.namespace)
+        missing = missing_rules(held_rules.rules, rules)
         if not missing:
             return
         user = call.user
@@ -82,8 +82,8 @@ class EscalationCheck:
             f'user "{user.name}" (groups={quoted_list(user.groups)}) is attempting to grant RBAC permissions not '
             "currently held:\n" + "\n".join(sorted(str(rule) for rule in missing))
         )
-        if held.problems:
-            problem += f"; resolution errors: {policy.aggregated(held.problems)}"
+        if held_rules.problems:
+            problem += f"; resolution errors: {policy.aggregated(held_rules.problems)}"
         raise failures.forbidden(call.kind, new["metadata"].get("name", ""), problem)
 
 

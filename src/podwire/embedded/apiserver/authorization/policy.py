@@ -148,12 +148,12 @@ class RolePolicy:
     def held(self, user: UserInfo, namespace: str) -> HeldRules:
         """What a user may do in a namespace; without one, in the whole cluster."""
         key = (user.name, user.groups, namespace)
-        held = self._held.get(key)
-        if held is None:
+        held_rules = self._held.get(key)
+        if held_rules is None:
             if len(self._held) >= _REMEMBERED:
                 self._held.clear()
-            held = self._held[key] = self._collect(user, namespace)
-        return held
+            held_rules = self._held[key] = self._collect(user, namespace)
+        return held_rules
 
     def _collect(self, user: UserInfo, namespace: str) -> HeldRules:
         identities = (("User", user.name), *(("Group", group) for group in user.groups))
@@ -176,10 +176,10 @@ class RolePolicy:
         known = self._allowed.get(key) if not asked.path else None
         if known is not None:
             return known
-        held = self.held(user, asked.namespace)
-        grant = _first(held.grants, asked)
+        held_rules = self.held(user, asked.namespace)
+        grant = _first(held_rules.grants, asked)
         if grant is None:
-            return AccessDecision(False, f"RBAC: {aggregated(held.problems)}" if held.problems else "")
+            return AccessDecision(False, f"RBAC: {aggregated(held_rules.problems)}" if held_rules.problems else "")
         decision = AccessDecision(True, f"RBAC: allowed by {grant.binding.shown(grant.subject)}")
         if not asked.path and not grant.rule.resource_names:
             if len(self._allowed) >= _REMEMBERED:

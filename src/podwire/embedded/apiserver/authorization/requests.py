@@ -54,9 +54,9 @@ def _collection(request: Request, verb: str) -> tuple[str, str, Mapping[str, str
 
 def _equal_fields(selector: str) -> dict[str, str]:
     """The fields that a field selector compares with one value."""
-    found: dict[str, str] = {}
-    for part in selector.split(",") if selector else ():
-        field, equals, value = part.partition("=")
+    values: dict[str, str] = {}
+    for term in selector.split(",") if selector else ():
+        field, equals, value = term.partition("=")
         if equals and not field.endswith("!"):
-            found[field] = value.removeprefix("=")
-    return found
+            values[field] = value.removeprefix("=")
+    return values

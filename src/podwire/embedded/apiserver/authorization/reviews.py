@@ -31,8 +31,11 @@ class Reviews:
     def answer(self, call: Call, obj: Object) -> Object:
         """The review with its status filled in.
 
-        Raises: Invalid for a review that asks nothing or two things; ApiError 400 without a namespace.
+        Raises: Invalid for a review that asks nothing or two things; ApiError 400 without a namespace, 406 when the
+        client takes only tables or metadata, which reviews do not have.
         """
+        if call.accept and all(";as=" in form.replace(" ", "") for form in call.accept.split(",")):
+            raise failures.not_acceptable()
         kind, spec = call.kind.kind, obj.get("spec") or {}
         obj["metadata"] = {**(obj.get("metadata") or {}), "creationTimestamp": None}
         if kind == "SelfSubjectReview":
@@ -42,19 +45,19 @@ class Reviews:
         elif kind == "SelfSubjectRulesReview":
             obj["status"] = self._listed(call.user, str(spec.get("namespace") or ""))
         else:
-            wrong = list(_problems(call, spec))
-            if wrong:
-                raise failures.invalid(call.kind, "", wrong)
+            problems = list(_problems(call, spec))
+            if problems:
+                raise failures.invalid(call.kind, "", problems)
             user = call.user if kind == "SelfSubjectAccessReview" else _subject(spec)
             obj["status"] = self._decided(user, spec)
         return obj
 
     def _identified(self, spec: Object) -> Object:
         audiences = list(spec.get("audiences") or ())
-        found = self._authenticator.verify(str(spec.get("token", "")), audiences)
-        if found is None:
+        user = self._authenticator.verify(str(spec.get("token", "")), audiences)
+        if user is None:
             return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
-        return {"authenticated": True, "user": user_info(found), "audiences": audiences}
+        return {"authenticated": True, "user": user_info(user), "audiences": audiences}
 
     def _decided(self, user: UserInfo, spec: Object) -> Object:
         decision = self._authorizer.decide(user, attributes_in(spec))
@@ -63,9 +66,9 @@ class Reviews:
     def _listed(self, user: UserInfo, namespace: str) -> Object:
         if not namespace:
             raise failures.bad_request("no namespace on request")
-        held = self._authorizer.policy.held(user, namespace)
-        rules = rendered(held.rules)
-        problems = [aggregated(held.problems)] if held.problems else []
+        held_rules = self._authorizer.policy.held(user, namespace)
+        rules = rendered(held_rules.rules)
+        problems = [aggregated(held_rules.problems)] if held_rules.problems else []
         if node_name(user):
             problems.append("node authorizer does not support user rule resolution")
         status: Object = {

@@ -1,9 +1,8 @@
 """The functions that Kubernetes adds to CEL, as a table: name, parameters, result, implementation.
 
 A quantity, an address, a network, a URL and a version are maps at run time, with their kind under ``kind``; the
-compiler knows them as types of their own, so that a version cannot be compared with a quantity. Sources:
-``k8s.io/apiserver/pkg/cel/library``. Left out are ``authorizer``, ``format``, ``string`` of an address, ``indexOf`` of
-lists and comprehensions of two variables: an expression that uses them does not compile.
+compiler knows them as types of their own, so that a version cannot be compared with a quantity. Source:
+``k8s.io/apiserver/pkg/cel/library``.
 """
 
 import ipaddress
@@ -13,38 +12,31 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import msgspec
-
+from podwire.embedded.apiserver.cel import authorization, formats, regexes
+from podwire.embedded.apiserver.cel.signature import Signature, Value
+from podwire.embedded.apiserver.cel.times import wrapped
 from podwire.embedded.apiserver.schema import quantity
 
-Value = dict[str, Any]
+_AUTHORIZATION = "kubernetes.authorization"
 
-OPAQUE = {
-    "Quantity": "kubernetes.Quantity", "IP": "net.IP", "CIDR": "net.CIDR", "URL": "kubernetes.URL",
-    "Semver": "kubernetes.Semver",
+OPAQUE: dict[str, tuple[str, dict[str, str]]] = {
+    "Quantity": ("kubernetes.Quantity", {}), "IP": ("net.IP", {}), "CIDR": ("net.CIDR", {}),
+    "URL": ("kubernetes.URL", {}), "Semver": ("kubernetes.Semver", {}), "NamedFormat": ("kubernetes.NamedFormat", {}),
+    "ResourceCheck": (f"{_AUTHORIZATION}.ResourceCheck", {}), "PathCheck": (f"{_AUTHORIZATION}.PathCheck", {}),
+    "GroupCheck": (f"{_AUTHORIZATION}.GroupCheck", {}), "Decision": (f"{_AUTHORIZATION}.Decision", {}),
+    "Authorizer": (f"{_AUTHORIZATION}.Authorizer", {"requestResource": f"{_AUTHORIZATION}.ResourceCheck"}),
 }  # fmt: skip
-"""The types that only these functions have, with the names that messages show."""
+"""The types that only these functions have, with the names that messages show, and their fields."""
 
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+[0-9A-Za-z.-]+)?"
 )
 
 
-class Signature(msgspec.Struct, frozen=True):
-    """One form of a function."""
-
-    name: str
-    parameters: tuple[str, ...]
-    """Types; the first is that of the receiver of a method."""
-    result: str
-    call: Callable[..., Any]
-    method: bool = False
-
-
-def _holds(parse: Callable[[str], Any]) -> Callable[[str], bool]:
-    def holds(text: str) -> bool:
+def _holds(parse: Callable[..., Any]) -> Callable[..., bool]:
+    def holds(*given: Any) -> bool:
         try:
-            parse(text)
+            parse(*given)
         except ValueError:
             return False
         return True
@@ -82,8 +74,15 @@ def _added(left: Value, right: Value | int, sign: int = 1) -> Value:
 # -- versions
 
 
-def _semver(text: str) -> Value:
-    found = _SEMVER.fullmatch(text)
+def _normalized(text: str) -> str:
+    """A version with three numbers, without ``v`` and leading zeros."""
+    numbers, mark, rest = re.fullmatch(r"v?([0-9.]*)([-+]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    parts = [part.lstrip("0") or "0" if part.isdigit() else part for part in numbers.split(".")]
+    return ".".join([*parts, "0", "0"][: max(3, len(parts))]) + mark + rest
+
+
+def _semver(text: str, normalize: bool = False) -> Value:  # noqa: FBT001, FBT002 - the library calls by position
+    found = _SEMVER.fullmatch(_normalized(text) if normalize else text)
     if found is None:
         raise ValueError(f"invalid semantic version {text!r}")
     numbers = [int(found[index]) for index in (1, 2, 3)]
@@ -184,32 +183,39 @@ def _text_of(value: Value) -> str:
 def _smallest(items: Sequence[Any], choose: Callable[[Sequence[Any]], Any], name: str) -> Any:
     if not items:
         raise ValueError(f"{name} called on empty list")
-    return choose(items)
+    return wrapped(choose(items))
 
 
 def _sum(items: Sequence[Any]) -> Any:
     total = items[0] if items else 0
     for item in items[1:]:
         total += item
-    return total
+    return wrapped(total)
 
 
 def _is_sorted(items: Sequence[Any]) -> bool:
     return all(items[index] <= items[index + 1] for index in range(len(items) - 1))
 
 
-def _covers(items: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    return all(item in items for item in wanted)
+def _index_of(items: Sequence[Any], wanted: Any) -> int:
+    return next((index for index, item in enumerate(items) if item == wanted), -1)
 
 
-def _find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match[0] for match in re.finditer(pattern, text)]
-    return found if limit < 0 else found[:limit]
+def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
+    return next((index for index in range(len(items) - 1, -1, -1) if items[index] == wanted), -1)
 
 
-def _find(text: str, pattern: str) -> str:
-    found = re.search(pattern, text)
-    return found[0] if found else ""
+def _inserted(items: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
+    """The map with one more entry, for the macro ``transformMap``."""
+    if key in items:
+        raise ValueError(f"insert failed: key {key!r} already exists")
+    return {**items, key: value}
+
+
+def _merged(items: dict[Any, Any], more: dict[Any, Any]) -> dict[Any, Any]:
+    for key, value in more.items():
+        items = _inserted(items, key, value)
+    return items
 
 
 def _ordered(kind: str) -> list[Signature]:
@@ -244,7 +250,9 @@ FUNCTIONS: tuple[Signature, ...] = (
     Signature("sub", ("Quantity", "int"), "Quantity", lambda a, b: _added(a, b, -1), method=True),
     *_ordered("Quantity"),
     Signature("semver", ("string",), "Semver", _semver),
+    Signature("semver", ("string", "bool"), "Semver", _semver),
     Signature("isSemver", ("string",), "bool", _holds(_semver)),
+    Signature("isSemver", ("string", "bool"), "bool", _holds(_semver)),
     Signature("major", ("Semver",), "int", lambda a: a["value"][0], method=True),
     Signature("minor", ("Semver",), "int", lambda a: a["value"][1], method=True),
     Signature("patch", ("Semver",), "int", lambda a: a["value"][2], method=True),
@@ -279,10 +287,16 @@ FUNCTIONS: tuple[Signature, ...] = (
               method=True),
     *(form for item in ("int", "double", "string", "bool", "timestamp", "duration") for form in _listed(item)),
     *(Signature("sum", (f"list({item})",), item, _sum, method=True) for item in ("int", "double", "duration")),
-    Signature("find", ("string", "string"), "string", _find, method=True),
-    Signature("findAll", ("string", "string"), "list(string)", _find_all, method=True),
-    Signature("findAll", ("string", "string", "int"), "list(string)", _find_all, method=True),
-    Signature("sets.contains", ("list(dyn)", "list(dyn)"), "bool", _covers),
-    Signature("sets.intersects", ("list(dyn)", "list(dyn)"), "bool", lambda a, b: any(item in a for item in b)),
-    Signature("sets.equivalent", ("list(dyn)", "list(dyn)"), "bool", lambda a, b: _covers(a, b) and _covers(b, a)),
+    Signature("indexOf", ("list(dyn)", "dyn"), "int", _index_of, method=True),
+    Signature("lastIndexOf", ("list(dyn)", "dyn"), "int", _last_index_of, method=True),
+    Signature("find", ("string", "string"), "string", regexes.find, method=True),
+    Signature("findAll", ("string", "string"), "list(string)", regexes.find_all, method=True),
+    Signature("findAll", ("string", "string", "int"), "list(string)", regexes.find_all, method=True),
+    Signature("string", ("IP",), "string", _text_of),
+    Signature("string", ("CIDR",), "string", _text_of),
+    Signature("cel.@mapInsert", ("map(string,dyn)", "dyn", "dyn"), "dyn", _inserted, internal=True),
+    Signature("cel.@mapInsert", ("map(string,dyn)", "map(string,dyn)"), "dyn", _merged, internal=True),
+    Signature("jsonpatch.escapeKey", ("string",), "string", lambda text: text.replace("~", "~0").replace("/", "~1")),
+    *authorization.FUNCTIONS,
+    *formats.FUNCTIONS,
 )  # fmt: skip

@@ -78,16 +78,17 @@ def _tree(schema: Any, path: str, *, correlates: bool) -> RuleTree | None:
     }
     items = _tree(schema.get("items"), f"{path}.items", correlates=below)
     additional = _tree(schema.get("additionalProperties"), f"{path}.additionalProperties", correlates=correlates)
-    rules = tuple(_compiled(rule, schema, path if not correlates else "") for rule in schema.get(RULES) or ())
+    label = path.rpartition("[")[2].partition("]")[0] or "object"
+    rules = tuple(_compiled(rule, schema, label, path if not correlates else "") for rule in schema.get(RULES) or ())
     if not (rules or properties or items or additional):
         return None
     return RuleTree(schema, path, rules, properties, items, additional)
 
 
-def _compiled(rule: Json, schema: Json, uncorrelatable: str) -> SchemaRule:
+def _compiled(rule: Json, schema: Json, label: str, uncorrelatable: str) -> SchemaRule:
     """``uncorrelatable`` is the path of a schema whose values have no old values; empty where they have."""
     source = str(rule.get("rule") or "")
-    kind = values.type_of(schema)
+    kind = values.type_of(schema, label)
     optional = "oldSelf" if rule.get("optionalOldSelf") else ""
     problems: list[Cause] = []
     if not source.strip():
@@ -97,7 +98,7 @@ def _compiled(rule: Json, schema: Json, uncorrelatable: str) -> SchemaRule:
         expression, transition = _expression(source, kind, optional)
     except CompileError as failure:
         problems.append(causes.invalid("rule", rule, f"compilation failed: {failure}"))
-    if expression is not None and expression.result not in ("bool", "dyn"):
+    if expression is not None and expression.result != "bool":
         problems.append(causes.invalid("rule", rule, "cel expression must evaluate to a bool"))
     if transition and uncorrelatable:
         detail = (
@@ -132,7 +133,7 @@ def _message_of(rule: Json, kind: str, optional: str, *, transition: bool) -> Ex
         expression = Expression(source, variables, optional)
     except CompileError as failure:
         raise CompileError(f"messageExpression compilation failed: {failure}") from failure
-    if expression.result not in ("string", "dyn"):
+    if expression.result != "string":
         raise CompileError("messageExpression must evaluate to a string")
     return expression
 
@@ -143,16 +144,16 @@ def _field_path(rule: Json, schema: Json) -> tuple[str, list[Cause]]:
     place, rest = "", text
     node: Any = schema
     while rest:
-        found = _STEP.match(rest)
-        name = (found[1] or found[2].replace("\\'", "'")) if found else ""
+        step_match = _STEP.match(rest)
+        name = (step_match[1] or step_match[2].replace("\\'", "'")) if step_match else ""
         properties, additional = node.get("properties") or {}, node.get("additionalProperties")
-        if found is None or not (name in properties or isinstance(additional, dict)):
+        if step_match is None or not (name in properties or isinstance(additional, dict)):
             return "", [
                 causes.invalid("fieldPath", text, "fieldPath must be a valid path: does not refer to a valid field")
             ]
         place += f".{name}" if name in properties else f"[{name}]"
         node = properties.get(name, additional)
-        rest = rest[found.end() :]
+        rest = rest[step_match.end() :]
     return place, []
 
 
@@ -174,9 +175,9 @@ def _texts(rule: Json) -> Iterator[Cause]:
 
 def problems(schema: Json, path: str) -> list[Cause]:
     """What is wrong with the rules of a definition's schema that stands at ``path``."""
-    found = list(_misplaced(schema, path, ""))
+    misplaced = list(_misplaced(schema, path, ""))
     tree = compile_rules(schema)
-    return found + (list(_problems(tree, path)) if tree is not None else [])
+    return misplaced + (list(_problems(tree, path)) if tree is not None else [])
 
 
 def _problems(tree: RuleTree, root: str) -> Iterator[Cause]:

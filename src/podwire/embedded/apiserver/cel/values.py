@@ -1,27 +1,31 @@
-"""Types and values of custom objects in expressions, by the schema of their definition.
+"""Types and values of objects in expressions, by their schema.
 
 Objects are maps whose keys are the names of fields, escaped as Kubernetes escapes names that CEL cannot write
-(``a-b`` is ``a__dash__b``). Numbers and bytes have the types of CEL. Times and durations have them where they are
-``self``; as fields and items they are strings, since the library takes no other values in a map: ``timestamp(self.at)``
-works with both. Lists with the list type ``map``
-correlate by their keys, so that a rule below them can compare with the old value. Source: ``k8s.io/apiserver/pkg/cel``.
+(``a-b`` is ``a__dash__b``). Numbers, bytes, times and durations have the types of CEL. Fields without a known type are
+no part of the type of their object. Lists with the list type ``map`` correlate by their keys, so that a rule below them
+can compare with the old value. Source: ``k8s.io/apiserver/pkg/cel/common``.
 """
 
 import base64
 import binascii
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from podwire.embedded.apiserver.cel.environment import MESSAGES
+from podwire.embedded.apiserver.cel.times import Duration, Timestamp
 
 Json = dict[str, Any]
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _SCALARS = {"string": "string", "integer": "int", "number": "double", "boolean": "bool"}
 _FORMATS = {"date-time": "timestamp", "date": "timestamp", "duration": "duration", "byte": "bytes"}
-_RESERVED = frozenset({
+RESERVED = frozenset({
     "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
     "loop", "package", "namespace", "return", "var", "void", "while",
 })  # fmt: skip
+"""Words that are no names in expressions."""
+_LABEL = re.compile(r"\W", re.ASCII)
 _ESCAPES = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _ESCAPED = re.compile(r"__|[./-]")
 _DURATION = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h)")
@@ -35,7 +39,7 @@ _COMMON: Json = {
 
 def escaped(name: str) -> str:
     """The name of a field as expressions write it."""
-    if name in _RESERVED:
+    if name in RESERVED:
         return f"__{name}__"
     return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], name)
 
@@ -45,24 +49,43 @@ def rooted(schema: Json) -> Json:
     return {**schema, "properties": {**(schema.get("properties") or {}), **_COMMON}}
 
 
-def type_of(schema: Json, *, inner: bool = False) -> str:
-    """The type of values of a schema: ``string``, ``list(map(string,dyn))``; ``inner`` for fields and items."""
+def type_of(schema: Json, label: str = "object") -> str:
+    """The type of values of a schema: ``string``, ``list(int)``, the name of a message.
+
+    ``label`` is what error messages call an object; ``dyn`` stands for a schema whose values are not known.
+    """
+    return _type(schema, label) or "dyn"
+
+
+def _type(schema: Json, label: str) -> str:
+    """The type; empty for values that expressions cannot use."""
     kind = schema.get("type", "")
-    if schema.get("nullable") or schema.get("x-kubernetes-int-or-string"):
+    if schema.get("x-kubernetes-int-or-string"):
         return "dyn"
+    if schema.get("x-kubernetes-embedded-resource"):
+        schema = rooted(schema)
     if kind == "array":
-        return f"list({type_of(schema.get('items') or {}, inner=True)})"
+        items = _type(schema.get("items") or {}, label)
+        return f"list({items})" if items else ""
     if kind == "object":
-        values = schema.get("additionalProperties")
-        return f"map(string,{type_of(values, inner=True)})" if isinstance(values, dict) else "map(string,dyn)"
+        return _object_type(schema, label)
     if kind == "string":
-        found = _FORMATS.get(schema.get("format", ""), "string")
-        return "string" if inner and found in ("timestamp", "duration") else found
-    return _SCALARS.get(kind, "dyn")
+        return _FORMATS.get(schema.get("format", ""), "string")
+    return _SCALARS.get(kind, "")
 
 
-def value_of(value: Any, schema: Json, *, inner: bool = False) -> Any:
-    """A valid value as the library takes it; ``inner`` for fields and items.
+def _object_type(schema: Json, label: str) -> str:
+    values = schema.get("additionalProperties")
+    if isinstance(values, dict):
+        held = _type(values, label)
+        return f"map(string,{held})" if held else ""
+    properties: Json = schema.get("properties") or {}
+    fields = {escaped(name): _type(sub, name) for name, sub in properties.items()}
+    return MESSAGES.declare(_LABEL.sub("_", label), {name: text for name, text in fields.items() if text})
+
+
+def value_of(value: Any, schema: Json) -> Any:
+    """A valid value as the library takes it.
 
     Raises: ValueError for a time, duration or base64 text that cannot be read.
     """
@@ -71,14 +94,14 @@ def value_of(value: Any, schema: Json, *, inner: bool = False) -> Any:
         return _object(value, schema)
     if isinstance(value, list):
         items = schema.get("items") or {}
-        return [value_of(item, items, inner=True) for item in value]
+        return [value_of(item, items) for item in value]
     if isinstance(value, bool) or value is None:
         return value
     if kind == "number":
         return float(value)
     if kind == "integer":
         return int(value)
-    if kind == "string" and type_of(schema, inner=inner) not in ("string", "dyn"):
+    if kind == "string" and schema.get("format") in _FORMATS:
         return _formatted(value, schema["format"])
     return value
 
@@ -91,11 +114,11 @@ def _object(value: Json, schema: Json) -> Json:
     out: Json = {}
     for name, item in value.items():
         if name in properties:
-            out[escaped(name)] = value_of(item, properties[name], inner=True)
+            out[escaped(name)] = value_of(item, properties[name])
         elif isinstance(additional, dict):
-            out[name] = value_of(item, additional, inner=True)
+            out[name] = value_of(item, additional)
         elif schema.get(_PRESERVE) or not schema:
-            out[name] = value_of(item, {}, inner=True)
+            out[name] = value_of(item, {})
     return out
 
 
@@ -111,9 +134,9 @@ def _formatted(text: str, form: str) -> Any:
         found = _DURATION.findall(bare)
         if "".join(number + unit for number, unit in found) != bare or not found:
             raise ValueError(f"{text!r} is not a duration")
-        return timedelta(seconds=sign * sum(float(number) * _SECONDS[unit] for number, unit in found))
+        return Duration(timedelta(seconds=sign * sum(float(number) * _SECONDS[unit] for number, unit in found)))
     moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else datetime.fromisoformat(f"{text}T00:00:00+00:00")
+    return Timestamp(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def old_item(item: Any, old: Any, schema: Json) -> Any:

@@ -6,7 +6,7 @@ A second run changes nothing, so every write runs it, patches of stored objects 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 
-from podwire.embedded.apiserver.defaults import devices, flowcontrol, network, pods, webhooks, workloads
+from podwire.embedded.apiserver.defaults import devices, flowcontrol, network, pods, policies, webhooks, workloads
 from podwire.embedded.apiserver.defaults.pods import Json, fill, items_of, section
 from podwire.embedded.apiserver.kinds import ResourceKind
 
@@ -75,7 +75,17 @@ def _definition(obj: Json) -> None:
     names = section(spec, "names")
     kind = names.get("kind") or ""
     fill(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
-    fill(section(spec, "conversion"), {"strategy": "None"})
+    conversion = section(spec, "conversion")
+    fill(conversion, {"strategy": "None"})
+    client = (conversion.get("webhook") or {}).get("clientConfig") or {}
+    if client.get("service"):
+        fill(client["service"], {"port": 443})
+
+
+def _api_service(obj: Json) -> None:
+    service = section(obj, "spec").get("service")
+    if service:
+        fill(service, {"port": 443})
 
 
 DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
@@ -108,7 +118,12 @@ DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.mutating,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.validating,
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"): policies.mutating_policy,
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding"): policies.binding,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): policies.policy,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): policies.binding,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apiregistration.k8s.io", "APIService"): _api_service,
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,
 }

@@ -147,15 +147,15 @@ def _requests(container: Json) -> None:
 
 
 def _tolerate(spec: Json) -> None:
-    found = spec.get("tolerations") or []
+    tolerations = spec.get("tolerations") or []
     for key in _TOLERATED:
         covered = any(
-            item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "") for item in found
+            item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "") for item in tolerations
         )
         if not covered:
             entry = {"key": key, "operator": "Exists", "effect": "NoExecute"}
-            found.append(entry | {"tolerationSeconds": _TOLERATED_S})
-    spec["tolerations"] = found
+            tolerations.append(entry | {"tolerationSeconds": _TOLERATED_S})
+    spec["tolerations"] = tolerations
 
 
 def qos_class(spec: Json) -> str:
@@ -199,16 +199,16 @@ def mount_token(pod: Json, name: str) -> None:
     already; a volume for the purpose that is in the spec (of a copied pod) is used in place of a new one.
     """
     spec = section(pod, "spec")
-    given = (v["name"] for v in items_of(spec, "volumes") if str(v.get("name", "")).startswith(TOKEN_VOLUME))
-    found = next(given, None)
-    mount = {"name": found or name, "readOnly": True, "mountPath": _TOKEN_PATH}
+    token_volumes = (v["name"] for v in items_of(spec, "volumes") if str(v.get("name", "")).startswith(TOKEN_VOLUME))
+    volume_name = next(token_volumes, None)
+    mount = {"name": volume_name or name, "readOnly": True, "mountPath": _TOKEN_PATH}
     used = False
     for container in items_of(spec, "containers", "initContainers"):
         mounts = container.get("volumeMounts") or []
         if not any(item.get("mountPath") == _TOKEN_PATH for item in mounts):
             container["volumeMounts"] = [*mounts, dict(mount)]
             used = True
-    if used and found is None:
+    if used and volume_name is None:
         spec["volumes"] = [*(spec.get("volumes") or []), {"name": name, "projected": _token_sources()}]
 
 

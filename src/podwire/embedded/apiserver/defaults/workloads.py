@@ -121,10 +121,19 @@ def fill_pod_template(obj: Json) -> None:
     fill_template(obj)
 
 
+def _fill_behavior(behavior: Json) -> None:
+    percent = {"type": "Percent", "value": 100, "periodSeconds": 15}
+    up: Json = {"stabilizationWindowSeconds": 0, "selectPolicy": "Max"}
+    fill(section(behavior, "scaleUp"), {**up, "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, percent]})
+    fill(section(behavior, "scaleDown"), {"selectPolicy": "Max", "policies": [dict(percent)]})
+
+
 def fill_autoscaler(obj: Json) -> None:
     """Defaults of a HorizontalPodAutoscaler: one replica at least, 80 % of the CPU."""
     spec = section(obj, "spec")
     fill(spec, {"minReplicas": 1})
+    if spec.get("behavior") is not None:
+        _fill_behavior(spec["behavior"])
     if obj.get("apiVersion") == "autoscaling/v1":
         return
     if not spec.get("metrics"):

@@ -118,8 +118,8 @@ def render_step(step: str) -> str:
     if kind == "v":
         return f"[={rest}]"
     if kind == "k":
-        found = json.loads(rest)
-        shown = (f"{key}={json.dumps(found[key], ensure_ascii=False)}" for key in sorted(found))
+        keys = json.loads(rest)
+        shown = (f"{key}={json.dumps(keys[key], ensure_ascii=False)}" for key in sorted(keys))
         return "[" + ",".join(shown) + "]"
     return f"[{rest}]"
 

@@ -42,10 +42,10 @@ def _index(operation: Any, items: list[Any], token: str, *, end: bool) -> int:
         return len(items)
     if not (token.isascii() and token.isdigit()) or (token != "0" and token.startswith("0")):
         raise _fails(operation, f"{token} is not an index")
-    found = int(token)
-    if found > len(items) or (found == len(items) and not end):
+    index = int(token)
+    if index > len(items) or (index == len(items) and not end):
         raise _fails(operation, f"index {token} is out of bounds")
-    return found
+    return index
 
 
 def _step(operation: Any, node: Any, token: str) -> Any:
@@ -150,12 +150,12 @@ def _same(left: Any, right: Any) -> bool:
 def _test(operation: Any, doc: Any) -> Any:
     expected = operation.get("value")
     try:
-        found = _get(operation, doc, _tokens(operation))
+        value = _get(operation, doc, _tokens(operation))
     except Invalid:
         if expected is None and "value" in operation:
             return doc
         raise
-    if not _same(found, expected):
+    if not _same(value, expected):
         raise _fails(operation, f"testing value {operation.get('path')} failed: test failed")
     return doc
 

@@ -17,11 +17,11 @@ def ordered(
     place = {identity(item): index for index, item in reversed(list(enumerate(wanted)))}
     before = {identity(item): index for index, item in reversed(list(enumerate(live)))}
     right = sorted((item for item in merged if identity(item) in place), key=lambda it: place[identity(it)])
-    left = [item for item in merged if identity(item) not in place]
-    left.sort(key=lambda item: before.get(identity(item), len(before)))
+    unplaced = [item for item in merged if identity(item) not in place]
+    unplaced.sort(key=lambda item: before.get(identity(item), len(before)))
     out: list[Item] = []
-    while left and right:
-        mine, theirs = before.get(identity(left[0])), before.get(identity(right[0]))
+    while unplaced and right:
+        mine, theirs = before.get(identity(unplaced[0])), before.get(identity(right[0]))
         server_first = mine is not None and theirs is not None and mine < theirs
-        out.append((left if server_first else right).pop(0))
-    return out + left + right
+        out.append((unplaced if server_first else right).pop(0))
+    return out + unplaced + right

@@ -177,12 +177,12 @@ def track(old: Json | None, new: Json, schema: SchemaNode, author: Author) -> No
     past = (old or {}).get("metadata", {}).get("managedFields")
     managers = parse(meta.get("managedFields") or past)
     before = _content(old) if old is not None else _blank(schema)
-    found = typed.compare(before, _content(new), schema)
+    comparison = typed.compare(before, _content(new), schema)
     me = FieldManager(author.manager, "Update", new.get("apiVersion", ""), author.subresource)
-    changed = _tracked(found.changed, schema, author.subresource)
-    managers = _subtract(managers, fieldset.union(changed, found.removed), me)
+    changed = _tracked(comparison.changed, schema, author.subresource)
+    managers = _subtract(managers, fieldset.union(changed, comparison.removed), me)
     mine = managers.get(me, ManagedFields({}, author.now))
-    fields = fieldset.union(fieldset.difference(mine.fields, found.removed), changed)
+    fields = fieldset.union(fieldset.difference(mine.fields, comparison.removed), changed)
     if fields != mine.fields:
         managers[me] = ManagedFields(fields, author.now)
     entries = render(_capped(managers))
@@ -226,10 +226,10 @@ def apply(live: Json | None, applied: Json, schema: SchemaNode, author: Author) 
     others = {manager: managed for manager, managed in managers.items() if not _same_applier(manager, me)}
     new: Json = typed.merge(past, config, schema)
     if last.fields:
-        kept = fieldset.union(mine, _NAME)
+        kept_fields = fieldset.union(mine, _NAME)
         for managed in others.values():
-            kept = fieldset.union(kept, managed.fields)
-        new = typed.remove(new, schema, last.fields, kept)
+            kept_fields = fieldset.union(kept_fields, managed.fields)
+        new = typed.remove(new, schema, last.fields, kept_fields)
     others = _settle(past, new, others, schema, author)
     same = new == past and mine == last.fields
     managers = {**others, me: ManagedFields(mine, last.time if same else author.now)}
@@ -244,8 +244,8 @@ def _same_applier(manager: FieldManager, me: FieldManager) -> bool:
 
 def _last(managers: FieldManagers, me: FieldManager) -> ManagedFields:
     """What the manager's last apply owned."""
-    found = [managed for manager, managed in managers.items() if _same_applier(manager, me)]
-    return found[0] if found else ManagedFields({}, me.version)
+    appliers = [managed for manager, managed in managers.items() if _same_applier(manager, me)]
+    return appliers[0] if appliers else ManagedFields({}, me.version)
 
 
 def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, author: Author) -> FieldManagers:
@@ -254,8 +254,8 @@ def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, au
     Raises: Conflict where they own a changed field and the author does not force the change.
     """
     before, after = _content(past), _content(new)
-    found = typed.compare(before or _blank(schema), after, schema)
-    changed = _tracked(found.changed, schema, author.subresource)
+    comparison = typed.compare(before or _blank(schema), after, schema)
+    changed = _tracked(comparison.changed, schema, author.subresource)
     conflicts = {
         manager: both for manager, managed in others.items() if (both := fieldset.intersection(managed.fields, changed))
     }
@@ -267,7 +267,7 @@ def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, au
         if rest:
             raise conflict(rest)
     nobody = FieldManager("", "", "")
-    return _subtract(others, fieldset.union(changed, found.removed), nobody)
+    return _subtract(others, fieldset.union(changed, comparison.removed), nobody)
 
 
 def _explained(live: Json, schema: SchemaNode) -> Node:
@@ -280,8 +280,8 @@ def _explained(live: Json, schema: SchemaNode) -> Node:
     if not isinstance(last, dict):
         return {}
     config = _content(_without_nulls(last))
-    found = typed.compare(config, _content(live), schema)
-    differing = fieldset.union(found.changed, found.removed)
+    comparison = typed.compare(config, _content(live), schema)
+    differing = fieldset.union(comparison.changed, comparison.removed)
     return fieldset.difference(typed.to_set(config, schema), differing)
 
 
@@ -292,7 +292,7 @@ def _check(applied: Json, schema: SchemaNode) -> None:
     unknown = [f"{path}: field not declared in schema" for path in typed.undeclared(applied, schema)]
     if unknown:
         meta = meta if isinstance(meta, Mapping) else {}
-        name = "/".join(part for part in (meta.get("namespace"), meta.get("name")) if part)
+        name = "/".join(segment for segment in (meta.get("namespace"), meta.get("name")) if segment)
         kind = f"{applied.get('apiVersion')}, Kind={applied.get('kind')}"
         problem = unknown[0] if len(unknown) == 1 else "errors:\n" + "\n".join(f"  {text}" for text in unknown)
         message = f"failed to create typed patch object ({name}; {kind}): {problem}"
@@ -309,17 +309,17 @@ def _without_nulls(value: Any) -> Any:
 
 def conflict(conflicts: Mapping[FieldManager, Node]) -> Conflict:
     """Error 409 that names every manager and field in conflict."""
-    found = [(manager, path) for manager in sorted(conflicts) for path in fieldset.paths(conflicts[manager])]
+    owners = [(manager, path) for manager in sorted(conflicts) for path in fieldset.paths(conflicts[manager])]
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
-        for manager, path in found
+        for manager, path in owners
     ]
-    if len(found) == 1:
-        manager, path = found[0]
+    if len(owners) == 1:
+        manager, path = owners[0]
         text = f"Apply failed with 1 conflict: conflict with {manager}: {path}"
     else:
-        lines = "\n".join(_lines(found))
-        text = f"Apply failed with {len(found)} conflicts: {lines}"
+        lines = "\n".join(_lines(owners))
+        text = f"Apply failed with {len(owners)} conflicts: {lines}"
     return Conflict(409, "Conflict", text, {"causes": causes})
 
 

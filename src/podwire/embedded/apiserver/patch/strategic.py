@@ -60,12 +60,12 @@ def _merge_map(old: dict[str, Any], patch: dict[str, Any], schema: SchemaNode | 
 
 def _delete_primitives(out: dict[str, Any], patch: dict[str, Any]) -> list[str]:
     """Remove the plain values that the patch lists; returns the directives seen."""
-    seen = [key for key in patch if key.startswith(_DELETE)]
-    for key in seen:
+    directives = [key for key in patch if key.startswith(_DELETE)]
+    for key in directives:
         field = key.removeprefix(_DELETE)
         if isinstance(out.get(field), list):
             out[field] = [item for item in out[field] if item not in patch[key]]
-    return seen
+    return directives
 
 
 def _retain(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
@@ -144,11 +144,11 @@ def _merge_item(merged: list[Any], item: Any, key: str, schema: SchemaNode) -> N
     """Merge one keyed item of the patch into the list."""
     if not isinstance(item, dict) or key not in item:
         raise _bad(f"map: {item} does not contain declared merge key: {key}")
-    found = [index for index, old in enumerate(merged) if old.get(key) == item[key]]
+    indexes = [index for index, old in enumerate(merged) if old.get(key) == item[key]]
     if item.get(_PATCH) == "delete":
         merged[:] = [old for old in merged if old.get(key) != item[key]]
-    elif found:
-        merged[found[0]] = _merge_map(merged[found[0]], item, schema)
+    elif indexes:
+        merged[indexes[0]] = _merge_map(merged[indexes[0]], item, schema)
     else:
         merged.append(_clean(item))
 

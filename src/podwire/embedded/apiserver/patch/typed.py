@@ -60,11 +60,11 @@ def item_step(item: Any, schema: SchemaNode) -> str:
     keys: Json = {}
     fields = schema.items.properties
     for name in schema.list_keys:
-        found = item.get(name) if isinstance(item, dict) else None
-        if found is None and name in fields:
-            found = fields[name].default
-        if found is not None:
-            keys[name] = found
+        value = item.get(name) if isinstance(item, dict) else None
+        if value is None and name in fields:
+            value = fields[name].default
+        if value is not None:
+            keys[name] = value
     if not keys:
         names = ", ".join(f'"{name}"' for name in schema.list_keys)
         problem = f"associative list with keys has an element that omits key field {names}"
@@ -152,17 +152,17 @@ def merge(live: Any, applied: Any, schema: SchemaNode) -> Any:
 
 
 def _merge_list(live: list[Any], applied: list[Any], schema: SchemaNode) -> list[Any]:
-    wanted: dict[str, Any] = {}
+    desired: dict[str, Any] = {}
     for item in applied:
         step = item_step(item, schema)
-        if step in wanted:
+        if step in desired:
             raise ApiError(400, "BadRequest", f"duplicate entries for key {fieldset.render_step(step)}")
-        wanted[step] = item
+        desired[step] = item
     merged = []
     for item in live:
         step = item_step(item, schema)
-        merged.append(merge(item, wanted.pop(step), schema.items) if step in wanted else item)
-    merged += wanted.values()
+        merged.append(merge(item, desired.pop(step), schema.items) if step in desired else item)
+    merged += desired.values()
     return ordered(merged, applied, live, lambda item: item_step(item, schema))
 
 

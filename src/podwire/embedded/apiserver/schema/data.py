@@ -130,8 +130,8 @@ class SchemaNode:
     @cached_property
     def patch_strategies(self) -> tuple[str, ...]:
         """Of a strategic merge patch: ``merge``, ``replace``, ``retainKeys``."""
-        found: str = self._get("x-kubernetes-patch-strategy") or ""
-        return tuple(found.split(",")) if found else ()
+        strategy: str = self._get("x-kubernetes-patch-strategy") or ""
+        return tuple(strategy.split(",")) if strategy else ()
 
     @property
     def patch_merges(self) -> bool:

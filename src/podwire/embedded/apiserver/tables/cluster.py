@@ -54,8 +54,8 @@ def _created(obj: Json, _: datetime) -> list[Any]:
 
 
 def _node_status(obj: Json) -> str:
-    found = condition(obj, "Ready").get("status")
-    text = "Unknown" if found is None else "Ready" if found == "True" else "NotReady"
+    ready = condition(obj, "Ready").get("status")
+    text = "Unknown" if ready is None else "Ready" if ready == "True" else "NotReady"
     return text + ",SchedulingDisabled" * bool(at(obj, "spec.unschedulable"))
 
 
@@ -70,8 +70,8 @@ def _roles(obj: Json) -> str:
 
 
 def _node_address(obj: Json, kind: str) -> str:
-    found = at(obj, "status.addresses", [])
-    return next((item.get("address", NONE) for item in found if item.get("type") == kind), NONE)
+    addresses = at(obj, "status.addresses", [])
+    return next((item.get("address", NONE) for item in addresses if item.get("type") == kind), NONE)
 
 
 def _node(obj: Json, now: datetime) -> list[Any]:
@@ -133,10 +133,10 @@ def _usage(prefix: str) -> Field:
 
 def _subjects(kind: str) -> Field:
     def text(obj: Json) -> str:
-        found = [item for item in obj.get("subjects") or () if item.get("kind") == kind]
+        subjects = [item for item in obj.get("subjects") or () if item.get("kind") == kind]
         if kind == "ServiceAccount":
-            return ", ".join(f"{item.get('namespace', '')}/{item.get('name', '')}" for item in found)
-        return ", ".join(item.get("name", "") for item in found)
+            return ", ".join(f"{item.get('namespace', '')}/{item.get('name', '')}" for item in subjects)
+        return ", ".join(item.get("name", "") for item in subjects)
 
     return text
 
@@ -213,21 +213,21 @@ def _request(obj: Json, now: datetime) -> list[Any]:
 
 
 def _api_service(obj: Json) -> str:
-    found = at(obj, "spec.service")
-    return f"{found.get('namespace')}/{found.get('name')}" if found else "Local"
+    service = at(obj, "spec.service")
+    return f"{service.get('namespace')}/{service.get('name')}" if service else "Local"
 
 
 def _available(obj: Json) -> str:
     if is_true(obj, "Available"):
         return "True"
-    found = condition(obj, "Available")
-    return f"{found['status']} ({found.get('reason', '')})" if found else UNKNOWN
+    available = condition(obj, "Available")
+    return f"{available['status']} ({available.get('reason', '')})" if available else UNKNOWN
 
 
 def _component(obj: Json, now: datetime) -> list[Any]:
-    found: Json = next((item for item in obj.get("conditions") or () if item.get("type") == "Healthy"), {})
-    status = {"True": "Healthy", "False": "Unhealthy"}.get(found.get("status", ""), "Unknown")
-    return [name(obj), status, found.get("message", ""), found.get("error", "")]
+    healthy: Json = next((item for item in obj.get("conditions") or () if item.get("type") == "Healthy"), {})
+    status = {"True": "Healthy", "False": "Unhealthy"}.get(healthy.get("status", ""), "Unknown")
+    return [name(obj), status, healthy.get("message", ""), healthy.get("error", "")]
 
 
 _BINDINGS = Printer((*plain("Role"), AGE, *wide("Users", "Groups", "ServiceAccounts")), _binding)
@@ -246,6 +246,31 @@ _EVENTS = Printer(
     ),
     _event,
 )
+
+
+def _param_kind(obj: Json) -> str:
+    found = (obj.get("spec") or {}).get("paramKind")
+    return f"{found.get('apiVersion', '')}/{found.get('kind', '')}" if found else UNSET
+
+
+def _policy(field: str) -> Printer:
+    """The printer of a policy whose expressions are counted in ``field``."""
+    column = Column(field.capitalize(), "integer")
+
+    def cells(obj: Json, now: datetime) -> list[Any]:
+        return [name(obj), len((obj.get("spec") or {}).get(field) or ()), _param_kind(obj), age(obj, now)]
+
+    return Printer((NAME, column, Column("ParamKind"), AGE), cells)
+
+
+def _policy_binding(obj: Json, now: datetime) -> list[Any]:
+    spec: Json = obj.get("spec") or {}
+    ref: Json = spec.get("paramRef") or {}
+    param = "/".join(filter(None, (ref.get("namespace"), ref.get("name")))) if ref.get("name") else ""
+    return [name(obj), spec.get("policyName") or "", param or ("*" if ref else UNSET), age(obj, now)]
+
+
+_POLICY_BINDING = Printer((NAME, *plain("PolicyName", "ParamRef")[1:], AGE), _policy_binding)
 _HOOKS = Printer((NAME, Column("Webhooks", "integer"), AGE), _with_age(_size("webhooks")))
 
 PRINTERS: Mapping[tuple[str, str], Printer] = {
@@ -336,5 +361,9 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     ),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): _HOOKS,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): _HOOKS,
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"): _policy("mutations"),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding"): _POLICY_BINDING,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): _policy("validations"),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): _POLICY_BINDING,
 }
 """By group and kind."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from podwire.embedded.apiserver.kinds import ResourceKind
-from podwire.embedded.apiserver.tables import cluster, devices, network, workloads
+from podwire.embedded.apiserver.tables import cluster, devices, metrics, network, workloads
 from podwire.embedded.apiserver.tables.cells import AGE, NAME, Column, Json, Printer, age, at, name, plain, since
 from podwire.embedded.apiserver.tables.jsonpath import find
 
@@ -20,6 +20,7 @@ PRINTERS: Mapping[tuple[str, str], Printer] = {
     **network.PRINTERS,
     **cluster.PRINTERS,
     **devices.PRINTERS,
+    **metrics.PRINTERS,
 }
 """Every built-in printer by group and kind."""
 
@@ -39,10 +40,10 @@ def _definition(column: Column) -> Json:
 
 def _custom_cell(column: Json, obj: Json, now: datetime) -> Any:
     """One cell of a custom kind; None where the object has no such value or one of another type."""
-    found = find(column.get("jsonPath", ""), obj)
-    if not found or found[0] is None:
+    values = find(column.get("jsonPath", ""), obj)
+    if not values or values[0] is None:
         return None
-    value, kind = found[0], column.get("type", "string")
+    value, kind = values[0], column.get("type", "string")
     if kind == "date":
         return since(value if isinstance(value, str) else None, now)
     if kind in ("integer", "number"):

@@ -128,10 +128,10 @@ def _compile(path: str) -> tuple[Step, ...]:
 
 
 def _run(steps: tuple[Step, ...], value: Any) -> list[Any]:
-    found = [value]
+    values = [value]
     for step in steps:
-        found = step(found)
-    return found
+        values = step(values)
+    return values
 
 
 def find(path: str, value: Any) -> list[Any]:

@@ -25,20 +25,20 @@ from podwire.embedded.apiserver.tables.cells import (
 
 def _balancer(obj: Json) -> str:
     """The addresses of a load balancer."""
-    found = at(obj, "status.loadBalancer.ingress", [])
-    return ",".join(sorted({item.get("ip") or item.get("hostname", "") for item in found} - {""}))
+    ingress = at(obj, "status.loadBalancer.ingress", [])
+    return ",".join(sorted({item.get("ip") or item.get("hostname", "") for item in ingress} - {""}))
 
 
 def _external(obj: Json) -> str:
     """The external addresses of a Service."""
-    kind, given = at(obj, "spec.type", "ClusterIP"), at(obj, "spec.externalIPs", [])
+    kind, external_ips = at(obj, "spec.type", "ClusterIP"), at(obj, "spec.externalIPs", [])
     if kind == "ExternalName":
         return str(at(obj, "spec.externalName", ""))
     if kind != "LoadBalancer":
-        return ",".join(given) or NONE
+        return ",".join(external_ips) or NONE
     balancer = _balancer(obj)
-    if given:
-        return ",".join(([balancer] if balancer else []) + given)
+    if external_ips:
+        return ",".join(([balancer] if balancer else []) + external_ips)
     return balancer or "<pending>"
 
 
@@ -79,8 +79,8 @@ def _subset(subset: Json) -> Iterable[str]:
 
 
 def _endpoints(obj: Json, now: datetime) -> list[Any]:
-    found = [text for subset in obj.get("subsets") or () for text in _subset(subset)]
-    return [name(obj), shortened(found), age(obj, now)]
+    endpoints = [text for subset in obj.get("subsets") or () for text in _subset(subset)]
+    return [name(obj), shortened(endpoints), age(obj, now)]
 
 
 def _slice(obj: Json, now: datetime) -> list[Any]:
@@ -97,23 +97,23 @@ def _slice(obj: Json, now: datetime) -> list[Any]:
 
 def _ingress(obj: Json, now: datetime) -> list[Any]:
     hosts = [rule["host"] for rule in at(obj, "spec.rules", []) if rule.get("host")]
-    found = at(obj, "status.loadBalancer.ingress", [])
+    ingress = at(obj, "status.loadBalancer.ingress", [])
     return [
         name(obj),
         at(obj, "spec.ingressClassName", NONE),
         shortened(hosts, empty="*"),
-        ",".join(item.get("ip") or item.get("hostname", "") for item in found),
+        ",".join(item.get("ip") or item.get("hostname", "") for item in ingress),
         "80, 443" if at(obj, "spec.tls") else "80",
         age(obj, now),
     ]
 
 
 def _ingress_class(obj: Json, now: datetime) -> list[Any]:
-    found = at(obj, "spec.parameters")
+    parameters = at(obj, "spec.parameters")
     text = NONE
-    if found:
-        group = f".{found['apiGroup']}" if found.get("apiGroup") else ""
-        text = f"{found.get('kind', '')}{group}/{found.get('name', '')}"
+    if parameters:
+        group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") else ""
+        text = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
     return [name(obj), at(obj, "spec.controller", ""), text, age(obj, now)]
 
 
@@ -127,8 +127,8 @@ def _cidr(obj: Json, now: datetime) -> list[Any]:
 
 def _address(obj: Json, now: datetime) -> list[Any]:
     parent = at(obj, "spec.parentRef", {})
-    parts = [parent.get(key, "") for key in ("group", "resource", "namespace", "name")]
-    return [name(obj), "/".join(part for part in parts if part), age(obj, now)]
+    fields = [parent.get(key, "") for key in ("group", "resource", "namespace", "name")]
+    return [name(obj), "/".join(part for part in fields if part), age(obj, now)]
 
 
 PRINTERS: Mapping[tuple[str, str], Printer] = {

@@ -48,8 +48,8 @@ def _ended(state: Json) -> str:
 
 
 def _restartable(pod: Json) -> set[str]:
-    found = at(pod, "spec.initContainers", [])
-    return {item["name"] for item in found if item.get("restartPolicy") == "Always"}
+    init_containers = at(pod, "spec.initContainers", [])
+    return {item["name"] for item in init_containers if item.get("restartPolicy") == "Always"}
 
 
 def _init_state(index: int, status: Json, total: int) -> str:

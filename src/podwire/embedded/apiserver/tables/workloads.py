@@ -50,7 +50,7 @@ def _deployment(obj: Json, now: datetime) -> list[Any]:
 
 
 def _replica_set(obj: Json, now: datetime) -> list[Any]:
-    found = at(obj, "spec.selector", {})
+    label_selector = at(obj, "spec.selector", {})
     return [
         name(obj),
         count(obj, "spec.replicas"),
@@ -58,7 +58,7 @@ def _replica_set(obj: Json, now: datetime) -> list[Any]:
         count(obj, "status.readyReplicas"),
         age(obj, now),
         *containers(obj),
-        labels(found) if obj.get("kind") == "ReplicationController" else selector(found),
+        labels(label_selector) if obj.get("kind") == "ReplicationController" else selector(label_selector),
     ]
 
 
@@ -93,9 +93,9 @@ def _job_status(obj: Json) -> str:
 
 
 def _completions(obj: Json) -> str:
-    done, wanted = count(obj, "status.succeeded"), at(obj, "spec.completions")
-    if wanted is not None:
-        return f"{done}/{wanted}"
+    done, completions = count(obj, "status.succeeded"), at(obj, "spec.completions")
+    if completions is not None:
+        return f"{done}/{completions}"
     parallel = count(obj, "spec.parallelism")
     return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 
@@ -173,8 +173,8 @@ def _metric(spec: Json, status: Json) -> str:
 
 
 def _autoscaler(obj: Json, now: datetime) -> list[Any]:
-    specs, found = at(obj, "spec.metrics", []), at(obj, "status.currentMetrics", [])
-    texts = [_metric(spec, found[i] if i < len(found) else {}) for i, spec in enumerate(specs)]
+    specs, current_metrics = at(obj, "spec.metrics", []), at(obj, "status.currentMetrics", [])
+    texts = [_metric(spec, current_metrics[i] if i < len(current_metrics) else {}) for i, spec in enumerate(specs)]
     if "targetCPUUtilizationPercentage" in at(obj, "spec", {}):
         used = at(obj, "status.currentCPUUtilizationPercentage")
         shown = UNKNOWN if used is None else f"{used}%"

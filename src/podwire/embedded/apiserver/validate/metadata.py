@@ -20,6 +20,7 @@ NAME_FORMS: Mapping[tuple[str, str], Check] = {
     (_RBAC, "ClusterRole"): names.path_segment,
     (_RBAC, "ClusterRoleBinding"): names.path_segment,
     ("networking.k8s.io", "IPAddress"): names.canonical_ip,
+    ("apiregistration.k8s.io", "APIService"): names.path_segment,
 }
 """Kinds whose names are no DNS subdomains."""
 

@@ -107,19 +107,19 @@ def _qualified(text: str) -> str:
 
 def qualified(text: str) -> str:
     """A key of labels and annotations: ``[prefix/]name``."""
-    parts = text.split("/")
-    if len(parts) == 1:
+    segments = text.split("/")
+    if len(segments) == 1:
         return _qualified(text)
-    if len(parts) > 2:
+    if len(segments) > 2:
         return (
             f"a qualified name must consist of alphanumeric characters, '-', '_' or '.', {_ENDS} (e.g. 'MyName',"
             f"  or 'my.name',  or '123-abc', {_used(_QUALIFIED)} with an optional DNS subdomain prefix and '/' "
             "(e.g. 'example.com/MyName')"
         )
-    if not parts[0]:
+    if not segments[0]:
         return "prefix part must be non-empty"
-    problem = subdomain(parts[0])
-    return f"prefix part {problem}" if problem else _qualified(parts[1])
+    problem = subdomain(segments[0])
+    return f"prefix part {problem}" if problem else _qualified(segments[1])
 
 
 def label_value(text: str) -> str:

@@ -282,10 +282,10 @@ def _ip_block(block: Json, path: str) -> Iterator[Cause]:
         yield causes.invalid(f"{path}.cidr", text, names.cidr(text))
         return
     for index, part in enumerate(block.get("except") or ()):
-        where, found = f"{path}.except[{index}]", _network(part)
-        if found is None:
+        where, excluded = f"{path}.except[{index}]", _network(part)
+        if excluded is None:
             yield causes.invalid(where, part, names.cidr(part))
-        elif not _inside(found, network):
+        elif not _inside(excluded, network):
             yield causes.invalid(where, part, "must be a strict subset of `cidr`")
 
 

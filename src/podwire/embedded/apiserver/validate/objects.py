@@ -11,6 +11,8 @@ from typing import Any
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.validate import (
+    apiservices,
+    autoscaling,
     causes,
     devices,
     flowcontrol,
@@ -18,6 +20,8 @@ from podwire.embedded.apiserver.validate import (
     names,
     network,
     pods,
+    policies,
+    servicecidrs,
     storage,
     webhooks,
     workloads,
@@ -194,6 +198,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("", "PersistentVolumeClaim"): storage.check_claim,
     ("", "PersistentVolume"): storage.check_volume,
     ("storage.k8s.io", "StorageClass"): storage.check_class,
+    ("storage.k8s.io", "VolumeAttributesClass"): storage.check_attributes_class,
     ("apps", "Deployment"): workloads.check_deployment,
     ("apps", "ReplicaSet"): workloads.check_replica_set,
     ("apps", "DaemonSet"): workloads.check_daemon_set,
@@ -201,12 +206,13 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("batch", "Job"): workloads.check_job,
     ("batch", "CronJob"): workloads.check_cron_job,
     ("policy", "PodDisruptionBudget"): workloads.check_disruption_budget,
-    ("autoscaling", "HorizontalPodAutoscaler"): workloads.check_autoscaler,
+    ("autoscaling", "HorizontalPodAutoscaler"): autoscaling.check_autoscaler,
     ("discovery.k8s.io", "EndpointSlice"): network.check_endpoint_slice,
     ("networking.k8s.io", "NetworkPolicy"): network.check_network_policy,
     ("networking.k8s.io", "Ingress"): network.check_ingress,
     ("networking.k8s.io", "IngressClass"): network.check_ingress_class,
     ("networking.k8s.io", "IPAddress"): network.check_ip_address,
+    ("networking.k8s.io", "ServiceCIDR"): servicecidrs.check_service_cidr,
     ("coordination.k8s.io", "Lease"): network.check_lease,
     ("flowcontrol.apiserver.k8s.io", "FlowSchema"): flowcontrol.check_flow_schema,
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"): flowcontrol.check_priority_level,
@@ -217,6 +223,11 @@ CHECKS: Mapping[tuple[str, str], Check] = {
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): webhooks.check_configuration,
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): webhooks.check_configuration,
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"): policies.check_mutating_policy,
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding"): policies.check_mutating_binding,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): policies.check_validating_policy,
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): policies.check_validating_binding,
+    ("apiregistration.k8s.io", "APIService"): apiservices.check_api_service,
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,
     (_RBAC, "Role"): _role,
@@ -224,7 +235,7 @@ CHECKS: Mapping[tuple[str, str], Check] = {
 }
 """By group and kind; a kind that is not here has its metadata checked only."""
 
-_RELAXED = ("status", "binding", "resize", "finalize", "approval")
+_RELAXED = ("status", "binding", "finalize", "approval")
 
 
 def check(kind: ResourceKind, new: Json, old: Json | None, subresource: str = "") -> list[Cause]:
@@ -238,6 +249,8 @@ def check(kind: ResourceKind, new: Json, old: Json | None, subresource: str = ""
         return found
     if subresource == "ephemeralcontainers":
         return found + list(pods.check_ephemeral(new, old or {}))
+    if subresource == "resize":
+        return found + list(pods.check_resize(new, old or {}))
     if subresource in _RELAXED:
         return found
     return found + list(run(new, old))

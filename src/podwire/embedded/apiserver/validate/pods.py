@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from podwire.embedded.apiserver.defaults.pods import qos_class
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.schema import data
 from podwire.embedded.apiserver.schema.data import SchemaNode
@@ -139,12 +140,12 @@ def _handler(found: Json, path: str) -> Iterator[Cause]:
 
 
 def _resources(container: Json, path: str) -> Iterator[Cause]:
-    found = container.get("resources") or {}
-    limits, requests = found.get("limits") or {}, found.get("requests") or {}
-    for part in ("limits", "requests"):
-        for name, text in (found.get(part) or {}).items():
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for list_name in ("limits", "requests"):
+        for name, text in (resources.get(list_name) or {}).items():
             if parse(str(text))[0] < 0:
-                yield causes.invalid(f"{path}.resources.{part}[{name}]", text, _AT_LEAST_0)
+                yield causes.invalid(f"{path}.resources.{list_name}[{name}]", text, _AT_LEAST_0)
     for name, text in requests.items():
         if name in limits and parse(str(text))[0] > parse(str(limits[name]))[0]:
             detail = f"must be less than or equal to {name} limit of {limits[name]}"
@@ -313,20 +314,30 @@ def check_pod(new: Json, old: Json | None) -> Iterator[Cause]:
             yield causes.forbidden("spec.ephemeralContainers", "cannot be set on create")
         return
     was: Json = old.get("spec") or {}
-    kept = [item for item in was.get("tolerations") or () if item not in (spec.get("tolerations") or ())]
-    if kept or _frozen(spec, was) != was:
+    removed = [item for item in was.get("tolerations") or () if item not in (spec.get("tolerations") or ())]
+    if removed or _frozen(spec, was) != was:
         yield causes.forbidden("spec", _MUTABLE)
+
+
+def check_resize(new: Json, old: Json) -> Iterator[Cause]:
+    """A pod whose containers get other resources: the class of service stays."""
+    before, after = qos_class(old.get("spec") or {}), qos_class(new.get("spec") or {})
+    for kind in ("containers", "initContainers"):
+        for index, container in enumerate(new["spec"].get(kind) or ()):
+            yield from _resources(container, f"spec.{kind}[{index}]")
+    if before != after:
+        yield causes.invalid("spec", after, "Pod QOS Class may not change as a result of resizing")
 
 
 def check_ephemeral(new: Json, old: Json) -> Iterator[Cause]:
     """The ephemeral containers of a Pod, to which one may add but which stay as they are."""
     spec: Json = new.get("spec") or {}
     yield from check_spec(spec, "spec")
-    wanted = {str(c.get("name")): c for c in spec.get("ephemeralContainers") or ()}
+    ephemeral = {str(c.get("name")): c for c in spec.get("ephemeralContainers") or ()}
     for was in (old.get("spec") or {}).get("ephemeralContainers") or ():
         name = str(was.get("name"))
-        if wanted.get(name) != was:
-            verb = "changed" if name in wanted else "removed"
+        if ephemeral.get(name) != was:
+            verb = "changed" if name in ephemeral else "removed"
             problem = f'existing ephemeral containers "{name}" may not be {verb}'
             yield causes.forbidden("spec.ephemeralContainers", problem)
     targets = {c.get("name") for c in spec.get("containers") or ()}

@@ -11,6 +11,7 @@ from podwire.embedded.apiserver.validate import causes, names
 from podwire.embedded.apiserver.validate.pods import one_of
 from podwire.errors import ConfigError
 from podwire.model.quantity import parse_milli
+from podwire.model.storage import VOLUME_SETTINGS
 
 Json = dict[str, Any]
 
@@ -19,12 +20,8 @@ _VOLUME_MODES = ("Block", "Filesystem")
 _POLICIES = ("Delete", "Recycle", "Retain")
 _BINDING_MODES = ("Immediate", "WaitForFirstConsumer")
 _IMMUTABLE = "field is immutable"
-_NO_SOURCE = {
-    "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity", "persistentVolumeReclaimPolicy",
-    "storageClassName", "volumeAttributesClassName", "volumeMode",
-}  # fmt: skip
-"""The fields of a volume's spec that are not its source."""
-
+_PARAMETERS, _PARAMETERS_SIZE = 512, 256 << 10
+"""Parameters of a VolumeAttributesClass, and their bytes."""
 _CLAIM_FROZEN = (
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
 )
@@ -61,11 +58,11 @@ def check_claim(new: Json, old: Json | None) -> Iterator[Cause]:
     """A PersistentVolumeClaim."""
     spec: Json = new.get("spec") or {}
     yield from _modes(spec)
-    wanted = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
-    if not wanted:
+    requested = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    if not requested:
         yield causes.required("spec.resources[storage]")
-    elif _amount(wanted) <= 0:
-        yield causes.invalid("spec.resources[storage]", wanted, "must be greater than zero")
+    elif _amount(requested) <= 0:
+        yield causes.invalid("spec.resources[storage]", requested, "must be greater than zero")
     yield from _class_name(spec)
     if old is not None:
         yield from _changed_claim(spec, old)
@@ -119,7 +116,7 @@ def check_volume(new: Json, old: Json | None) -> Iterator[Cause]:
 
 
 def _source(spec: Json) -> Iterator[Cause]:
-    sources = sorted(key for key, value in spec.items() if key not in _NO_SOURCE and value is not None)
+    sources = sorted(key for key, value in spec.items() if key not in VOLUME_SETTINGS and value is not None)
     if not sources:
         yield causes.required("spec", "must specify a volume type")
     for extra in sources[1:]:
@@ -139,7 +136,7 @@ def _source(spec: Json) -> Iterator[Cause]:
 
 def _changed_volume(spec: Json, before: Json) -> Iterator[Cause]:
     def source(of: Json) -> Json:
-        return {key: value for key, value in of.items() if key not in _NO_SOURCE and value is not None}
+        return {key: value for key, value in of.items() if key not in VOLUME_SETTINGS and value is not None}
 
     if source(spec) != source(before):
         detail = "spec.persistentvolumesource is immutable after creation"
@@ -148,6 +145,26 @@ def _changed_volume(spec: Json, before: Json) -> Iterator[Cause]:
         yield causes.invalid("spec.volumeMode", spec.get("volumeMode"), _IMMUTABLE)
     if before.get("nodeAffinity") and spec.get("nodeAffinity") != before["nodeAffinity"]:
         yield causes.invalid("spec.nodeAffinity", spec.get("nodeAffinity"), _IMMUTABLE)
+
+
+def check_attributes_class(new: Json, old: Json | None) -> Iterator[Cause]:
+    """A VolumeAttributesClass."""
+    driver, parameters = new.get("driverName") or "", new.get("parameters") or {}
+    if not driver:
+        yield causes.required("driverName")
+    elif problem := names.qualified(driver.lower()):
+        yield causes.invalid("driverName", driver, problem)
+    if not parameters:
+        yield causes.required("parameters", "must contain at least one key/value pair")
+    elif len(parameters) > _PARAMETERS:
+        yield causes.too_many("parameters", len(parameters), _PARAMETERS)
+    if "" in parameters:
+        yield causes.invalid("parameters", "", "field can not be empty.")
+    if sum(len(key) + len(value) for key, value in parameters.items()) > _PARAMETERS_SIZE:
+        yield causes.too_long("parameters", _PARAMETERS_SIZE)
+    for field in ("driverName", "parameters") if old is not None else ():
+        if (new.get(field) or None) != ((old or {}).get(field) or None):
+            yield causes.forbidden(field, f"updates to {field} are forbidden.")
 
 
 def check_class(new: Json, old: Json | None) -> Iterator[Cause]:

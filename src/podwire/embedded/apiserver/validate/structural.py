@@ -161,9 +161,9 @@ def _combined(value: Any, schema: Json, path: str) -> Iterator[Cause]:
     if schema.get("anyOf") and not passing("anyOf"):
         yield causes.invalid(path, value, f'"{path}" must validate at least one schema (anyOf)')
     if schema.get("oneOf"):
-        found = passing("oneOf")
-        if found != 1:
-            how = "Found none valid" if not found else f"Found {found} valid alternatives"
+        matching = passing("oneOf")
+        if matching != 1:
+            how = "Found none valid" if not matching else f"Found {matching} valid alternatives"
             yield causes.invalid(path, value, f'"{path}" must validate one and only one schema (oneOf). {how}')
     if schema.get("not") is not None and not any(_check(value, schema["not"], path)):
         yield causes.invalid(path, value, f'"{path}" must not validate the schema (not)')
@@ -178,16 +178,16 @@ def _typed(value: Any, schema: Json, path: str) -> Iterator[Cause]:
     else:
         good = not kind or _fits(value, kind)
     if not good:
-        found = type_name(value)
-        yield causes.type_invalid(path, found, f'{path} in body must be of type {kind}: "{found}"')
+        actual_type = type_name(value)
+        yield causes.type_invalid(path, actual_type, f'{path} in body must be of type {kind}: "{actual_type}"')
 
 
 def _check(value: Any, schema: Json, path: str) -> Iterator[Cause]:
     if value is None and schema.get("nullable"):
         return
-    wrong = list(_typed(value, schema, path))
-    if wrong:
-        yield from wrong
+    invalid_fields = list(_typed(value, schema, path))
+    if invalid_fields:
+        yield from invalid_fields
         return
     if schema.get("enum") and value not in schema["enum"]:
         yield causes.unsupported(path, value, [item if isinstance(item, str) else str(item) for item in schema["enum"]])

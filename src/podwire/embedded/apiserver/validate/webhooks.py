@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from podwire.embedded.apiserver.failures import Cause
 from podwire.embedded.apiserver.validate import causes, names
+from podwire.embedded.apiserver.validate.expressions import check_conditions
 from podwire.embedded.apiserver.validate.workloads import check_selector
 
 Json = dict[str, Any]
@@ -46,7 +47,7 @@ def _name(name: str, path: str) -> Iterator[Cause]:
 def _webhook(hook: Json, path: str) -> Iterator[Cause]:
     yield from _versions(hook.get("admissionReviewVersions") or [], f"{path}.admissionReviewVersions")
     for position, rule in enumerate(hook.get("rules") or ()):
-        yield from _rule(rule, f"{path}.rules[{position}]")
+        yield from check_rule(rule, f"{path}.rules[{position}]")
     for field, supported in _CHOICES.items():
         if hook.get(field) is not None and hook[field] not in supported:
             yield causes.unsupported(f"{path}.{field}", hook[field], supported)
@@ -61,9 +62,8 @@ def _webhook(hook: Json, path: str) -> Iterator[Cause]:
         yield causes.invalid(f"{path}.timeoutSeconds", timeout, detail)
     for field in ("namespaceSelector", "objectSelector"):
         yield from check_selector(hook.get(field), f"{path}.{field}")
-    yield from _client(hook.get("clientConfig") or {}, f"{path}.clientConfig")
-    for position, condition in enumerate(hook.get("matchConditions") or ()):
-        yield from check_condition(condition, f"{path}.matchConditions[{position}]")
+    yield from check_client(hook.get("clientConfig") or {}, f"{path}.clientConfig")
+    yield from check_conditions(hook.get("matchConditions") or [], f"{path}.matchConditions", params=False)
 
 
 def _versions(versions: list[str], path: str) -> Iterator[Cause]:
@@ -73,14 +73,8 @@ def _versions(versions: list[str], path: str) -> Iterator[Cause]:
         yield causes.invalid(path, versions, "must include v1, the only version that is sent")
 
 
-def check_condition(condition: Json, path: str) -> Iterator[Cause]:
-    """A match condition. None can be evaluated, so each is refused in place of being passed over in silence."""
-    yield causes.invalid(
-        f"{path}.expression", condition.get("expression"), "CEL expressions cannot be evaluated by this API server"
-    )
-
-
-def _rule(rule: Json, path: str) -> Iterator[Cause]:
+def check_rule(rule: Json, path: str) -> Iterator[Cause]:
+    """Operations, groups, versions, resources and scope."""
     operations = rule.get("operations") or []
     if not operations:
         yield causes.required(f"{path}.operations")
@@ -109,7 +103,8 @@ def _resources(resources: list[str], path: str) -> Iterator[Cause]:
             break
 
 
-def _client(client: Json, path: str) -> Iterator[Cause]:
+def check_client(client: Json, path: str) -> Iterator[Cause]:
+    """Where a webhook is: URL or Service."""
     url, service = client.get("url"), client.get("service")
     if (url is None) == (service is None):
         yield causes.required(path, "exactly one of url or service is required")
@@ -133,18 +128,18 @@ def _service(service: Json, path: str) -> Iterator[Cause]:
 def _url(url: str, path: str) -> Iterator[Cause]:
     form = "; desired format: https://host[/path]"
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        split_url = urlsplit(url)
+        port = split_url.port
     except ValueError as failure:
         yield causes.required(path, f"url must be a valid URL: {failure}{form}")
         return
-    if parts.scheme != "https":
-        yield causes.invalid(path, parts.scheme, f"'https' is the only allowed URL scheme{form}")
-    if not parts.hostname or port == 0:
-        yield causes.invalid(path, parts.netloc, f"host must be specified{form}")
-    if parts.username is not None or parts.password is not None:
-        yield causes.invalid(path, parts.username, "user information is not permitted in the URL")
-    if parts.fragment:
-        yield causes.invalid(path, parts.fragment, "fragments are not permitted in the URL")
-    if parts.query:
-        yield causes.invalid(path, parts.query, "query parameters are not permitted in the URL")
+    if split_url.scheme != "https":
+        yield causes.invalid(path, split_url.scheme, f"'https' is the only allowed URL scheme{form}")
+    if not split_url.hostname or port == 0:
+        yield causes.invalid(path, split_url.netloc, f"host must be specified{form}")
+    if split_url.username is not None or split_url.password is not None:
+        yield causes.invalid(path, split_url.username, "user information is not permitted in the URL")
+    if split_url.fragment:
+        yield causes.invalid(path, split_url.fragment, "fragments are not permitted in the URL")
+    if split_url.query:
+        yield causes.invalid(path, split_url.query, "query parameters are not permitted in the URL")

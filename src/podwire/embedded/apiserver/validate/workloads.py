@@ -233,16 +233,3 @@ def check_disruption_budget(new: Json, _: Json | None) -> Iterator[Cause]:
     for field in ("minAvailable", "maxUnavailable"):
         yield from _percentage(spec.get(field), f"spec.{field}")
     yield from check_selector(spec.get("selector"), "spec.selector")
-
-
-def check_autoscaler(new: Json, _: Json | None) -> Iterator[Cause]:
-    """A HorizontalPodAutoscaler."""
-    spec: Json = new.get("spec") or {}
-    most, least = spec.get("maxReplicas"), spec.get("minReplicas")
-    if not isinstance(most, int) or most < 1:
-        yield causes.invalid("spec.maxReplicas", most or 0, "must be greater than 0")
-    elif isinstance(least, int) and most < least:
-        yield causes.invalid("spec.maxReplicas", most, "must be greater than or equal to `minReplicas`")
-    for field in ("kind", "name"):
-        if not (spec.get("scaleTargetRef") or {}).get(field):
-            yield causes.required(f"spec.scaleTargetRef.{field}")

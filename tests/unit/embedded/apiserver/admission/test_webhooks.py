@@ -1,92 +1,28 @@
 """Webhooks of a scripted HTTPS server: what they get, and what their answers do to a request."""
 
 import asyncio
-import base64
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.embedded.apiserver.admission.scripted_webhook import (
+    HOOKS,
+    MAPS,
+    MERGE,
+    RULE,
+    Object,
+    Play,
+    patched,
+)
 
+from podwire.embedded.apiserver.calls import Call, UserInfo, parse_target
+from podwire.embedded.apiserver.connectoptions import read_options, with_options
+from podwire.embedded.apiserver.kinds import KINDS
 from podwire.http.message import Request, Response
-from podwire.http.server import HttpServer
-from podwire.http.tls import server_context
-from podwire.runtime.clock import SystemClock
-from podwire.runtime.tasks import TaskSet
-
-Object = dict[str, Any]
-Play = Callable[..., None]
-Script = Callable[[str, Object], Any]
-
-MAPS = "/api/v1/namespaces/default/configmaps"
-HOOKS = "/apis/admissionregistration.k8s.io/v1"
-MERGE = {"content_type": "application/merge-patch+json"}
-RULE = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
-
-
-def _patched(*operations: Object) -> Object:
-    text = base64.b64encode(json.dumps(operations).encode()).decode()
-    return {"allowed": True, "patchType": "JSONPatch", "patch": text}
 
 
 def _set(key: str, value: str) -> Object:
-    return _patched({"op": "add", "path": f"/data/{key}", "value": value})
-
-
-class ScriptedWebhook:
-    """A server that answers reviews as a function of path and request says; keeps all requests."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.asked: list[tuple[str, Object]] = []
-        self.url = ""
-
-    async def answer(self, request: Request) -> Response:
-        path, asked = request.raw_path, json.loads(request.body)["request"]
-        self.asked.append((path, asked))
-        answer = self.script(path, asked)
-        if hasattr(answer, "__await__"):
-            answer = await answer
-        if isinstance(answer, Response):
-            return answer
-        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-                  "response": {"uid": asked["uid"], **answer}}  # fmt: skip
-        return Response(200, json.dumps(review).encode())
-
-
-@pytest.fixture
-def serve(credentials: Path) -> Callable[[Script], Any]:
-    @asynccontextmanager
-    async def run(script: Script) -> AsyncIterator[ScriptedWebhook]:
-        hook = ScriptedWebhook(script)
-        server = HttpServer(hook.answer, TaskSet(lambda *_: None), SystemClock())
-        tls = server_context(str(credentials / "server.crt"), str(credentials / "server.key"))
-        host, port = await server.listen("127.0.0.1", 0, tls)
-        hook.url = f"https://{host}:{port}"
-        try:
-            yield hook
-        finally:
-            await server.close()
-
-    return run
-
-
-@pytest.fixture
-def configure(credentials: Path) -> Callable[..., Any]:
-    bundle = base64.b64encode((credentials / "ca.crt").read_bytes()).decode()
-
-    async def write(api: Any, url: str, kind: str = "Validating", name: str = "hooks", **fields: Any) -> None:
-        hook = {
-            "name": f"{name}.example.com", "clientConfig": {"url": url, "caBundle": bundle}, "rules": [RULE],
-            "sideEffects": "None", "admissionReviewVersions": ["v1"], **fields,
-        }  # fmt: skip
-        body = {"metadata": {"name": name}, "webhooks": [hook]}
-        status, answer = await api("POST", f"{HOOKS}/{kind.lower()}webhookconfigurations", body)
-        assert status == 201, answer
-
-    return write
+    return patched({"op": "add", "path": f"/data/{key}", "value": value})
 
 
 def _map(name: str, **data: str) -> Object:
@@ -238,8 +174,8 @@ def test_bad_patches_fail_the_request(play: Play, serve: Any, configure: Any) ->
         ({"allowed": True, "patch": "W10="}, "webhook returned response.patch but not response.patchType"),
         ({"allowed": True, "patchType": "JSONPatch"}, "webhook returned response.patchType but not response.patch"),
         ({"allowed": True, "patchType": "Merge", "patch": "W10="}, 'unsupported patch type "Merge"'),
-        (_patched({"op": "remove", "path": "/nothing"}), "Internal error occurred: "),
-        (_patched({"op": "replace", "path": "/metadata/name", "value": "z"}), "was changed from m to z"),
+        (patched({"op": "remove", "path": "/nothing"}), "Internal error occurred: "),
+        (patched({"op": "replace", "path": "/metadata/name", "value": "z"}), "was changed from m to z"),
     )
 
     async def scenario(api: Any) -> None:
@@ -288,7 +224,7 @@ def test_webhook_may_want_another_version(play: Play, serve: Any, configure: Any
     path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
 
     async def scenario(api: Any) -> None:
-        async with serve(lambda *_: _patched({"op": "add", "path": "/spec/maxReplicas", "value": 5})) as hook:
+        async with serve(lambda *_: patched({"op": "add", "path": "/spec/maxReplicas", "value": 5})) as hook:
             await configure(api, hook.url, "Mutating", rules=[rule])
             _, found = await api("POST", path, scaler)
             assert (found["apiVersion"], found["spec"]["maxReplicas"]) == ("autoscaling/v2", 5)
@@ -394,3 +330,84 @@ def test_evictions_and_scales_are_reviewed_by_their_own_kind(play: Play, serve: 
             assert (evicted["kind"]["kind"], evicted["operation"]) == ("Eviction", "CREATE")
 
     play(scenario)
+
+
+@pytest.mark.parametrize("kind", ["Mutating", "Validating"])
+@pytest.mark.parametrize(
+    ("conditions", "failure_policy", "status", "calls"),
+    [
+        (["object.data.k == 'v'", "request.userInfo.username == 'admin'"], "Fail", 201, 1),
+        (["true", "object.data.k == 'w'"], "Fail", 201, 0),
+        (["object.none == 1", "oldObject != null"], "Fail", 201, 0),
+        (["object.none == 1", "true"], "Ignore", 201, 0),
+        (["object.none == 1", "true"], "Fail", 403, 0),
+        (["!authorizer.requestResource.check('create').allowed()"], "Fail", 201, 0),
+    ],
+)
+def test_match_conditions_choose_requests(
+    play: Play,
+    serve: Any,
+    configure: Any,
+    kind: str,
+    conditions: list[str],
+    failure_policy: str,
+    status: int,
+    calls: int,
+) -> None:
+    async def scenario(api: Any) -> None:
+        async with serve(lambda *_: {"allowed": True}) as hook:
+            given = [{"name": f"c{index}", "expression": text} for index, text in enumerate(conditions)]
+            await configure(api, hook.url, kind, matchConditions=given, failurePolicy=failure_policy)
+            found, answer = await api("POST", MAPS, _map("a", k="v"))
+            assert (found, len(hook.asked)) == (status, calls)
+            if status == 403:
+                assert answer["message"] == (
+                    "configmaps \"a\" is forbidden: expression 'object.none == 1' resulted in error: no such key: none"
+                )
+
+    play(scenario)
+
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("exec?command=sh&command=-c&stdin=true&container=c",
+         {"kind": "PodExecOptions", "stdin": True, "container": "c", "command": ["sh", "-c"]}),
+        ("attach?stdout=1&tty=false", {"kind": "PodAttachOptions", "stdout": True}),
+        ("portforward?ports=80,443", {"kind": "PodPortForwardOptions", "ports": [80, 443]}),
+        ("proxy/a/b?x=y", {"kind": "PodProxyOptions", "path": "/a/b"}),
+    ],
+)  # fmt: skip
+def test_connections_are_reviewed_with_their_options(
+    play: Play, serve: Any, configure: Any, target: str, options: Object
+) -> None:
+    rule = {**RULE, "operations": ["CONNECT"], "resources": ["pods/*"]}
+
+    async def scenario(api: Any) -> None:
+        async with serve(lambda *_: {"allowed": False, "status": {"message": "no shells", "code": 403}}) as hook:
+            await configure(api, hook.url, rules=[rule])
+            status, found = await api("POST", f"{PODS}/p/{target}")
+            assert (status, found["message"]) == (
+                403, 'admission webhook "hooks.example.com" denied the request: no shells',
+            )  # fmt: skip
+            ((_, asked),) = hook.asked
+            sub = target.partition("?")[0].partition("/")[0]
+            assert (asked["operation"], asked["subResource"], asked["name"]) == ("CONNECT", sub, "p")
+            assert asked["kind"] == {"group": "", "version": "v1", "kind": options["kind"]}
+            assert (asked["object"], asked["oldObject"]) == ({"apiVersion": "v1", **options}, None)
+            hook.script = lambda *_: {"allowed": True}
+            status, found = await api("POST", f"{PODS}/p/{target}")
+            assert (status, found["message"]) == (404, 'pods "p" not found')
+
+    play(scenario)
+
+
+def test_changed_options_become_the_query_of_the_connection() -> None:
+    request = Request("POST", f"{PODS}/p/exec?command=sh&tty=true", {}, b"")
+    call = Call(request, UserInfo("u"), parse_target(request.segments(), KINDS))
+    assert read_options(call) == {"kind": "PodExecOptions", "apiVersion": "v1", "tty": True, "command": ["sh"]}
+    changed = with_options(call, {"command": ["id", "-u"], "container": "c"})
+    assert changed.request.query_pairs() == [("container", "c"), ("command", "id"), ("command", "-u")]

@@ -1,9 +1,11 @@
 """Expressions with Kubernetes' functions: values, compile errors with their place, evaluation errors."""
 
+import sys
 from typing import Any
 
 import pytest
 
+from podwire.embedded.apiserver.cel import authorization, environment, sources
 from podwire.embedded.apiserver.cel.expressions import CompileError, EvaluationError, Expression, compiled
 
 VARIABLES = {"self": "dyn", "names": "list(string)"}
@@ -43,6 +45,18 @@ TRUE = (
     "duration('1h') > duration('59m') && timestamp('2026-01-01T00:00:00Z').getFullYear() == 2026",
     "cel.bind(half, self.n / 2, half == 1) && base64.decode('YQ==') == b'a' && math.greatest(1, 2) == 2",
     "self['dashed-name'] == true",
+    "[5, 7].all(i, v, v > i) && {'a': 1}.exists(k, v, k == 'a' && v == 1)",
+    "[5, 7].transformList(i, v, v * i) == [0, 7] && {'a': 1}.transformMap(k, v, v + 1) == {'a': 2}",
+    "{'a': 1}.transformMapEntry(k, v, {v: k}) == {1: 'a'}",
+    "[1, 2, 1].indexOf(1) == 0 && [1, 2, 1].lastIndexOf(1) == 2 && [1].indexOf('x') == -1",
+    "string(ip('10.0.0.1')) == '10.0.0.1' && string(cidr('10.0.0.0/8')) == '10.0.0.0/8' && string(1) == '1'",
+    "semver('v1.02', true) == semver('1.2.0') && isSemver('v1', true) && !isSemver('1.x', true)",
+    "'key=(a), key=(b)'.findAll(r'key=\\((\\w)\\)') == ['key=(a)', 'key=(b)'] && 'ab'.find('[(]') == ''",
+    "format.named('dns1123Label').value().validate('A').hasValue() && !format.named('other').hasValue()",
+    "!format.dns1123Subdomain().validate('a.b').hasValue() && format.uuid().validate('x').value() == ['does not match "
+    "the UUID format']",
+    "format.date().validate('2026-02-30').hasValue() && !format.datetime().validate('2026-01-01T00:00:00Z').hasValue()",
+    "'{format.named(1)}'.size() == 17 // format.named('x')",
 )  # fmt: skip
 VALUES: dict[str, Any] = {
     "self": {"a": [1, 2], "n": 2, "text": "abc", "dashed-name": True},
@@ -61,12 +75,14 @@ def test_expression_is_true(source: str) -> None:
         ("1 +", "ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>'"),
         ("nobody", "ERROR: <input>:1:1: undeclared reference to 'nobody' (in container '')\n | nobody\n | ^"),
         ("1 + 'a'", "ERROR: <input>:1:3: found no matching overload for '_+_' applied to '(int, string)'"),
-        ("quantity('1').value", "expression of type 'kubernetes.Quantity' cannot be the operand of a select"),
+        ("quantity('1').value", "ERROR: <input>:1:14: undefined field 'value'\n"),
         ("quantity('1') < quantity('2')", "found no matching overload for '_<_'"),
         ("semver('1.0.0').isLessThan(quantity('1'))", "applied to '(kubernetes.Semver, kubernetes.Quantity)'"),
-        ("[1, 2].all(i, v, v > i)", "undeclared reference to 'i'"),
-        ("format.dns1123Label()", "undeclared reference to 'format"),
-        ("size(self)", "must evaluate to bool"),
+        ("true), (true", "Syntax error"),
+        ("authorizer.group('').check('get')", "undeclared reference to 'authorizer'"),
+        ("format.dns1123().validate('a').hasValue()", "undeclared reference to 'format"),
+        ("size(self)", "must evaluate to bool but got int"),
+        ("self.a", "must evaluate to bool but got dyn"),
     ],
 )
 def test_wrong_expression_does_not_compile(source: str, problem: str) -> None:
@@ -78,6 +94,7 @@ def test_wrong_expression_does_not_compile(source: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
+        ("'a'.find('(') == ''", "invalid regular expression: ("),
         ("self.missing > 1", "no such key: missing"),
         ("self.n < 'x'", "no such overload: _<_(int64, string)"),
         ("1 / (self.n - 2) > 0", "division by zero"),
@@ -108,3 +125,92 @@ def test_optional_variable_may_be_absent() -> None:
 def test_error_in_optional_expression_has_its_own_place() -> None:
     with pytest.raises(CompileError, match=r"<input>:1:20: undeclared reference to 'x'"):
         Expression("old.hasValue() && (x)", {"old": "int"}, "old")
+
+
+def test_search_takes_time_linear_in_the_text() -> None:
+    assert compiled("('a' + self.text).find('(a+)+$') == ''", VARIABLES, "bool").evaluate(
+        {"self": {"text": "a" * 5000 + "b"}, "names": []}
+    )
+
+
+def test_many_null_values_do_no_harm() -> None:
+    expression = Expression("[null, {'a': null}, self]", {"self": "dyn"})
+    before = sys.getrefcount(None)
+    for _ in range(1000):
+        assert expression.evaluate({"self": None}) == [None, {"a": None}, None]
+    assert Expression("self", {"self": "dyn"}).evaluate({"self": None}) is None
+    assert sys.getrefcount(None) >= before - 100
+
+
+FIELDS = {"replicas": "int", "labels": "map(string,string)", "at": "timestamp", "any": "dyn", "a__dash__b": "string"}
+SPEC = environment.MESSAGES.declare("spec", FIELDS)
+OBJECT = environment.MESSAGES.declare("object", {"spec": SPEC, "specs": f"list({SPEC})"})
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("self.typo == 1", "ERROR: <input>:1:5: undefined field 'typo'\n | self.typo == 1\n | ....^"),
+        ("has(self.spec.typo)", "<input>:1:4: undefined field 'typo'"),
+        ("self.specs.all(s, s.typo == 1)", "<input>:1:20: undefined field 'typo'"),
+        ("self.specs[0].typo == 1", "<input>:1:14: undefined field 'typo'"),
+        ("self.?typo.hasValue()", "undefined field 'typo'"),
+        ("true &&\n  self.typo", "<input>:2:7: undefined field 'typo'"),
+        ("self.spec.replicas == 'x'", "found no matching overload for '_==_' applied to '(int, string)'"),
+        ("self.spec > 1", "found no matching overload for '_>_' applied to '(spec, int)'"),
+        ("self.spec.labels['a'] == 1", "applied to '(string, int)'"),
+    ],
+)
+def test_wrong_field_does_not_compile(source: str, problem: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        Expression(source, {"self": OBJECT})
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["self.spec.any.more[0] == 1", "self.spec.labels.a == 'x'", "self.spec.at.getFullYear() == 2026",
+     "self.specs.map(s, s.labels) == []", "has(self.spec.a__dash__b)", "self.?spec.?labels['a'].orValue('') == ''"],
+)  # fmt: skip
+def test_known_fields_compile(source: str) -> None:
+    assert Expression(source, {"self": OBJECT}).result == "bool"
+
+
+def decide(check: dict[str, Any], verb: str) -> dict[str, Any]:
+    shown = ["/".join(check.get(key, "") for key in ("path", "group", "resource", "subresource", "namespace", "name"))]
+    return {"kind": "Decision", "allowed": verb == "get", "reason": f"{check['user']['username']} {verb} {shown[0]}"}
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("authorizer.group('').resource('pods').namespace('x').check('get').reason()", "ada get //pods//x/"),
+        ("authorizer.group('apps').resource('deployments').subresource('scale').name('n').check('list').reason()",
+         "ada list /apps/deployments/scale//n"),
+        ("authorizer.path('/healthz').check('get').reason()", "ada get /healthz/////"),
+        ("authorizer.serviceAccount('n', 's').group('').resource('pods').check('get').reason()",
+         "system:serviceaccount:n:s get //pods///"),
+        ("authorizer.requestResource.check('update').reason()", "ada update //configmaps///"),
+        ("string(authorizer.path('/').check('get').allowed()) + authorizer.path('/').check('x').error()", "true"),
+    ],
+)  # fmt: skip
+def test_authorizer_asks_step_by_step(source: str, want: str) -> None:
+    value = authorization.authorizer({"username": "ada"}, {"group": "", "resource": "configmaps"})
+    expression = Expression(source, {"authorizer": "kubernetes.authorization.Authorizer"})
+    assert expression.evaluate({"authorizer": value}, decide) == want
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("Object{spec: Object.spec{replicas: 1 + 2}}", "{'spec': {'replicas': 1 + 2}}"),
+        ("[JSONPatch{op: 'add', path: '/a{b: c}', value: {'x': y}}]",
+         "[{'op': 'add', 'path': '/a{b: c}', 'value': {'x': y}}]"),
+        ("has(a.b) ? {'k': T{?a: b ? c : d, e: [f]}} : {} // T{a: b}",
+         "has(a.b) ? {'k': {?'a': b ? c : d, 'e': [f]}} : {} // T{a: b}"),
+        ("x in {'a': 1}", "x in {'a': 1}"),
+        ("format.named(f(x)).value().validate('a)')", "format.named(f(x))[?0].value().validate('a)')[?0]"),
+    ],
+)  # fmt: skip
+def test_checked_text_is_made_runnable(source: str, want: str) -> None:
+    assert sources.runnable(source) == want

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from podwire.embedded.apiserver import crd
-from podwire.embedded.apiserver.cel import rules
+from podwire.embedded.apiserver.cel import environment, rules
+from podwire.embedded.apiserver.cel.expressions import Expression
+from podwire.local.addons.ensure import manifests
 
 Json = dict[str, Any]
 
@@ -30,6 +32,7 @@ def broken(definition: Json, new: Any, old: Any = None) -> list[str]:
 
 
 INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+MOMENT = {"type": "string", "format": "date-time"}
 RANGE = {"least": INTEGER, "most": INTEGER}
 
 
@@ -58,7 +61,7 @@ RANGE = {"least": INTEGER, "most": INTEGER}
     ],
 )
 def test_broken_rule_is_reported(rule: Json, want: str) -> None:
-    definition = spec_of(rule, **RANGE)
+    definition = spec_of(rule, **RANGE, other=INTEGER)
     assert broken(definition, {"least": 3, "most": 2}) == [want]
 
 
@@ -70,19 +73,22 @@ def test_kept_rule_is_silent() -> None:
 def test_root_rule_sees_name_and_no_labels() -> None:
     definition = schema(
         {"type": "object"},
-        **{rules.RULES: [{"rule": "self.metadata.name == 'w' && !has(self.metadata.labels)"}, {"rule": "false"}]},
+        **{rules.RULES: [{"rule": "self.metadata.name == 'w' && !has(self.apiVersion)"}, {"rule": "false"}]},
     )
     assert broken(definition, {}) == ["<nil>: Invalid value: failed rule: false"]
+    (cause,) = rules.problems(schema({}, **{rules.RULES: [{"rule": "has(self.metadata.labels)"}]}), ROOT)
+    assert "undefined field 'labels'" in cause.message
 
 
 def test_scalars_have_types_of_their_schema() -> None:
     definition = spec_of(
-        {"rule": "timestamp(self.at).getFullYear() == 2026 && duration(self.wait) > duration('1m')"},
+        {"rule": "self.at.getFullYear() == 2026 && timestamp(self.at) == self.at && self.wait > duration('1m')"},
+        {"rule": "self.times.all(t, t > self.at) && self.times.max().getMonth() == 2"},
         {"rule": "self.data == b'a'"},
         {"rule": "self.ratio == 2.0 && type(self.ratio) == double && self.port == 80 && self.a__dash__b == 'x'"},
-        {"rule": "self.__namespace__ == 'n' && self.free.b == 1 && self.labels['a-b'] == 'c'"},
+        {"rule": "self.__namespace__ == 'n' && has(self.free) && self.labels['a-b'] == 'c'"},
         **{
-            "at": {"type": "string", "format": "date-time"}, "wait": {"type": "string", "format": "duration"},
+            "at": MOMENT, "times": {"type": "array", "items": MOMENT}, "wait": {"type": "string", "format": "duration"},
             "data": {"type": "string", "format": "byte"}, "ratio": {"type": "number"},
             "port": {"x-kubernetes-int-or-string": True}, "a-b": STRING, "namespace": STRING,
             "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
@@ -90,7 +96,8 @@ def test_scalars_have_types_of_their_schema() -> None:
         },
     )  # fmt: skip
     spec = {
-        "at": "2026-01-01T00:00:00Z", "wait": "1h30m", "data": "YQ==", "ratio": 2, "port": 80, "a-b": "x",
+        "at": "2026-01-01T00:00:00Z", "times": ["2026-03-01", "2026-02-01T00:00:00.5+02:00"], "wait": "1h30m",
+        "data": "YQ==", "ratio": 2, "port": 80, "a-b": "x",
         "namespace": "n", "free": {"b": 1}, "labels": {"a-b": "c"},
     }  # fmt: skip
     assert broken(definition, spec) == []
@@ -157,6 +164,8 @@ SPEC = f"{ROOT}.properties[spec].{rules.RULES}[0]"
     ("rule", "field", "text"),
     [
         ({"rule": "selfish"}, "rule", "compilation failed: ERROR: <input>:1:1: undeclared reference to 'selfish'"),
+        ({"rule": "has(self.typo)"}, "rule", "compilation failed: ERROR: <input>:1:4: undefined field 'typo'"),
+        ({"rule": "self.least"}, "rule", "cel expression must evaluate to a bool"),
         ({"rule": "self.least +"}, "rule", "compilation failed: ERROR: <input>:1:13: Syntax error"),
         ({"rule": "'text'"}, "rule", "cel expression must evaluate to a bool"),
         ({"rule": " "}, "rule", "Required value"),
@@ -203,3 +212,27 @@ def test_wrong_types_are_reported_before_rules() -> None:
     wrong = crd.check({"spec": {"least": "x"}}, definition)
     (cause,) = crd.check_rules({"spec": {"least": "x"}}, None, tree, wrong)
     assert "some validation rules were not checked because the object was invalid" in cause.message
+
+
+def expressions(tree: rules.RuleTree | None) -> list[Expression]:
+    if tree is None:
+        return []
+    below = [*tree.properties.values(), tree.items, tree.additional]
+    here = [rule.expression for rule in tree.rules if rule.expression is not None]
+    return [*here, *(found for each in below for found in expressions(each))]
+
+
+def test_own_rules_are_compiled_when_they_are_evaluated() -> None:
+    definition = next(one.body for one in manifests("10.96.0.10", 2) if one.kind == "CustomResourceDefinition")
+    for version in definition["spec"]["versions"]:
+        own = version["schema"]["openAPIV3Schema"]
+        assert not rules.problems(own, "")
+        found = expressions(rules.compile_rules(own))
+        assert found
+        for expression in found:
+            assert not expression.compiled
+            fields = {"start": "int", "end": "int"}
+            again = Expression(f"{expression.source} ", {"self": environment.MESSAGES.declare("range", fields)})
+            assert (again.compiled, again.result) == (True, expression.result)
+            assert expression.evaluate({"self": {"start": 1, "end": 2}}) is True
+            assert expression.compiled

@@ -1,7 +1,5 @@
 """Names and values of custom objects in expressions."""
 
-import datetime
-
 import pytest
 
 from podwire.embedded.apiserver.cel import values
@@ -18,13 +16,16 @@ def test_names_are_escaped(name: str, want: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "want"),
     [
-        ({"type": "array", "items": {"type": "object"}}, "list(map(string,dyn))"),
+        ({"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},
+         "list(map(string,string))"),
+        ({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": True}}, "dyn"),
         ({"type": "object", "additionalProperties": {"type": "number"}}, "map(string,double)"),
-        ({"type": "string", "nullable": True}, "dyn"),
+        ({"type": "string", "nullable": True}, "string"),
+        ({"x-kubernetes-int-or-string": True}, "dyn"),
         ({"type": "string", "format": "date-time"}, "timestamp"),
         ({}, "dyn"),
     ],
-)
+)  # fmt: skip
 def test_types_follow_the_schema(schema: dict[str, object], want: str) -> None:
     assert values.type_of(schema) == want
 
@@ -37,4 +38,10 @@ def test_unreadable_formats_are_errors() -> None:
 
 def test_durations_have_all_units() -> None:
     found = values.value_of("-1h2m3.5s", {"type": "string", "format": "duration"})
-    assert found == -datetime.timedelta(hours=1, minutes=2, seconds=3.5)
+    assert (found.seconds, found.nanos) == (-3724, 500_000_000)
+
+
+def test_equal_schemas_are_one_type() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b-c": {"type": "integer"}, "d": {}}}
+    assert values.type_of(schema) == values.type_of(schema)
+    assert values.type_of(schema) != values.type_of({**schema, "properties": {"a": {"type": "integer"}}})

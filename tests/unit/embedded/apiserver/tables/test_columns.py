@@ -245,3 +245,15 @@ def test_custom_columns() -> None:
     table = columns.render(kind, [obj], NOW, columns=shown, include="Object")
     assert table["rows"] == [{"cells": ["x", 3, "5m", "[a b]", None], "object": obj}]
     assert [column["priority"] for column in table["columnDefinitions"]] == [0, 0, 0, 1, 0]
+
+
+def test_policies_show_their_parameters() -> None:
+    group, kind = "admissionregistration.k8s.io", "ValidatingAdmissionPolicy"
+    spec: dict[str, Any] = {"validations": [{}, {}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}
+    assert row(group, kind, {"spec": spec}) == ["x", 2, "v1/ConfigMap", "5m"]
+    assert row(group, kind, {"spec": {}}) == ["x", 0, "<unset>", "5m"]
+    mutating: dict[str, Any] = {"spec": {"mutations": [{}]}}
+    assert row(group, "MutatingAdmissionPolicy", mutating) == ["x", 1, "<unset>", "5m"]
+    bound = {"policyName": "p", "paramRef": {"name": "a", "namespace": "n"}}
+    assert row(group, f"{kind}Binding", {"spec": bound}) == ["x", "p", "n/a", "5m"]
+    assert row(group, f"{kind}Binding", {"spec": {"policyName": "p"}}) == ["x", "p", "<unset>", "5m"]

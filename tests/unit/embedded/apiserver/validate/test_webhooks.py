@@ -42,8 +42,32 @@ def test_complete_configuration_is_accepted() -> None:
         ({"rules": [{**RULE, "resources": []}]}, "webhooks[0].rules[0].resources: Required value"),
         ({"rules": [{**RULE, "apiGroups": ["*", "apps"]}]}, "webhooks[0].rules[0].apiGroups: Invalid value"),
         (
-            {"matchConditions": [{"name": "x", "expression": "true"}]},
-            'webhooks[0].matchConditions[0].expression: Invalid value: "true": CEL expressions cannot be evaluated',
+            {"matchConditions": [{"name": "x", "expression": " requests.name == 'x'"}]},
+            "webhooks[0].matchConditions[0].expression: Invalid value: \"requests.name == 'x'\": compilation failed: "
+            "ERROR: <input>:1:9: undeclared reference to 'requests.name'",
+        ),
+        (
+            {"matchConditions": [{"name": "x", "expression": "request.names == 'x'"}]},
+            "webhooks[0].matchConditions[0].expression: Invalid value: \"request.names == 'x'\": compilation failed: "
+            "ERROR: <input>:1:8: undefined field 'names'",
+        ),
+        (
+            {"matchConditions": [{"name": "x", "expression": "params == null"}]},
+            'webhooks[0].matchConditions[0].expression: Invalid value: "params == null": compilation failed',
+        ),
+        (
+            {"matchConditions": [{"name": "x", "expression": "object.data"}]},
+            'webhooks[0].matchConditions[0].expression: Invalid value: "object.data": must evaluate to bool but got '
+            "dyn",
+        ),
+        ({"matchConditions": [{"name": "x"}]}, "webhooks[0].matchConditions[0].expression: Required value"),
+        (
+            {"matchConditions": [{"name": "x", "expression": "true"}] * 2},
+            'webhooks[0].matchConditions[1].name: Duplicate value: "x"',
+        ),
+        (
+            {"matchConditions": [{"name": "not a name", "expression": "true"}]},
+            'webhooks[0].matchConditions[0].name: Invalid value: "not a name"',
         ),
     ],
 )

@@ -105,14 +105,14 @@ def capabilities(pod: Object) -> Violation | None:
 
 def host_namespaces(pod: Object) -> Violation | None:
     """The node's network, processes or System V IPC."""
-    found = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if pod["spec"].get(field)]
-    return Violation("host namespaces", ", ".join(found)) if found else None
+    fields = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if pod["spec"].get(field)]
+    return Violation("host namespaces", ", ".join(fields)) if fields else None
 
 
 def host_path_volumes(pod: Object) -> Violation | None:
     """Folders of the node."""
-    found = [volume["name"] for volume in pod["spec"].get("volumes") or () if volume.get("hostPath") is not None]
-    return Violation("hostPath volumes", counted(found, "volume")) if found else None
+    names = [volume["name"] for volume in pod["spec"].get("volumes") or () if volume.get("hostPath") is not None]
+    return Violation("hostPath volumes", counted(names, "volume")) if names else None
 
 
 def host_ports(pod: Object) -> Violation | None:
@@ -181,8 +181,8 @@ def selinux_options(minor: int) -> Control:
         return security(holder).get("seLinuxOptions") or {}
 
     def wrong(holder: Object) -> bool:
-        found = options(holder)
-        return found.get("type", "") not in allowed or bool(found.get("user") or found.get("role"))
+        options_of = options(holder)
+        return options_of.get("type", "") not in allowed or bool(options_of.get("user") or options_of.get("role"))
 
     def control(pod: Object) -> Violation | None:
         spec = pod["spec"]
@@ -190,9 +190,11 @@ def selinux_options(minor: int) -> Control:
         if not setting:
             return None
         holders = [options(holder) for holder in (spec, *containers(spec))]
-        types = sorted({found.get("type", "") for found in holders} - allowed)
+        types = sorted({holder.get("type", "") for holder in holders} - allowed)
         data = [f"{plural('type', types)} {listed(types)}"] if types else []
-        data += [f"{field} may not be set" for field in ("user", "role") if any(found.get(field) for found in holders)]
+        data += [
+            f"{field} may not be set" for field in ("user", "role") if any(holder.get(field) for holder in holders)
+        ]
         return Violation("seLinuxOptions", f"{setting} set forbidden securityContext.seLinuxOptions: {'; '.join(data)}")
 
     return control
@@ -237,9 +239,9 @@ def sysctls(minor: int) -> Control:
     allowed = frozenset().union(*(names for since, names in SYSCTLS.items() if since <= minor))
 
     def control(pod: Object) -> Violation | None:
-        wanted = security(pod["spec"]).get("sysctls") or ()
-        found = [sysctl["name"] for sysctl in wanted if sysctl["name"] not in allowed]
-        return Violation("forbidden sysctls", ", ".join(found)) if found else None
+        sysctls = security(pod["spec"]).get("sysctls") or ()
+        forbidden = [sysctl["name"] for sysctl in sysctls if sysctl["name"] not in allowed]
+        return Violation("forbidden sysctls", ", ".join(forbidden)) if forbidden else None
 
     return control
 

@@ -17,8 +17,8 @@ def containers(spec: Object) -> list[Object]:
 
 def security(holder: Object) -> Object:
     """The securityContext of a pod's spec or of a container."""
-    found: Object = holder.get("securityContext") or {}
-    return found
+    context: Object = holder.get("securityContext") or {}
+    return context
 
 
 def names(spec: Object, bad: Callable[[Object], bool]) -> list[str]:

@@ -66,13 +66,13 @@ def controls(policy: LevelVersion) -> tuple[Control, ...]:
     """The controls of a level, in the order in which messages name them."""
     if policy.level == "privileged":
         return ()
-    found = _at(BASELINE, policy.minor)
+    baseline = _at(BASELINE, policy.minor)
     if policy.level == "restricted":
         added = _at(RESTRICTED, policy.minor)
         for name in added:
-            found.pop(_REPLACES.get(name, ""), None)
-        found |= added
-    return tuple(found.values())
+            baseline.pop(_REPLACES.get(name, ""), None)
+        baseline |= added
+    return tuple(baseline.values())
 
 
 def _at(table: Mapping[str, Mapping[int, Control]], minor: int) -> dict[str, Control]:
@@ -86,7 +86,7 @@ def _at(table: Mapping[str, Mapping[int, Control]], minor: int) -> dict[str, Con
 
 def violations(policy: LevelVersion, pod: Object) -> list[Violation]:
     """What the pod does that the level forbids; empty when the pod may run."""
-    return [found for control in controls(policy) if (found := control(pod)) is not None]
+    return [violation for control in controls(policy) if (violation := control(pod)) is not None]
 
 
 def describe(found: list[Violation]) -> str:

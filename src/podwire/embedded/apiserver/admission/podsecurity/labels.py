@@ -54,26 +54,26 @@ class PodSecurityPolicy(msgspec.Struct, frozen=True):
 
 def parse_policy(labels: Mapping[str, str]) -> tuple[PodSecurityPolicy, list[Cause]]:
     """The policy of a namespace with these labels, and the labels that cannot be read."""
-    wrong: list[Cause] = []
-    enforce = _mode(labels, "enforce", "restricted", wrong)
-    audit = _mode(labels, "audit", "privileged", wrong)
-    warn = _mode(labels, "warn", "privileged", wrong)
+    invalid_fields: list[Cause] = []
+    enforce = _mode(labels, "enforce", "restricted", invalid_fields)
+    audit = _mode(labels, "audit", "privileged", invalid_fields)
+    warn = _mode(labels, "warn", "privileged", invalid_fields)
     enforced = labels.get(f"{_PREFIX}enforce") in LEVELS
     if f"{_PREFIX}warn" not in labels and enforced and enforce.strictness > warn.strictness:
         minor = warn.minor if f"{_PREFIX}warn-version" in labels else enforce.minor
         warn = LevelVersion(enforce.level, minor)
-    return PodSecurityPolicy(enforce, audit, warn), wrong
+    return PodSecurityPolicy(enforce, audit, warn), invalid_fields
 
 
 def _mode(labels: Mapping[str, str], mode: str, unreadable: str, wrong: list[Cause]) -> LevelVersion:
     level, minor = "privileged", LATEST
-    found = labels.get(_PREFIX + mode)
-    if found is not None:
-        level = found
-        if found not in LEVELS:
+    configured = labels.get(_PREFIX + mode)
+    if configured is not None:
+        level = configured
+        if configured not in LEVELS:
             level = unreadable
             problem = f"must be one of {', '.join(LEVELS)}"
-            wrong.append(causes.invalid(f"metadata.labels[{_PREFIX}{mode}]", found, problem))
+            wrong.append(causes.invalid(f"metadata.labels[{_PREFIX}{mode}]", configured, problem))
     version = labels.get(f"{_PREFIX}{mode}-version")
     if version is not None and version != "latest":
         match = _VERSION.fullmatch(version)

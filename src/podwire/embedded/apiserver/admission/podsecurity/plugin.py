@@ -62,9 +62,9 @@ class PodSecurityAdmission:
         policy = self._policy(request.call.namespace)
         if policy.privileged or (request.operation == "UPDATE" and not _changes_images(request.obj, request.old)):
             return
-        found = violations(policy.enforce, request.obj)
-        if found:
-            problem = f'violates PodSecurity "{policy.enforce}": {describe(found)}'
+        broken = violations(policy.enforce, request.obj)
+        if broken:
+            problem = f'violates PodSecurity "{policy.enforce}": {describe(broken)}'
             raise failures.forbidden(request.call.kind, request.name, problem)
         _warn(request, policy.warn, request.obj)
 
@@ -78,10 +78,10 @@ class PodSecurityAdmission:
         _warn(request, policy.warn, template)
 
     def _check_namespace(self, request: AdmissionRequest) -> None:
-        new, wrong = parse_policy(request.obj["metadata"].get("labels") or {})
+        new, invalid_fields = parse_policy(request.obj["metadata"].get("labels") or {})
         old, wrong_before = parse_policy((request.old.get("metadata") or {}).get("labels") or {})
-        if wrong and (request.creates or wrong != wrong_before):
-            raise failures.invalid(request.call.kind, request.name, wrong)
+        if invalid_fields and (request.creates or invalid_fields != wrong_before):
+            raise failures.invalid(request.call.kind, request.name, invalid_fields)
         relaxed = new.enforce.minor == old.enforce.minor and new.enforce.strictness <= old.enforce.strictness
         if not request.creates and new.enforce.level != "privileged" and not relaxed:
             request.call.warnings += self._existing(request.name, new.enforce)
@@ -91,7 +91,7 @@ class PodSecurityAdmission:
         entries = self._store.entries(_PODS, namespace)
         pods: dict[str, list[str]] = {}
         for entry in entries[:_MOST_PODS]:
-            reasons = ", ".join(found.reason for found in violations(level, entry.object()))
+            reasons = ", ".join(violation.reason for violation in violations(level, entry.object()))
             if reasons:
                 pods.setdefault(reasons, []).append(entry.name)
         warnings = []
@@ -108,15 +108,15 @@ class PodSecurityAdmission:
 
 def _first(pods: list[str]) -> str:
     """``a: ``, ``a (and 1 other pod): ``, ``a (and 2 other pods): ``."""
-    others = len(pods) - 1
-    more = f" (and {others} other pod{'s' if others > 1 else ''})" if others else ""
+    other_pods = len(pods) - 1
+    more = f" (and {other_pods} other pod{'s' if other_pods > 1 else ''})" if other_pods else ""
     return f"{min(pods)}{more}: "
 
 
 def _warn(request: AdmissionRequest, level: LevelVersion, pod: Object) -> None:
-    found = violations(level, pod)
-    if found:
-        request.call.warnings.append(f'would violate PodSecurity "{level}": {describe(found)}')
+    broken = violations(level, pod)
+    if broken:
+        request.call.warnings.append(f'would violate PodSecurity "{level}": {describe(broken)}')
 
 
 def _changes_images(new: Object, old: Object) -> bool:

@@ -59,8 +59,8 @@ class UsageLedger:
             spec = obj.get("spec") or {}
             fields = ("activeDeadlineSeconds", "priorityClassName", "affinity", "volumeAttributesClassName")
             status = {"qosClass": (obj.get("status") or {}).get("qosClass")}
-            kept = {"spec": {name: spec[name] for name in fields if name in spec}, "status": status}
-            known = self._used[key] = (entry.version, usage(entry.table, obj), kept)
+            content = {"spec": {name: spec[name] for name in fields if name in spec}, "status": status}
+            known = self._used[key] = (entry.version, usage(entry.table, obj), content)
         return known[1], known[2]
 
 

@@ -41,21 +41,21 @@ class ResourceQuotaAdmission:
                 raise failures.forbidden(
                     request.call.kind, request.name, f"failed quota: {name}: must specify {lacking}"
                 )
-        wanted = _increase(request)
+        increase = _increase(request)
         for name, spec in specs.items():
-            self._check(request, name, spec, wanted)
+            self._check(request, name, spec, increase)
 
     def _check(self, request: AdmissionRequest, name: str, spec: Mapping[str, Any], wanted: Resources) -> None:
         hard = parse_resources(spec.get("hard"))
-        asked = mask(wanted, hard)
-        if not asked:
+        requested = mask(wanted, hard)
+        if not requested:
             return
         used = self._ledger.used(request.call.namespace, spec)
-        total = add(used, asked)
-        exceeded = sorted(resource for resource in asked if total[resource].milli > hard[resource].milli)
+        total = add(used, requested)
+        exceeded = sorted(resource for resource in requested if total[resource].milli > hard[resource].milli)
         if exceeded:
-            parts = [_listed(amounts, exceeded) for amounts in (asked, used, hard)]
-            problem = f"exceeded quota: {name}, requested: {parts[0]}, used: {parts[1]}, limited: {parts[2]}"
+            texts = [_listed(amounts, exceeded) for amounts in (requested, used, hard)]
+            problem = f"exceeded quota: {name}, requested: {texts[0]}, used: {texts[1]}, limited: {texts[2]}"
             raise failures.forbidden(request.call.kind, request.name, problem)
 
 

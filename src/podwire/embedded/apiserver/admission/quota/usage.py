@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from podwire.embedded.apiserver.admission.podresources import Amount, Resources, parse_amount, pod_resources
+from podwire.model.storage import CLASS_BETA
 
 Object = Mapping[str, Any]
 
@@ -86,7 +87,7 @@ def _service_usage(spec: Object) -> Resources:
 def _claim_usage(claim: Object) -> Resources:
     spec = claim.get("spec") or {}
     annotations = (claim.get("metadata") or {}).get("annotations") or {}
-    name = annotations.get("volume.beta.kubernetes.io/storage-class") or spec.get("storageClassName")
+    name = annotations.get(CLASS_BETA) or spec.get("storageClassName")
     used: Resources = {}
     if name:
         used[f"{name}{_STORAGE_CLASS}persistentvolumeclaims"] = _ONE

@@ -1,0 +1,180 @@
+"""The plugin MutatingAdmissionPolicy.
+
+A mutation is an apply configuration, merged into the object by the schema of its kind, or a JSON patch. A policy with
+``reinvocationPolicy: IfNeeded`` is asked a second time when the object was changed after its first turn. Source:
+``k8s.io/apiserver/pkg/admission/plugin/policy/mutating``.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from podwire.embedded.apiserver import conversion, failures
+from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
+from podwire.embedded.apiserver.admission.policies.definitions import BoundPolicy, Object
+from podwire.embedded.apiserver.admission.policies.hooks import Invocation, PolicyHooks
+from podwire.embedded.apiserver.admission.variables import RequestVariables
+from podwire.embedded.apiserver.cel.conditions import ConditionError, all_hold, failure_of
+from podwire.embedded.apiserver.cel.expressions import CompileError, EvaluationError
+from podwire.embedded.apiserver.cel.policies import CompiledMutation, MutatingProgram, compile_mutating
+from podwire.embedded.apiserver.patch import json_patch, typed
+from podwire.errors import ApiError, PodwireError
+
+POLICIES = "admissionregistration.k8s.io/mutatingadmissionpolicies"
+BINDINGS = "admissionregistration.k8s.io/mutatingadmissionpolicybindings"
+
+_MEMORY = "policies"
+
+
+class MutationError(PodwireError):
+    """A mutation has no value, or its value does not fit the object."""
+
+
+class PolicyError(NamedTuple):
+    """What a policy could not do to a request, for a policy that must not be passed over."""
+
+    met: Invocation
+    message: str
+    reason: str = "Invalid"
+
+
+class MutatingAdmissionPolicy:
+    """Lets policies change objects."""
+
+    def __init__(self, context: AdmissionContext) -> None:
+        self._context = context
+        self._hooks = PolicyHooks(context, POLICIES, BINDINGS)
+        self._programs: dict[str, tuple[int, MutatingProgram | str]] = {}
+
+    def mutate(self, request: AdmissionRequest) -> None:
+        """Applies the mutations of the policies that the request meets.
+
+        Raises: ApiError when one fails and must not be passed over.
+        """
+        policies = self._hooks.candidates(request)
+        if policies and request.obj:
+            self._mutate(request, policies)
+
+    def _mutate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> None:
+        """Keeps in ``invoked`` the object after the last turn, what to ask again, and what was asked once."""
+        memory = request.invoked.setdefault(_MEMORY, {"object": None, "again": set(), "callable": set()})
+        if request.repeated and memory["object"] != request.obj:
+            memory["again"] |= memory["callable"]
+        errors: list[PolicyError] = []
+        for met in list(self._hooks.invocations(policies, request)):
+            if met.problem:
+                errors.append(PolicyError(met, met.problem, ""))
+                continue
+            key = _key(met)
+            if request.repeated and key not in memory["again"]:
+                continue
+            before = request.obj
+            errors += self._apply(met, request)
+            if request.obj != before:
+                memory["again"] |= memory["callable"]
+                request.again = True
+            if met.policy.spec.reinvocation_policy == "IfNeeded":
+                memory["callable"].add(key)
+        memory["object"] = request.obj
+        refused = [error for error in errors if error.met.policy.spec.failure_policy != "Ignore"]
+        if refused:
+            raise _refusal(request, refused)
+
+    def _program(self, policy: BoundPolicy) -> MutatingProgram | str:
+        """The compiled policy, or what is wrong with it."""
+        known = self._programs.get(policy.name)
+        if known is None or known[0] != policy.version:
+            program: MutatingProgram | str
+            try:
+                program = compile_mutating(policy.spec)
+            except (CompileError, ConditionError) as failure:
+                program = str(failure)
+            known = self._programs[policy.name] = (policy.version, program)
+        return known[1]
+
+    def _apply(self, met: Invocation, request: AdmissionRequest) -> Iterator[PolicyError]:
+        """Changes the object of the request; each mutation sees what the one before has made of it."""
+        program = self._program(met.policy)
+        if isinstance(program, str):
+            yield PolicyError(met, program)
+            return
+        variables = RequestVariables(request, met.kind, self._context, met.param)
+        ignore = met.policy.spec.failure_policy == "Ignore"
+        try:
+            if not all_hold(program.conditions, variables, variables.decide, ignore=ignore):
+                return
+        except ConditionError as failure:
+            yield PolicyError(met, str(failure))
+            return
+        for mutation in program.mutations:
+            variables = RequestVariables(request, met.kind, self._context, met.param)
+            try:
+                found = program.composition.scope(variables, variables.decide).evaluate(mutation.expression)
+                changed = self._changed(mutation, found, met, variables["object"])
+                request.obj = self._context.decode(request.call, conversion.stored(request.call.kind, changed))
+            except EvaluationError as failure:
+                yield PolicyError(met, failure_of(mutation.expression, failure))
+            except (MutationError, ApiError) as failure:
+                yield PolicyError(met, str(failure) if isinstance(failure, MutationError) else failure.message)
+
+    def _changed(self, mutation: CompiledMutation, found: Any, met: Invocation, obj: Object) -> Object:
+        if mutation.patch_type == "JSONPatch":
+            return _patched(found, obj)
+        schema = self._context.schema(met.kind)
+        config = {**found, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
+        unknown = list(typed.undeclared(config, schema))
+        if unknown:
+            problem = f"{unknown[0]}: field not declared in schema"
+            raise MutationError(f"error applying patch: failed to convert patch object to typed object: {problem}")
+        atomic = list(_atomic(config, schema, ""))
+        if atomic:
+            problem = f"may not mutate atomic arrays, maps or structs: {', '.join(atomic)}"
+            raise MutationError(f"error applying patch: invalid ApplyConfiguration: {problem}")
+        merged: Object = typed.merge(obj, config, schema)
+        return merged
+
+
+def _patched(operations: list[Object], obj: Object) -> Object:
+    """The object with a JSON patch applied; unchanged when a ``test`` of the patch fails.
+
+    Raises: MutationError.
+    """
+    try:
+        patched = json_patch.apply(obj, operations)
+    except ApiError as failure:
+        if any(operation.get("op") == "test" for operation in operations) and "test" in failure.message.lower():
+            return obj
+        raise MutationError(f"JSON Patch: {failure.message}") from failure
+    if not isinstance(patched, dict) or not isinstance(patched.get("metadata", {}), dict):
+        raise MutationError("JSON Patch: the patched value is not an object")
+    return patched
+
+
+def _atomic(value: Any, schema: Any, path: str) -> Iterator[str]:
+    """The paths of what an apply configuration would replace as a whole."""
+    if isinstance(value, dict):
+        if schema.map_atomic:
+            yield path
+        for name, item in value.items():
+            below = schema.child(name)
+            if below is not None:
+                yield from _atomic(item, below, f"{path}.{name}")
+    elif isinstance(value, list):
+        if schema.list_type == "atomic":
+            yield path
+        for index, item in enumerate(value):
+            yield from _atomic(item, schema.items, f"{path}[{index}]")
+
+
+def _key(met: Invocation) -> tuple[str, str, str, str]:
+    meta = (met.param or {}).get("metadata") or {}
+    return met.policy.name, met.binding.name, meta.get("namespace") or "", meta.get("name") or ""
+
+
+def _refusal(request: AdmissionRequest, errors: list[PolicyError]) -> ApiError:
+    texts = [
+        f"policy '{error.met.policy.name}' with binding '{error.met.binding.name}' denied request: {error.message}"
+        for error in errors
+    ]
+    found = failures.forbidden(request.call.kind, request.name, "")
+    details: Object = {**found.details, "causes": [{"message": text} for text in texts]}
+    return ApiError(403, errors[0].reason or "Forbidden", texts[0], details)

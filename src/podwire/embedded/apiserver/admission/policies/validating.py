@@ -1,0 +1,152 @@
+"""The plugin ValidatingAdmissionPolicy.
+
+Every binding of a policy decides for itself what a failed validation does: ``Deny`` refuses the request, ``Warn`` warns
+the client, ``Audit`` does nothing here, since there is no audit log. Source:
+``k8s.io/apiserver/pkg/admission/plugin/policy/validating``.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from podwire.embedded.apiserver import failures
+from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
+from podwire.embedded.apiserver.admission.policies.definitions import BoundPolicy, Object
+from podwire.embedded.apiserver.admission.policies.hooks import Invocation, PolicyHooks
+from podwire.embedded.apiserver.admission.variables import RequestVariables
+from podwire.embedded.apiserver.cel.composition import VariableScope
+from podwire.embedded.apiserver.cel.conditions import ConditionError, all_hold, failure_of
+from podwire.embedded.apiserver.cel.expressions import CompileError, EvaluationError, Expression
+from podwire.embedded.apiserver.cel.policies import ValidatingProgram, compile_validating
+from podwire.errors import ApiError
+
+POLICIES = "admissionregistration.k8s.io/validatingadmissionpolicies"
+BINDINGS = "admissionregistration.k8s.io/validatingadmissionpolicybindings"
+
+_CODES = {"Forbidden": 403, "Unauthorized": 401, "RequestEntityTooLarge": 413, "Invalid": 422}
+_MOST_MESSAGE_BYTES = 5 * 1024
+
+
+class Denial(NamedTuple):
+    """Why a policy refuses a request; ``audit`` for a failed annotation, which no action of a binding softens."""
+
+    message: str
+    reason: str = ""
+    audit: bool = False
+
+
+class ValidatingAdmissionPolicy:
+    """Lets policies refuse requests."""
+
+    def __init__(self, context: AdmissionContext) -> None:
+        self._context = context
+        self._hooks = PolicyHooks(context, POLICIES, BINDINGS)
+        self._programs: dict[str, tuple[int, ValidatingProgram | str]] = {}
+
+    def validate(self, request: AdmissionRequest) -> None:
+        """Evaluates the policies that the request meets.
+
+        Raises: ApiError with the first denial.
+        """
+        policies = self._hooks.candidates(request)
+        if policies:
+            self._validate(request, policies)
+
+    def _validate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> None:
+        denied: list[tuple[Invocation, Denial]] = []
+        variables: dict[object, RequestVariables] = {}
+        for met in self._hooks.invocations(policies, request):
+            if met.problem:
+                if met.policy.spec.failure_policy != "Ignore":
+                    denied.append((met, Denial(met.problem)))
+                continue
+            if met.kind not in variables:
+                variables[met.kind] = RequestVariables(request, met.kind, self._context)
+            for denial in self._denials(met, variables[met.kind].with_param(met.param)):
+                actions = ("Deny",) if denial.audit else met.binding.spec.validation_actions
+                if "Deny" in actions:
+                    denied.append((met, denial))
+                if "Warn" in actions:
+                    request.call.warnings.append(
+                        f"Validation failed for ValidatingAdmissionPolicy '{met.policy.name}' with binding "
+                        f"'{met.binding.name}': {denial.message}"
+                    )
+        if denied:
+            raise _refusal(request, *denied[0])
+
+    def _program(self, policy: BoundPolicy) -> ValidatingProgram | str:
+        """The compiled policy, or what is wrong with it."""
+        known = self._programs.get(policy.name)
+        if known is None or known[0] != policy.version:
+            program: ValidatingProgram | str
+            try:
+                program = compile_validating(policy.spec)
+            except (CompileError, ConditionError) as failure:
+                program = str(failure)
+            known = self._programs[policy.name] = (policy.version, program)
+        return known[1]
+
+    def _denials(self, met: Invocation, variables: RequestVariables) -> Iterator[Denial]:
+        ignore = met.policy.spec.failure_policy == "Ignore"
+        program = self._program(met.policy)
+        if isinstance(program, str):
+            if not ignore:
+                yield Denial(program)
+            return
+        try:
+            if not all_hold(program.conditions, variables, variables.decide, ignore=ignore):
+                return
+        except ConditionError as failure:
+            yield Denial(str(failure))
+            return
+        scope = program.composition.scope(variables, variables.decide)
+        yield from _failed_validations(program, scope, ignore=ignore)
+        yield from _failed_annotations(program, scope, ignore=ignore)
+
+
+def _failed_validations(program: ValidatingProgram, scope: VariableScope, *, ignore: bool) -> Iterator[Denial]:
+    for validation in program.validations:
+        try:
+            holds = scope.evaluate(validation.expression)
+        except EvaluationError as failure:
+            if not ignore:
+                yield Denial(failure_of(validation.expression, failure))
+            continue
+        if holds is not True:
+            message = _evaluated_message(validation.message_expression, scope) or validation.message
+            yield Denial(message, validation.reason)
+
+
+def _evaluated_message(expression: Expression | None, scope: VariableScope) -> str:
+    """The text of a ``messageExpression``; empty where it gives none that can be shown."""
+    if expression is None:
+        return ""
+    try:
+        found = scope.evaluate(expression)
+    except EvaluationError:
+        return ""
+    text = found.strip() if isinstance(found, str) else ""
+    return "" if "\n" in text or len(text.encode()) > _MOST_MESSAGE_BYTES else text
+
+
+def _failed_annotations(program: ValidatingProgram, scope: VariableScope, *, ignore: bool) -> Iterator[Denial]:
+    for expression in program.annotations:
+        try:
+            found = scope.evaluate(expression)
+        except EvaluationError as failure:
+            if not ignore:
+                yield Denial(failure_of(expression, failure), audit=True)
+            continue
+        if found is not None and not isinstance(found, str):
+            problem = f"valueExpression '{expression.source}' resulted in unsupported return type"
+            yield Denial(f"{problem}. Return type must be either string or null.", audit=True)
+
+
+def _refusal(request: AdmissionRequest, met: Invocation, denial: Denial) -> ApiError:
+    message = (
+        f"ValidatingAdmissionPolicy '{met.policy.name}' with binding '{met.binding.name}' denied request: "
+        f"{denial.message}"
+    )
+    found = failures.forbidden(request.call.kind, request.name, message)
+    reason = denial.reason or "Invalid"
+    details: Object = {**found.details, "causes": [{"message": message}]}
+    return ApiError(_CODES.get(reason, 422), reason, found.message, details)

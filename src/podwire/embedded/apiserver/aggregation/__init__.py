@@ -1,0 +1,1 @@
+"""Groups of the API that other servers serve: registration, availability, and the way of a request to them."""

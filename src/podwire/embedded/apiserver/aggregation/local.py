@@ -1,0 +1,107 @@
+"""The APIServices of the groups that this server serves itself: built-in ones, and those of CustomResourceDefinitions.
+
+One that is missing is made, also after it has been deleted. One that people have made or changed is left alone. When
+no CustomResourceDefinition serves a version any more, its APIService is deleted.
+Sources: ``pkg/controlplane/apiserver/aggregator.go``, ``pkg/controlplane/controller/crdregistration``.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from podwire.embedded.apiserver.aggregation.extensions import GROUP, TABLE
+from podwire.embedded.apiserver.aggregation.status import set_local
+from podwire.embedded.apiserver.kinds import GROUPS, Key, ResourceKind
+from podwire.embedded.apiserver.store import ObjectChange, Store
+from podwire.runtime.clock import Clock, rfc3339
+
+Object = dict[str, Any]
+
+_PRIORITIES: Mapping[str, int] = {
+    GROUP: 20000, "": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700,
+    "authorization.k8s.io": 17600, "autoscaling": 17500, "batch": 17400, "certificates.k8s.io": 17300,
+    "networking.k8s.io": 17200, "policy": 17100, "rbac.authorization.k8s.io": 17000, "storage.k8s.io": 16800,
+    "admissionregistration.k8s.io": 16700, "apiextensions.k8s.io": 16700, "scheduling.k8s.io": 16600,
+    "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
+    "flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900, "metrics.k8s.io": 100,
+}  # fmt: skip
+_VERSION_PRIORITIES = {("", "v1"): 1, ("autoscaling", "v2"): 30, ("flowcontrol.apiserver.k8s.io", "v1"): 21}
+_UNLISTED = (GROUP, "metrics.k8s.io")
+"""Groups without an APIService: the one of APIServices, and one for which people install an APIService of their own."""
+_MANAGED = "kube-aggregator.kubernetes.io/automanaged"
+
+
+def group_priority(group: str) -> int:
+    """The priority of a group that this server serves itself; groups of higher priority are listed first."""
+    return _PRIORITIES.get(group, 1000)
+
+
+def version_priority(group: str, version: str) -> int:
+    """The priority of a version among those of its group."""
+    if group not in GROUPS:
+        return 100
+    return _VERSION_PRIORITIES.get((group, version), 15)
+
+
+class LocalServices:
+    """Keeps the APIServices of the server's own groups."""
+
+    def __init__(self, store: Store, kinds: Mapping[Key, ResourceKind], clock: Clock) -> None:
+        self._store = store
+        self._kinds = kinds
+        self._clock = clock
+        self._scheduled = False
+        self._started = False
+
+    def start(self) -> None:
+        """Makes what is missing, and follows changes from then on."""
+        self._started = True
+        self._ensure()
+        self._store.table(TABLE).listeners[self._committed] = None
+
+    def changed(self) -> None:
+        """Looks at all of them soon; to be called when the kinds have changed."""
+        if self._started and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._ensure)
+
+    def _committed(self, changes: list[ObjectChange]) -> None:
+        if any(change.type == "DELETED" for change in changes):
+            self.changed()
+        for change in changes:
+            entry = self._store.get(TABLE, "", change.entry.name)
+            if entry is not None and b'"service"' not in entry.raw and b'"reason":"Local"' not in entry.raw:
+                obj = entry.object()
+                set_local(obj, rfc3339(self._clock.now()))
+                self._store.put(TABLE, obj)
+
+    def _ensure(self) -> None:
+        self._scheduled = False
+        wanted = {
+            f"{kind.version}.{kind.group}": (kind.group, kind.version)
+            for kind in self._kinds.values()
+            if kind.group not in _UNLISTED
+        }
+        for name, (group, version) in sorted(wanted.items()):
+            if self._store.get(TABLE, "", name) is None:
+                self._store.put(TABLE, _service(name, (group, version), rfc3339(self._clock.now())))
+        for entry in self._store.entries(TABLE):
+            if entry.name not in wanted and entry.labels.get(_MANAGED) and b'"service"' not in entry.raw:
+                self._store.delete(entry)
+
+
+def _service(name: str, served: tuple[str, str], now: str) -> Object:
+    """The APIService as it is stored; made here as a whole, since there are many at the start of each server."""
+    group, version = served
+    meta = {
+        "name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now,
+        "labels": {_MANAGED: "onstart" if group in GROUPS else "true"},
+    }  # fmt: skip
+    spec = {
+        **({"group": group} if group else {}), "version": version, "groupPriorityMinimum": group_priority(group),
+        "versionPriority": version_priority(group, version),
+    }  # fmt: skip
+    service: Object = {"apiVersion": f"{GROUP}/v1", "kind": "APIService", "metadata": meta, "spec": spec}
+    set_local(service, now)
+    return service

@@ -1,0 +1,57 @@
+"""Searching with regular expressions of RE2, in time linear in the text.
+
+The library's own function extracts the capture group of a pattern; Kubernetes' functions return the whole match. So
+the groups of a pattern are made groups that do not capture.
+"""
+
+import re
+from functools import cache
+from typing import Any
+
+_PART = re.compile(
+    r"\\Q.*?(?:\\E|$)"  # quoted text
+    r"|\\."  # an escaped character
+    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # a class of characters
+    r"|(?P<group>\((?:\?P?<\w+>|(?!\?)))",
+    re.DOTALL,
+)
+
+
+def without_groups(pattern: str) -> str:
+    """The pattern with groups that do not capture."""
+    return _PART.sub(lambda found: "(?:" if found["group"] else found[0], pattern)
+
+
+@cache
+def _program(source: str) -> Any:
+    from cel_expr_python import cel
+
+    config = cel.NewEnvConfigFromYaml("name: search\nextensions:\n- name: optional\n- name: regex\n")
+    string = cel.Type.STRING
+    return cel.NewEnv(config=config, variables={"text": string, "pattern": string}).compile(source)
+
+
+def _search(source: str, text: str, pattern: str) -> Any:
+    from cel_expr_python import cel
+
+    found = _program(source).eval(data={"text": text, "pattern": without_groups(pattern)})
+    if found.type() == cel.Type.ERROR:
+        raise ValueError(f"invalid regular expression: {pattern}")
+    return found.plain_value()
+
+
+def find(text: str, pattern: str) -> str:
+    """The first match; empty without one.
+
+    Raises: ValueError for a pattern that RE2 does not take.
+    """
+    return str(_search("regex.extract(text, pattern).orValue('')", text, pattern))
+
+
+def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
+    """All matches, or the first ``limit``.
+
+    Raises: ValueError for a pattern that RE2 does not take.
+    """
+    found: list[str] = _search("regex.extractAll(text, pattern)", text, pattern)
+    return found if limit < 0 else found[:limit]

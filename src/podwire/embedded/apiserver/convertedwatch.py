@@ -1,0 +1,89 @@
+"""A watch whose objects a webhook converts before they are sent.
+
+Initial objects, changes and bookmarks wait in one queue, so that their order stays. All objects of one entry of the
+queue are converted by one call. When the webhook fails, the client gets an ERROR event, and the watch ends.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from podwire.embedded.apiserver import failures, views
+from podwire.embedded.apiserver.fields import Filter
+from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.reads import ObjectReader
+from podwire.embedded.apiserver.store import ObjectChange, StoredObject
+from podwire.embedded.apiserver.watches import ClientWatch
+from podwire.errors import ApiError
+from podwire.http.answer import encode_chunk
+from podwire.runtime.tasks import TaskSet
+
+Convert = Callable[[ResourceKind, Sequence[StoredObject]], Awaitable[ApiError | None]]
+
+
+class ConvertedWatch(ClientWatch):
+    """The watch of one client at a version other than the storage version."""
+
+    __slots__ = ("_convert", "_jobs", "_running", "_tasks")
+
+    def __init__(
+        self,
+        convert: Convert,
+        tasks: TaskSet,
+        reader: ObjectReader,
+        view: views.View,
+        selection: Filter,
+        *,
+        bookmarks: bool,
+    ) -> None:
+        """``tasks`` owns the task that waits for ``convert``."""
+        super().__init__(reader, view, selection, bookmarks=bookmarks)
+        self._convert = convert
+        self._tasks = tasks
+        self._jobs: deque[tuple[Sequence[StoredObject], Callable[[], None]]] = deque()
+        self._running = False
+
+    def initial(self, entries: Iterable[StoredObject], version: int, *, mark_end: bool) -> None:
+        """Sends existing objects, when they are converted."""
+        found = list(entries)
+        self._put(found, partial(super().initial, found, version, mark_end=mark_end))
+
+    def receive(self, changes: Iterable[ObjectChange]) -> None:
+        """Sends committed changes, when their objects are converted."""
+        found = list(changes)
+        selected = [change.entry for change in found if self._concerns(change)]
+        self._put(selected, partial(super().receive, found))
+
+    def _concerns(self, change: ObjectChange) -> bool:
+        selection = self.filter
+        return selection.matches(change.entry) or (change.before is not None and selection.matches(change.before))
+
+    def bookmark(self, version: int) -> None:
+        """Sends a bookmark behind the changes that still wait."""
+        self._put((), partial(super().bookmark, version))
+
+    def _put(self, entries: Sequence[StoredObject], send: Callable[[], None]) -> None:
+        self._jobs.append((entries, send))
+        if not self._running:
+            self._running = True
+            self._tasks.start("conversion of events", self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._jobs:
+                entries, send = self._jobs.popleft()
+                failure = await self._convert(self.view.kind, entries)
+                if failure is not None:
+                    self._jobs.clear()
+                    self._fail(failure)
+                    return
+                send()
+        finally:
+            self._running = False
+
+    def _fail(self, failure: ApiError) -> None:
+        event = {"type": "ERROR", "object": failures.status_of(failure)}
+        self._send([encode_chunk(msgspec.json.encode(event) + b"\n")])
+        self.close()

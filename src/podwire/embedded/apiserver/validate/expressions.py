@@ -1,0 +1,46 @@
+"""Checks expressions that requests are admitted by.
+
+Source: ``k8s.io/kubernetes/pkg/apis/admissionregistration/validation``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from podwire.embedded.apiserver.cel import requests
+from podwire.embedded.apiserver.cel.expressions import CompileError, compiled
+from podwire.embedded.apiserver.failures import Cause
+from podwire.embedded.apiserver.validate import causes, names
+
+Json = dict[str, Any]
+
+_MOST_CONDITIONS = 64
+
+
+def check_expression(source: str, types: Mapping[str, str], wanted: str, path: str) -> Iterator[Cause]:
+    """An expression whose value must have the type ``wanted``."""
+    try:
+        compiled(source, types, wanted)
+    except CompileError as failure:
+        yield causes.invalid(path, source, str(failure))
+
+
+def check_conditions(conditions: list[Json], path: str, *, params: bool) -> Iterator[Cause]:
+    """The match conditions of a webhook or a policy; ``params`` tells whether they may use parameters."""
+    types = requests.variables(params=params)
+    if len(conditions) > _MOST_CONDITIONS:
+        yield causes.too_many(path, len(conditions), _MOST_CONDITIONS)
+    seen: set[str] = set()
+    for index, condition in enumerate(conditions):
+        place, name = f"{path}[{index}]", str(condition.get("name") or "")
+        source = str(condition.get("expression") or "").strip()
+        if source:
+            yield from check_expression(source, types, "bool", f"{place}.expression")
+        else:
+            yield causes.required(f"{place}.expression")
+        if not name:
+            yield causes.required(f"{place}.name")
+        elif problem := names.qualified(name):
+            yield causes.invalid(f"{place}.name", name, problem)
+        if name and name in seen:
+            yield causes.duplicate(f"{place}.name", name)
+        seen.add(name)

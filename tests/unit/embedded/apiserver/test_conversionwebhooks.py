@@ -1,0 +1,353 @@
+"""Custom objects in two versions, converted by a scripted HTTPS server."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podwire.http.message import Request, Response
+from podwire.http.server import HttpServer
+from podwire.http.tls import server_context
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
+
+Object = dict[str, Any]
+Play = Callable[..., None]
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+GROUP = "example.com"
+V1, V2 = (f"/apis/{GROUP}/{version}/namespaces/default/tabs" for version in ("v1", "v2"))
+MERGE = {"content_type": "application/merge-patch+json"}
+
+
+class Converter:
+    """v1 has ``spec.hostPort``, v2 has ``spec.host`` and ``spec.port``; keeps all requests."""
+
+    def __init__(self) -> None:
+        self.asked: list[Object] = []
+        self.change: Callable[[Object], Any] = lambda response: response
+        self.url = ""
+
+    def answer(self, request: Request) -> Response:
+        asked = json.loads(request.body)["request"]
+        self.asked.append(asked)
+        found = [self.convert(obj, asked["desiredAPIVersion"]) for obj in asked["objects"]]
+        response = {"uid": asked["uid"], "result": {"status": "Success"}, "convertedObjects": found}
+        changed = self.change(response)
+        if isinstance(changed, Response):
+            return changed
+        review = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": changed}
+        return Response(200, json.dumps(review).encode())
+
+    def convert(self, obj: Object, version: str) -> Object:
+        spec = dict(obj.get("spec") or {})
+        if version.endswith("v2"):
+            host, _, port = spec.pop("hostPort", ":").partition(":")
+            spec |= {"host": host, "port": port, "unknown": "pruned"}
+        else:
+            spec["hostPort"] = f"{spec.pop('host', '')}:{spec.pop('port', '')}"
+        return {**obj, "apiVersion": version, "spec": spec}
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of objects in the requests so far, which are forgotten."""
+        asked, self.asked = self.asked, []
+        return [len(request["objects"]) for request in asked]
+
+
+@pytest.fixture
+def converter(credentials: Path) -> Callable[[], Any]:
+    @asynccontextmanager
+    async def run() -> AsyncIterator[Converter]:
+        hook = Converter()
+        handle = lambda request: hook.answer(request)  # noqa: E731, PLW0108  tests replace it
+        server = HttpServer(handle, TaskSet(lambda *_: None), SystemClock())
+        tls = server_context(str(credentials / "server.crt"), str(credentials / "server.key"))
+        host, port = await server.listen("127.0.0.1", 0, tls)
+        hook.url = f"https://{host}:{port}/convert"
+        try:
+            yield hook
+        finally:
+            await server.close()
+
+    return run
+
+
+@pytest.fixture
+def define(credentials: Path) -> Callable[..., Any]:
+    bundle = base64.b64encode((credentials / "ca.crt").read_bytes()).decode()
+
+    async def write(api: Any, url: str) -> None:
+        status, answer = await api("POST", DEFINITIONS, definition(url, bundle))
+        assert status == 201, answer
+
+    return write
+
+
+def definition(url: str, bundle: str = "") -> Object:
+    def version(name: str, *fields: str) -> Object:
+        spec: Object = {"type": "object", "properties": {field: {"type": "string"} for field in (*fields, "note")}}
+        spec["properties"]["replicas"] = {"type": "integer"}
+        return {
+            "name": name, "served": True, "storage": name == "v2",
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                "spec": spec, "status": {"type": "object", "properties": {"ready": {"type": "string"}}}}}},
+            "subresources": {"status": {}, "scale": {
+                "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
+        }  # fmt: skip
+
+    webhook = {"clientConfig": {"url": url, "caBundle": bundle}, "conversionReviewVersions": ["v1"]}
+    return {
+        "metadata": {"name": f"tabs.{GROUP}"},
+        "spec": {
+            "group": GROUP, "scope": "Namespaced", "names": {"plural": "tabs", "kind": "Tab"},
+            "conversion": {"strategy": "Webhook", "webhook": webhook},
+            "versions": [version("v1", "hostPort"), version("v2", "host", "port")],
+        },
+    }  # fmt: skip
+
+
+async def until(check: Callable[[], bool]) -> None:
+    while not check():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def _tab(name: str, **spec: Any) -> Object:
+    return {"apiVersion": f"{GROUP}/v1", "kind": "Tab", "metadata": {"name": name}, "spec": spec}
+
+
+def test_objects_are_stored_in_one_version_and_read_in_all(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            status, made = await api("POST", V1, _tab("a", hostPort="h:80"))
+            assert (status, made["apiVersion"], made["spec"]) == (201, f"{GROUP}/v1", {"hostPort": "h:80"})
+            stored = api.server.store.get(f"{GROUP}/tabs", "default", "a").object()
+            assert (stored["apiVersion"], stored["spec"]["host"], stored["spec"]["port"]) == (f"{GROUP}/v2", "h", "80")
+            assert stored["metadata"] == made["metadata"]
+            _, other = await api("GET", f"{V2}/a")
+            assert (other["apiVersion"], other["spec"]["host"]) == (f"{GROUP}/v2", "h")
+            _, found = await api("GET", DEFINITIONS + f"/tabs.{GROUP}")
+            assert found["status"]["storedVersions"] == ["v2"]
+
+    play(scenario)
+
+
+def test_list_is_one_call_and_kept(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            for number in range(3):
+                await api("POST", V2, {**_tab(f"t{number}", host="h", port="1"), "apiVersion": f"{GROUP}/v2"})
+            assert hook.sizes == []
+            _, listed = await api("GET", V1)
+            assert [item["spec"] for item in listed["items"]] == [{"hostPort": "h:1"}] * 3
+            assert hook.sizes == [3]
+            await api("PATCH", f"{V2}/t1", {"spec": {"port": "2"}}, **MERGE)
+            _, table = await api("GET", V1, accept="application/json;as=Table;g=meta.k8s.io;v=v1")
+            assert (len(table["rows"]), hook.sizes) == (3, [1])
+            _, found = await api("GET", f"{V1}/t1")
+            assert (found["spec"], hook.sizes) == ({"hostPort": "h:2"}, [])
+
+    play(scenario)
+
+
+def test_writes_at_the_other_version_change_the_stored_one(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            _, made = await api("POST", V1, _tab("a", hostPort="h:80"))
+            _, found = await api("PATCH", f"{V1}/a", {"spec": {"hostPort": "i:81"}}, **MERGE)
+            assert (found["spec"], found["metadata"]["generation"]) == ({"hostPort": "i:81"}, 2)
+            _, found = await api("PUT", f"{V1}/a", {**found, "spec": {"hostPort": "j:82"}})
+            assert found["spec"] == {"hostPort": "j:82"}
+            _, found = await api("PATCH", f"{V1}/a/status", {"status": {"ready": "yes"}}, **MERGE)
+            assert (found["spec"], found["status"]) == ({"hostPort": "j:82"}, {"ready": "yes"})
+            _, scaled = await api("PATCH", f"{V1}/a/scale", {"spec": {"replicas": 3}}, **MERGE)
+            assert scaled["spec"] == {"replicas": 3}
+            apply = {"content_type": "application/apply-patch+yaml"}
+            status, found = await api("PATCH", f"{V1}/a?fieldManager=m", _tab("a", note="n"), **apply)
+            assert (status, found["spec"]) == (200, {"hostPort": "j:82", "replicas": 3, "note": "n"})
+            _, stored = await api("GET", f"{V2}/a")
+            assert (stored["spec"]["host"], stored["spec"]["port"], stored["spec"]["note"]) == ("j", "82", "n")
+            assert stored["metadata"]["uid"] == made["metadata"]["uid"]
+            _, gone = await api("DELETE", f"{V1}/a")
+            assert gone["status"] == "Success"
+
+    play(scenario)
+
+
+def test_watch_sends_converted_objects_in_order(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            await api("POST", V1, _tab("a", hostPort="h:1"))
+            events = await api.watch(f"{V1}?watch=true")
+            for number in range(2, 6):
+                await api("PATCH", f"{V2}/a", {"spec": {"port": str(number)}}, **MERGE)
+            await api("DELETE", f"{V2}/a")
+            await until(lambda: len(events.seen) == 6)
+            assert [event["type"] for event in events.seen] == ["ADDED", *["MODIFIED"] * 4, "DELETED"]
+            ports = [event["object"]["spec"]["hostPort"] for event in events.seen]
+            assert ports == ["h:1", "h:2", "h:3", "h:4", "h:5", "h:5"]
+
+    play(scenario)
+
+
+def test_change_of_the_definition_ends_watches_and_converts_anew(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            await api("POST", V1, _tab("a", hostPort="h:1"))
+            events = await api.watch(f"{V1}?watch=true")
+            conversion = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+            status, _ = await api("PATCH", f"{DEFINITIONS}/tabs.{GROUP}", conversion, **MERGE)
+            assert (status, events.closed) == (200, True)
+            _, found = await api("GET", f"{V1}/a")
+            assert found["spec"]["host"] == "h"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda _: Response(500, b"boom"), 'failed: an error on the server ("boom") has prevented the request'),
+        (lambda _: Response(200, b"{}"), "failed: expected webhook response of apiextensions.k8s.io/v1, Kind="),
+        (lambda answer: {**answer, "uid": "x"}, 'failed: expected response.uid="'),
+        (lambda answer: {**answer, "result": {"status": "Failed", "message": "no way"}}, "failed: no way"),
+        (lambda answer: {**answer, "result": {}}, "failed: response.result.status was '', not 'Success'"),
+        (lambda answer: {**answer, "convertedObjects": []}, "returned 0 objects, expected 1"),
+        (
+            lambda answer: {**answer, "convertedObjects": [_tab("a")]},
+            f"at index 0: invalid groupVersion (expected {GROUP}/v2, received {GROUP}/v1)",
+        ),
+        (
+            lambda answer: {**answer, "convertedObjects": [{**_tab("b"), "apiVersion": f"{GROUP}/v2"}]},
+            "returned invalid converted object at index 0: must have the same name: a != b",
+        ),
+    ],
+)  # fmt: skip
+def test_failing_webhook_fails_the_request(
+    play: Play, converter: Any, define: Any, change: Callable[[Object], Any], problem: str
+) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            hook.change = change
+            status, found = await api("POST", V1, _tab("a", hostPort="h:1"))
+            assert (status, found["reason"]) == (500, "InternalError")
+            assert found["message"].startswith(f"conversion webhook for {GROUP}/v1, Kind=Tab "), found
+            assert problem in found["message"], found
+            assert (await api("GET", f"{V2}/a"))[0] == 404
+
+    play(scenario)
+
+
+def test_failing_webhook_fails_reads_and_watches(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            await api("POST", V2, {**_tab("a", host="h"), "apiVersion": f"{GROUP}/v2"})
+            hook.change = lambda _: Response(500, b"boom")
+            for path in (V1, f"{V1}/a"):
+                status, found = await api("GET", path)
+                assert status == 500 and f"conversion webhook for {GROUP}/v2, Kind=Tab failed" in found["message"]
+            events = await api.watch(f"{V1}?watch=true")
+            await until(lambda: events.closed)
+            assert [event["type"] for event in events.seen] == ["ERROR"]
+            assert (await api("GET", f"{V2}/a"))[0] == 200
+
+    play(scenario)
+
+
+def test_dry_run_stores_nothing(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            status, made = await api("POST", f"{V1}?dryRun=All", _tab("a", hostPort="h:1"))
+            assert (status, made["spec"]) == (201, {"hostPort": "h:1"})
+            assert (await api("GET", f"{V1}/a"))[0] == 404
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("conversion", "problem"),
+    [
+        ({"strategy": "Magic"}, 'spec.conversion.strategy: Unsupported value: "Magic": supported values: "None", "W'),
+        ({"strategy": "Webhook"}, "spec.conversion.webhookClientConfig: Required value: required when"),
+        ({"strategy": "Webhook", "webhook": {"clientConfig": {"url": "http://x"}, "conversionReviewVersions": ["v1"]}},
+         "spec.conversion.webhookClientConfig.url: Invalid value"),
+        ({"strategy": "Webhook", "webhook": {"clientConfig": {"url": "https://x"}, "conversionReviewVersions": ["v3"]}},
+         "spec.conversion.conversionReviewVersions: Invalid value: [\"v3\"]: must include at least one of v1, v1beta1"),
+        ({"strategy": "None", "webhook": {"clientConfig": {"url": "https://x"}, "conversionReviewVersions": ["v1"]}},
+         "spec.conversion.webhookClientConfig: Forbidden: should not be set when strategy is not set to Webhook"),
+    ],
+)  # fmt: skip
+def test_wrong_conversion_is_refused(play: Play, conversion: Object, problem: str) -> None:
+    async def scenario(api: Any) -> None:
+        body = definition("")
+        body["spec"]["conversion"] = conversion
+        status, found = await api("POST", DEFINITIONS, body)
+        assert status == 422 and problem in found["message"], found
+
+    play(scenario)
+
+
+def test_stored_version_cannot_be_removed(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            _, found = await api("GET", f"{DEFINITIONS}/tabs.{GROUP}")
+            first, second = found["spec"]["versions"]
+            versions = [{**first, "storage": True}, {**second, "storage": False}]
+            _, found = await api(
+                "PUT", f"{DEFINITIONS}/tabs.{GROUP}", {**found, "spec": {**found["spec"], "versions": versions}}
+            )
+            assert found["status"]["storedVersions"] == ["v2", "v1"]
+            body = {**found, "spec": {**found["spec"], "versions": versions[:1]}}
+            status, answer = await api("PUT", f"{DEFINITIONS}/tabs.{GROUP}", body)
+            assert status == 422 and 'status.storedVersions[0]: Invalid value: "v2": missing from spec.versions' in str(
+                answer["message"]
+            )
+
+    play(scenario)
+
+
+def test_admission_webhook_gets_the_version_of_its_rules(play: Play, converter: Any, define: Any) -> None:
+    rule = {"operations": ["*"], "apiGroups": [GROUP], "apiVersions": ["v2"], "resources": ["tabs"]}
+
+    async def scenario(api: Any) -> None:
+        asked: list[Object] = []
+
+        def admit(request: Request) -> Response:
+            asked.append(json.loads(request.body)["request"])
+            patch = base64.b64encode(json.dumps([{"op": "add", "path": "/spec/note", "value": "n"}]).encode()).decode()
+            response = {"uid": asked[-1]["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
+            review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+            return Response(200, json.dumps(review).encode())
+
+        async with converter() as hook:
+            await define(api, hook.url)
+            convert = hook.answer
+            hook.answer = lambda request: admit(request) if request.path == "/admit" else convert(request)
+            _, found = await api("GET", f"{DEFINITIONS}/tabs.{GROUP}")
+            client = found["spec"]["conversion"]["webhook"]["clientConfig"]
+            config = {
+                "name": "a.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "rules": [rule],
+                "clientConfig": {**client, "url": hook.url.replace("convert", "admit")},
+            }  # fmt: skip
+            path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+            await api("POST", path, {"metadata": {"name": "a"}, "webhooks": [config]})
+            status, made = await api("POST", V1, _tab("a", hostPort="h:1"))
+            assert (status, made["spec"]) == (201, {"hostPort": "h:1", "note": "n"})
+        assert (asked[0]["object"]["apiVersion"], asked[0]["object"]["spec"]["host"]) == (f"{GROUP}/v2", "h")
+        assert (asked[0]["kind"]["version"], asked[0]["requestKind"]["version"]) == ("v2", "v1")
+
+    play(scenario)
