@@ -9,8 +9,10 @@ Source: ``k8s.io/streaming/pkg/httpstream/wsstream``, ``pkg/kubelet/cri/streamin
 
 import base64
 import binascii
+from typing import TYPE_CHECKING
 
-from podwire.http.websocket import WebSocket
+if TYPE_CHECKING:
+    from podwire.http.websocket import WebSocket
 
 V5 = "v5.channel.k8s.io"
 V4 = "v4.channel.k8s.io"
@@ -28,7 +30,7 @@ _ZERO = ord("0")
 class Channels:
     """The channels of one connection."""
 
-    def __init__(self, connection: WebSocket, protocol: str) -> None:
+    def __init__(self, connection: "WebSocket", protocol: str) -> None:
         self._connection = connection
         self._base64 = protocol in _BASE64
         self.ends_with_status = protocol in _WITH_STATUS

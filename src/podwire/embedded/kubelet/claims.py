@@ -12,11 +12,7 @@ from podwire.errors import ConfigError, NotFound
 from podwire.kube.client import Client
 from podwire.kube.resources import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES
 from podwire.model.pod import Pod
-
-_NOT_SOURCES = (
-    "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity", "persistentVolumeReclaimPolicy",
-    "storageClassName", "volumeAttributesClassName", "volumeMode",
-)  # fmt: skip
+from podwire.model.storage import VOLUME_SETTINGS
 
 
 def is_claim(volume: Mapping[str, Any]) -> bool:
@@ -25,8 +21,8 @@ def is_claim(volume: Mapping[str, Any]) -> bool:
 
 
 def is_read_only(volume: Mapping[str, Any]) -> bool:
-    """Whether a pod mounts all of a claim read-only."""
-    return bool((volume.get("persistentVolumeClaim") or {}).get("readOnly"))
+    """Whether no container of a pod may write a volume: a claim that the pod wants so, or an image."""
+    return "image" in volume or bool((volume.get("persistentVolumeClaim") or {}).get("readOnly"))
 
 
 async def bound_volume(client: Client, pod: Pod, volume: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,6 +62,6 @@ def mountable(stored: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"hostPath": spec["hostPath"]}
     if spec.get("local"):
         return {"hostPath": {"path": spec["local"].get("path", ""), "type": "Directory"}}
-    kinds = ", ".join(sorted(key for key in spec if key not in _NOT_SOURCES)) or "none"
+    kinds = ", ".join(sorted(key for key in spec if key not in VOLUME_SETTINGS)) or "none"
     problem = f"no driver for volumes of the kind {kinds}; expected hostPath or local"
     raise ConfigError(where, "spec.volumeName", problem)

@@ -78,7 +78,11 @@ class KubeletConfig(_KubeletSection, frozen=True):
     cluster_domain: str = "cluster.local"
     resolv_conf: str = "/etc/resolv.conf"
     cgroup: str = ""
-    """A cgroup v2 directory for this node's pods; empty: pods run without cgroups."""
+    """A cgroup v2 directory for this node's pods; empty: pods run without cgroups, limits and metrics."""
+    system_cgroup: str = ""
+    """The cgroup v2 directory of the node's kubelet and agent, whose usage counts as the node's own."""
+    metrics_resolution_s: float = 15.0
+    """Interval of the samples of usage."""
     images: tuple[ImageRule, ...] = ()
     capacity: dict[str, str] = {}
     """Overrides of the node's capacity (cpu, memory, pods, ephemeral-storage)."""

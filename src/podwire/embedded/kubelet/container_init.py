@@ -16,6 +16,7 @@ from pathlib import Path
 
 from podwire.embedded.kubelet.mounts import enter_root, protect_root
 from podwire.embedded.kubelet.orders import ContainerOrder, ExecOrder, Privileges, ProcessUser, ShimOrder
+from podwire.kernel.cgroup import join
 from podwire.runtime.child import (
     CLONE_NEWNS,
     PR_CAPBSET_DROP,
@@ -62,6 +63,7 @@ class Started:
 def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[str, Callable[..., None]]) -> None:
     """Runs the container's program; returns when a built-in server has ended, never for another program."""
     try:
+        join(order.groups)
         enter_root(shim.root, shim.binds, order.files, order.mounts, own_sysfs=not shim.host_network)
         if order.tty:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -84,15 +86,16 @@ def become_container(order: ContainerOrder, shim: ShimOrder, entries: Mapping[st
     entries[order.entry](order.payload, Started())
 
 
-def become_exec(order: ExecOrder) -> None:
-    """Runs another program in the container whose mount namespace is descriptor 4."""
+def become_exec(order: ExecOrder, container: ContainerOrder) -> None:
+    """Runs another program in a container, whose mount namespace is descriptor 4."""
     try:
+        join(container.groups)
         enter_namespace(_MOUNTS, CLONE_NEWNS)
         if order.tty:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        os.chdir(order.cwd)
+        os.chdir(container.cwd)
         _become_user(order.user, order.privileges)
-        _exec(order.argv, order.env)
+        _exec(order.argv, {"TERM": "xterm", **container.env} if order.tty else container.env)
     except OSError as failure:
         _fail(str(failure))
 

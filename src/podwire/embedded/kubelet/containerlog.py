@@ -1,6 +1,7 @@
 """Writes and parses container logs in the format of the CRI: one line ``time stream tag text`` per record.
 
-The tag is ``F`` for a full line and ``P`` for a part of a line longer than 16 KiB. Times have nine decimal places.
+The tag is ``F`` for a full line and ``P`` for a part of a line that is longer than 16 KiB or has no end. Times have
+nine decimal places.
 Source: kubernetes/design-proposals-archive, node/kubelet-cri-logging.md.
 """
 
@@ -64,10 +65,10 @@ class LogWriter:
         self._append(b"".join(out))
 
     def close(self, now: datetime) -> None:
-        """Writes unfinished lines as full lines and closes the file."""
+        """Writes unfinished lines as parts of a line, so that readers add no line feed, and closes the file."""
         for stream, rest in self._rest.items():
             if rest:
-                self._append(render(stamp(now), stream, rest, whole=True))
+                self._append(render(stamp(now), stream, rest, whole=False))
         os.close(self._fd)
 
     def _append(self, data: bytes) -> None:

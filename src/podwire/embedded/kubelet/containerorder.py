@@ -11,7 +11,7 @@ import msgspec
 
 from podwire.embedded.images.table import DEFAULT_PATH, ContainerRequest, ImageRule, Program, choose, find_rule
 from podwire.embedded.kubelet.environment import ConfigLookup, PodFields, compile_environment, expand, has_foreign_names
-from podwire.embedded.kubelet.lifecycle import ContainerState
+from podwire.embedded.kubelet.lifecycle import ContainerState, is_listed
 from podwire.embedded.kubelet.orders import ContainerOrder, Mount
 from podwire.embedded.kubelet.privileges import check_user, compile_privileges, compile_user, security_context
 from podwire.embedded.kubelet.volumes import sub_path
@@ -50,9 +50,9 @@ def container_request(
             action = probe.http_get or probe.tcp_socket or probe.grpc
             if action is not None and isinstance(action.port, int):
                 numbers.append(action.port)
-    is_init = container in pod.spec.init_containers and container.restart_policy != "Always"
+    is_init = is_listed(container, pod.spec.init_containers) and container.restart_policy != "Always"
     once = pod.spec.restart_policy != "Always" and container.restart_policy != "Always"
-    may_end = once or container in pod.spec.ephemeral_containers
+    may_end = once or is_listed(container, pod.spec.ephemeral_containers)
     return ContainerRequest(
         image=container.image, command=argv[0], args=argv[1],
         ports=tuple((p.container_port, p.protocol) for p in container.ports), probed=tuple(numbers),

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import msgspec
 
+from podwire.embedded.kubelet.containergroups import ContainerGroups
 from podwire.embedded.kubelet.containerorder import compile_order
 from podwire.embedded.kubelet.containerrecords import ContainerRecords
-from podwire.embedded.kubelet.execution import CommandContext
 from podwire.embedded.kubelet.inputs import InputProvider
 from podwire.embedded.kubelet.lifecycle import ContainerState, back_off, should_restart
 from podwire.embedded.kubelet.logs import log_tail
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.probes import Probes
-from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, ProtocolError
+from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError, KernelError, ProtocolError
 from podwire.runtime.clock import parse_rfc3339, rfc3339
 
 _RETRY_S = 2.0
@@ -24,11 +24,12 @@ _RETRY_S = 2.0
 class Containers:
     """The container runs of one pod."""
 
-    def __init__(self, state: PodState, probes: Probes, inputs: InputProvider) -> None:
+    def __init__(self, state: PodState, probes: Probes, inputs: InputProvider, groups: ContainerGroups) -> None:
         self._state = state
         self._probes = probes
         self._inputs = inputs
         self._records = ContainerRecords(state.sandbox.containers)
+        self._groups = groups
 
     async def start(self, name: str) -> None:
         """Starts a container; after a failure the container's state has the reason and the time of the next try."""
@@ -38,9 +39,12 @@ class Containers:
             return
         try:
             inputs = await self._inputs.current()
-            order = compile_order(container, container.attempts, inputs)
+            order = self._groups.open(compile_order(container, container.attempts, inputs), spec)
         except ConfigError as failure:
             self._hold(container, "CreateContainerConfigError", failure.problem, "Failed")
+            return
+        except KernelError as failure:
+            self._hold(container, "CreateContainerError", str(failure), "Failed")
             return
         except (ApiError, ApiUnreachable, ProtocolError, OSError, TimeoutError) as failure:
             self._hold(container, "ContainerCreating", f"MountVolume.SetUp failed: {failure}", "FailedMount")
@@ -48,7 +52,6 @@ class Containers:
         attempt, container.attempts = container.attempts, container.attempts + 1
         state.event("Normal", "Pulled", f'Container image "{spec.image}" already present on machine', spec)
         state.exits[name].clear()
-        state.command_contexts[name] = CommandContext(name, order.env, order.cwd)
         try:
             answer = await client.start(order)
         except ClusterError:
@@ -60,13 +63,18 @@ class Containers:
             state.event("Warning", "Failed", f"Error: {answer.problem}", spec)
             return
         state.event("Normal", "Started", f"Container started: {name}", spec)
+        if attempt == 0 and (kinds := self._groups.unenforced(spec)):
+            text = (
+                f"This machine's cgroups have no controller for the limit of {' and '.join(kinds)} of container {name}"
+            )
+            state.event("Warning", "LimitNotEnforced", text, spec)
         self._records.delete(name, attempt - 2)
         if container.running and not container.ephemeral:
             self._probes.begin(container)
 
     def _hold(self, container: ContainerState, reason: str, message: str, event: str) -> None:
         """Records why a container cannot be started yet."""
-        shown = message if reason == "CreateContainerConfigError" else ""
+        shown = "" if reason == "ContainerCreating" else message
         if container.waiting != (reason, shown):
             text = f"Error: {message}" if event == "Failed" else message
             self._state.event("Warning", event, text, container.spec)
@@ -131,6 +139,11 @@ class Containers:
         assert record is not None
         container.ready = container.started = container.starting = False
         self._probes.end(name)
+        self._groups.close(record)
+        if record.reason == "OOMKilled":
+            limit = container.spec.resources.limits.get("memory")
+            text = f"The kernel killed a process of container {name}: the memory limit of {limit} was reached"
+            state.event("Warning", "OOMKilling", text, container.spec)
         if not record.message:
             message = self._records.message(name, record.attempt)
             if not message and record.code and container.spec.termination_message_policy == "FallbackToLogsOnError":

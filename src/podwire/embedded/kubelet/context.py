@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from podwire.embedded.kubelet.config import KubeletConfig
+from podwire.embedded.kubelet.ledger import NodeLedger
 from podwire.embedded.kubelet.objects import ConfigObjects
 from podwire.embedded.kubelet.resolver import Resolver
 from podwire.embedded.kubelet.sandbox import SandboxHost
@@ -35,6 +36,7 @@ class NodeContext:
     node_resolver: Resolver
     node_hosts: str
     allocatable: Mapping[str, str]
+    ledger: NodeLedger
 
     def start_task(self, name: str, body: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Starts ``body(*arguments)`` in the background."""

@@ -15,16 +15,19 @@ import msgspec
 from podwire.embedded.kubelet.builtin_images import ENTRIES
 from podwire.embedded.kubelet.config import KubeletConfig, read_config
 from podwire.embedded.kubelet.context import NodeContext
+from podwire.embedded.kubelet.ledger import NodeLedger
 from podwire.embedded.kubelet.mounts import machine_binds
 from podwire.embedded.kubelet.network import Network
 from podwire.embedded.kubelet.node import NodeKeeper
 from podwire.embedded.kubelet.objects import ConfigObjects
 from podwire.embedded.kubelet.pods import PodWorkers
 from podwire.embedded.kubelet.resolver import parse_resolver
+from podwire.embedded.kubelet.sampler import UsageSampler
 from podwire.embedded.kubelet.sandbox import SHIM_ENTRY, SandboxHost
 from podwire.embedded.kubelet.server import KubeletServer
 from podwire.embedded.kubelet.shim import run_shim
 from podwire.errors import ClusterError
+from podwire.kernel import cgroup
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
 from podwire.kube.events import EventRecorder
@@ -73,7 +76,7 @@ def _sandbox_host(config: KubeletConfig, fork_server: ForkServer, network: Netwo
     mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     return SandboxHost(
         node=config.node, addresses=config.addresses, run=run_dir, state=state_dir, netns=Path(config.netns_dir),
-        cgroup=Path(config.cgroup) if config.cgroup else None, binds=machine_binds(mountinfo, hidden),
+        group=cgroup.open_node(Path(config.cgroup)) if config.cgroup else None, binds=machine_binds(mountinfo, hidden),
         fork_server=fork_server, network=network, clock=clock,
     )  # fmt: skip
 
@@ -101,15 +104,18 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     services = Informer(client, SERVICES)
     pod_informer = Informer(client, PODS, field_selector=f"spec.nodeName={config.node}")
     events = EventRecorder(client, "kubelet", host=config.node)
+    events.follow_rejected(services, pod_informer)
     async with Supervisor(clock, report) as supervisor:
         objects = ConfigObjects(client, supervisor)
         context = NodeContext(
             config=config, host=host, client=client, clock=clock, tasks=tasks, events=events,
             objects=objects, services=services,
             node_resolver=parse_resolver(_text(config.resolv_conf)), node_hosts=_text("/etc/hosts"),
-            allocatable=keeper.capacity,
+            allocatable=keeper.capacity, ledger=NodeLedger(keeper.capacity),
         )  # fmt: skip
         pods = PodWorkers(pod_informer, context)
+        system = Path(config.system_cgroup) if config.system_cgroup else None
+        sampler = UsageSampler(pods, host, config.metrics_resolution_s, system)
         objects.changed = pods.objects_changed
         running = [
             supervisor.start("node", keeper.run),
@@ -118,8 +124,10 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
             supervisor.start("watch pods", pod_informer.run),
             supervisor.start("events", events.run),
             supervisor.start("pods", pods.run),
+            supervisor.start("usage", sampler.run),
         ]
-        server = await KubeletServer(pods, tasks, clock).listen(config) if config.serving.certificate else None
+        pages = KubeletServer(pods, tasks, clock, sampler)
+        server = await pages.listen(config) if config.serving.certificate else None
         log.info("started", node=config.node)
         await stop.wait()
         if server is not None:

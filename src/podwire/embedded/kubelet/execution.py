@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -53,11 +53,9 @@ class ExitCodes:
 
 
 class CommandContext(msgspec.Struct, frozen=True):
-    """What a command in a container inherits: environment, working directory, user and privileges."""
+    """How a command runs in a container: user and privileges."""
 
     container: str
-    env: Mapping[str, str]
-    cwd: str = "/"
     user: ProcessUser | None = None
     privileges: Privileges = Privileges()
     answered: bool = False
@@ -71,8 +69,7 @@ async def run_command(
     output = os.memfd_create("output")
     nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     order = ExecOrder(
-        container=context.container, argv=tuple(command), env=dict(context.env), cwd=context.cwd or "/",
-        user=context.user, privileges=context.privileges,
+        container=context.container, argv=tuple(command), user=context.user, privileges=context.privileges,
     )  # fmt: skip
     try:
         answer = await client.exec(order, (nothing, output, output))

@@ -9,13 +9,16 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from podwire.embedded.kubelet.channels import NONE, V4, V4_BASE64, V5, Channels
 from podwire.embedded.kubelet.spdy import Data, Opened, Reset, SpdySession
 from podwire.errors import KernelError, ProtocolError
-from podwire.http.websocket import WebSocket
 from podwire.kernel import netns
 from podwire.runtime.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from podwire.http.websocket import WebSocket
 
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
 PROTOCOLS = (TUNNEL, V5, V4, V4_BASE64, NONE)
@@ -58,7 +61,7 @@ class _Link:
 class PortForwarder:
     """Serves one client that forwards ports of one pod."""
 
-    def __init__(self, path: str, connection: WebSocket, tasks: TaskSet) -> None:
+    def __init__(self, path: str, connection: "WebSocket", tasks: TaskSet) -> None:
         self._path = path
         self._connection = connection
         self._tasks = tasks

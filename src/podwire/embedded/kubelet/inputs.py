@@ -1,6 +1,8 @@
 """The inputs of a pod's containers: volumes with current content, files in /etc, Service variables."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from podwire.embedded.kubelet.claims import bound_volume, is_claim, is_read_only
 from podwire.embedded.kubelet.containerorder import ContainerInputs
@@ -46,6 +48,11 @@ class InputProvider:
             frozenset(str(volume["name"]) for volume in pod.spec.volumes if is_read_only(volume)),
         )  # fmt: skip
 
+    def _tell_of_image(self, volume: Mapping[str, Any]) -> None:
+        reference = (volume.get("image") or {}).get("reference", "")
+        text = f"Volume {volume['name']} is an empty folder: image {reference} is not fetched on a local cluster"
+        self._state.event("Warning", "ImageVolumeEmpty", text)
+
     async def keep_current(self) -> None:
         """Updates volumes while containers run; after a failure, wakes the worker later to try again."""
         state = self._state
@@ -83,4 +90,6 @@ class InputProvider:
             elif name not in self._paths:
                 source = await bound_volume(node.client, pod, volume) if is_claim(volume) else volume
                 self._paths[name] = prepare(source, roots)
+                if "image" in volume:
+                    self._tell_of_image(volume)
         self.dirty = False

@@ -12,6 +12,8 @@ the pod.
 Source: kubernetes pkg/kubelet/kuberuntime (computePodActions), KEP-753 (sidecars).
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from podwire.embedded.kubelet.orders import ContainerRecord
@@ -78,6 +80,11 @@ def should_restart(policy: str, code: int) -> bool:
 def is_sidecar(container: Container) -> bool:
     """Whether an init container is a sidecar, which runs beside the main containers."""
     return container.restart_policy == "Always"
+
+
+def is_listed(container: Container, listed: Iterable[Container]) -> bool:
+    """Whether a container is one of a list; its resources may differ while a resize is not over."""
+    return any(other.name == container.name for other in listed)
 
 
 class _Planner:

@@ -63,15 +63,21 @@ class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     stdin_once: bool = False
     """Whether standard input ends with the first client that was attached to it."""
     tty: bool = False
+    groups: tuple[str, ...] = ()
+    """The cgroups that the container's processes join, the one of version 2 first."""
+    memory_group: str = ""
+    """The one of them that counts the processes that the kernel killed for want of memory."""
 
 
 class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A further program inside a running container; its three descriptors come with the message."""
+    """A further program inside a running container; its three descriptors come with the message.
+
+    The program has the environment and the working directory of the container. The shim knows both, so they do not
+    depend on which kubelet started the container.
+    """
 
     container: str
     argv: tuple[str, ...]
-    env: dict[str, str] = {}
-    cwd: str = "/"
     user: ProcessUser | None = None
     privileges: Privileges = Privileges()
     tty: bool = False
@@ -111,6 +117,7 @@ class ShimOrder(msgspec.Struct, frozen=True, kw_only=True):
     sysctls: tuple[tuple[str, str], ...] = ()
     """Name with dots, and value."""
     cgroup: str = ""
+    """The cgroup that the shim joins."""
     binds: tuple[str, ...] = ()
     """Mount points of the machine, besides /proc, /sys and /dev, that containers see."""
 
@@ -150,6 +157,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shim_pid: int = 0
     shim_ticks: int = 0
     cgroup: str = ""
+    """The pod's folder in version 2."""
     attached: bool = False
     """Whether a CNI ADD was begun and no DEL has succeeded since."""
     port_mappings: tuple[dict[str, str | int], ...] = ()

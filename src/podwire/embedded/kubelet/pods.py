@@ -10,7 +10,7 @@ import asyncio
 from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.orders import PodRecord
 from podwire.embedded.kubelet.podstate import PodState
-from podwire.embedded.kubelet.sandbox import kill_cgroup, load_record
+from podwire.embedded.kubelet.sandbox import kill_group, load_record
 from podwire.embedded.kubelet.worker import PodWorker
 from podwire.errors import CniError
 from podwire.kube.informer import Informer
@@ -53,7 +53,7 @@ class PodWorkers:
                 pod = f"{record.namespace}/{record.name}"
                 self._log.info("removing a pod that was deleted while the kubelet was stopped", pod=pod)
                 self._begin(_deleted_pod(record), gone=True)
-        self._clear_cgroups()
+        self._clear_groups()
         await self._collect()
         await asyncio.get_running_loop().create_future()
 
@@ -62,11 +62,11 @@ class PodWorkers:
         records = [load_record(path) for path in sorted(directory.iterdir())] if directory.is_dir() else []
         return [record for record in records if record is not None]
 
-    def _clear_cgroups(self) -> None:
-        cgroup = self._node.host.cgroup
-        for path in cgroup.iterdir() if cgroup is not None and cgroup.is_dir() else ():
-            if path.is_dir() and path.name not in self.workers:
-                kill_cgroup(path)
+    def _clear_groups(self) -> None:
+        group = self._node.host.group
+        for path in group.unified.iterdir() if group is not None else ():
+            if group is not None and path.is_dir() and path.name not in self.workers:
+                kill_group(group.inside(path.name))
 
     async def _collect(self) -> None:
         valid = [state.sandbox.record.sandbox for state in self.states if state.sandbox.record.sandbox]

@@ -15,17 +15,18 @@ from podwire.embedded.images.table import find_rule
 from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.environment import PodFields
 from podwire.embedded.kubelet.execution import CommandContext, ExitCodes, PodTarget
-from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
+from podwire.embedded.kubelet.lifecycle import ContainerState, is_listed, is_sidecar
 from podwire.embedded.kubelet.privileges import compile_privileges, compile_user
 from podwire.embedded.kubelet.sandbox import Sandbox
-from podwire.embedded.kubelet.status import Json, PodVerdict, render_status
+from podwire.embedded.kubelet.status import PENDING_RESIZE, RUNNING_RESIZE, Json, PodVerdict, ResizeState, render_status
 from podwire.embedded.kubelet.wakeup import Wakeup
 from podwire.kube.events import Severity, reference
 from podwire.model.meta import Condition
-from podwire.model.pod import Container, Pod
+from podwire.model.pod import Container, Pod, Resources
 from podwire.runtime.clock import rfc3339
 
-_OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+_OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled",
+                   PENDING_RESIZE, RUNNING_RESIZE)  # fmt: skip
 
 
 class PodState:
@@ -44,25 +45,27 @@ class PodState:
         """Whether the pod has ended or is being deleted: no container starts again."""
         self.verdict = PodVerdict()
         """The final phase and its reason; empty while the pod has not ended."""
+        self.resize: ResizeState | None = None
+        """Why containers do not have the resources of the spec; None when they do."""
         self.conditions: tuple[Condition, ...] = pod.status.conditions
         """The conditions in the API: those of the kubelet and those of other writers."""
         self.containers: dict[str, ContainerState] = {}
         self.exits: dict[str, asyncio.Event] = {}
         """An event for each container, set while the container does not run."""
-        self.command_contexts: dict[str, CommandContext] = {}
         self._add_containers(pod)
 
     def _add_containers(self, pod: Pod) -> None:
-        """Adds new containers (later ephemeral ones), and takes the resources of those that are known."""
-        spec = pod.spec
+        """Adds new containers (later ephemeral ones), with the resources that an earlier kubelet gave them."""
+        spec, status = pod.spec, pod.status
+        allocated = {s.name: s.resources for s in status.container_statuses + status.init_container_statuses}
         for container in spec.init_containers + spec.containers + spec.ephemeral_containers:
-            if container.name in self.containers:
-                known = self.containers[container.name]
-                known.spec = msgspec.structs.replace(known.spec, resources=container.resources)
-            else:
+            if container.name not in self.containers:
                 ephemeral = container in spec.ephemeral_containers
                 sidecar = container in spec.init_containers and is_sidecar(container)
-                self.containers[container.name] = ContainerState(container, sidecar=sidecar, ephemeral=ephemeral)
+                known = container.name in allocated
+                resources = allocated[container.name] or Resources() if known else container.resources
+                given = msgspec.structs.replace(container, resources=resources)
+                self.containers[container.name] = ContainerState(given, sidecar=sidecar, ephemeral=ephemeral)
                 self.exits[container.name] = asyncio.Event()
 
     def update(self, pod: Pod) -> None:
@@ -83,13 +86,10 @@ class PodState:
         return self.node.clock.monotonic()
 
     def command_context(self, container: str) -> CommandContext:
-        """The context of commands in a container; without environment when an earlier kubelet started it."""
+        """The context of commands in a container."""
         spec = self.containers[container].spec
-        context = self.command_contexts.get(container) or CommandContext(container, {})
-        return msgspec.structs.replace(
-            context, user=compile_user(spec, self.pod), privileges=compile_privileges(spec, self.pod),
-            answered=self._answers(container),
-        )  # fmt: skip
+        user, privileges = compile_user(spec, self.pod), compile_privileges(spec, self.pod)
+        return CommandContext(container, user, privileges, self._answers(container))
 
     def _answers(self, container: str) -> bool:
         """Whether a container is a stand-in that answers for the commands of its probes and hooks."""
@@ -108,8 +108,8 @@ class PodState:
         subject = reference("v1", "Pod", self.pod.metadata)
         if container is not None:
             spec = self.pod.spec
-            kind = "initContainers" if container in spec.init_containers else "containers"
-            kind = "ephemeralContainers" if container in spec.ephemeral_containers else kind
+            kind = "initContainers" if is_listed(container, spec.init_containers) else "containers"
+            kind = "ephemeralContainers" if is_listed(container, spec.ephemeral_containers) else kind
             subject = msgspec.structs.replace(subject, field_path=f"spec.{kind}{{{container.name}}}")
         self.node.record_event(subject, severity, reason, message)
 
@@ -118,7 +118,7 @@ class PodState:
         record, node = self.sandbox.record, self.node
         verdict = msgspec.structs.replace(
             self.verdict, host_ips=node.host.addresses, ips=record.ips, up=self.sandbox.up,
-            start_time=record.started_at,
+            start_time=record.started_at, resize=self.resize,
         )  # fmt: skip
         status = msgspec.structs.replace(self.pod.status, conditions=self.conditions)
         pod = msgspec.structs.replace(self.pod, status=status)

@@ -158,14 +158,9 @@ class RemoteSession:
     async def execute(self, connection: Channels) -> None:
         """Runs a command for the client until the command ends or the client disconnects."""
         context = self._state.command_context(self._container)
-        env = dict(context.env)
-        if self._options.tty:
-            env.setdefault("TERM", "xterm")
         order = ExecOrder(
             container=self._container,
             argv=self._options.command,
-            env=env,
-            cwd=context.cwd or "/",
             user=context.user,
             privileges=context.privileges,
             tty=self._options.tty,

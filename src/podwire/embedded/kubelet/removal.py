@@ -33,6 +33,7 @@ class Remover:
         await self._stopper.stop_all()
         if state.sandbox.record.sandbox and not await state.sandbox.remove():
             self._retry()
+        state.node.ledger.drop(state.pod.metadata.uid)
 
     async def remove(self) -> bool:
         """Removes a pod that is being deleted; False when a step failed and the call must be repeated."""
@@ -42,6 +43,7 @@ class Remover:
         if not await state.sandbox.remove():
             self._retry()
             return False
+        state.node.ledger.drop(state.pod.metadata.uid)
         if not state.gone:
             if state.pod.metadata.finalizers:
                 await self._reporter.report(urgent=True)

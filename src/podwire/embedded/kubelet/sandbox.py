@@ -20,7 +20,7 @@ from podwire.embedded.kubelet.resolver import pod_hostname
 from podwire.embedded.kubelet.shimclient import ShimClient, listen
 from podwire.embedded.kubelet.sysctls import pod_sysctls
 from podwire.errors import CniError, KernelError, PodwireError
-from podwire.kernel import netns
+from podwire.kernel import cgroup, netns
 from podwire.model.pod import Pod
 from podwire.observe.log import Log
 from podwire.runtime.child import Placement
@@ -30,6 +30,7 @@ from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.process import is_running, send_signal, start_ticks
 
 SHIM_ENTRY = "shim"
+_SHIM_GROUP = "shim"
 _CGROUP_TRIES = 100
 _CGROUP_WAIT_S = 0.01
 
@@ -42,7 +43,8 @@ class SandboxHost(msgspec.Struct, frozen=True):
     run: Path
     state: Path
     netns: Path
-    cgroup: Path | None
+    group: cgroup.Hierarchies | None
+    """The cgroups of the node's pods; None: pods run without cgroups."""
     binds: tuple[str, ...]
     fork_server: ForkServer
     network: Network
@@ -119,11 +121,12 @@ class Sandbox:
         """
         sandbox = secrets.token_hex(16)
         on_host = pod.spec.host_network
-        cgroup = "" if self._host.cgroup is None else str(self._host.cgroup / self.record.uid)
+        group = self.group
         path = "" if on_host else str(self._host.netns / f"pod-{sandbox}")
         self._closing = False
         self._save(
-            sandbox=sandbox, netns=path, cgroup=cgroup, attached=not on_host, ips=(),
+            sandbox=sandbox, netns=path, cgroup="" if group is None else str(group.unified),
+            attached=not on_host, ips=(),
             port_mappings=() if on_host else port_mappings(pod), result=msgspec.Raw(b"null"),
         )  # fmt: skip
         if on_host:
@@ -145,11 +148,24 @@ class Sandbox:
         await self._host.clock.sleep(0)  # Lets the plugin start first; the shim is forked while the plugin works.
         self._start_shim(pod)
 
+    @property
+    def group(self) -> cgroup.Hierarchies | None:
+        """The pod's cgroups; None when pods run without cgroups."""
+        node = self._host.group
+        return node.inside(self.record.uid) if node is not None else None
+
+    def _open_group(self) -> str:
+        """Makes the pod's cgroup; returns the folder for the shim, which has one of its own beside the containers'."""
+        group = self.group
+        if group is None:
+            return ""
+        cgroup.make(group.unified / _SHIM_GROUP)
+        cgroup.enable(group.unified)
+        return str(group.unified / _SHIM_GROUP)
+
     def _start_shim(self, pod: Pod) -> None:
-        if self.record.cgroup:
-            Path(self.record.cgroup).mkdir(parents=True, exist_ok=True)
         order = ShimOrder(
-            hostname=pod_hostname(pod, self._host.node), root=str(self._host.root), cgroup=self.record.cgroup,
+            hostname=pod_hostname(pod, self._host.node), root=str(self._host.root), cgroup=self._open_group(),
             host_network=pod.spec.host_network, host_ipc=pod.spec.host_ipc, sysctls=pod_sysctls(pod),
             binds=self._host.binds,
         )  # fmt: skip
@@ -220,22 +236,17 @@ class Sandbox:
             send_signal(record.shim_pid, signal.SIGKILL)
         if not record.cgroup:
             return
+        group = self.group or cgroup.Hierarchies(Path(record.cgroup))
         for _ in range(_CGROUP_TRIES):
-            if kill_cgroup(Path(record.cgroup)):
+            if kill_group(group):
                 return
             await self._host.clock.sleep(_CGROUP_WAIT_S)
 
 
-def kill_cgroup(cgroup: Path) -> bool:
-    """Kills the processes of a cgroup and removes the cgroup; False while a process has not ended yet."""
-    try:
-        (cgroup / "cgroup.kill").write_text("1", encoding="ascii")
-        cgroup.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+def kill_group(group: cgroup.Hierarchies) -> bool:
+    """Kills the processes of a pod and removes its cgroups; False while a process has not ended yet."""
+    cgroup.end_members(str(group.unified))
+    return cgroup.remove(group)
 
 
 def load_record(directory: Path) -> PodRecord | None:

@@ -1,12 +1,13 @@
-"""The kubelet's HTTP server: logs, exec, attach, port-forward, pods, health, metrics.
+"""The kubelet's HTTP server: logs, exec, attach, port-forward, pods, health, metrics, usage.
 
 Clients need a certificate of the cluster's authority for every path except ``/healthz``. The API server forwards
 ``pods/log``, ``pods/exec``, ``pods/attach`` and ``pods/portforward`` to this server. Paths as in kubernetes
-pkg/kubelet/server/server.go.
+pkg/kubelet/server/server.go; ``/usage`` is podwire's own, for the API group metrics.k8s.io.
 """
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,22 +19,28 @@ from podwire.embedded.kubelet.nodelogs import answer_logs, log_files
 from podwire.embedded.kubelet.podconnect import connect_pod
 from podwire.embedded.kubelet.pods import PodWorkers
 from podwire.embedded.kubelet.podstate import PodState
+from podwire.embedded.kubelet.sampler import UsageSampler
+from podwire.embedded.metrics.pages import render_cadvisor, render_resource, render_summary
 from podwire.http.answer import Result, Stream, Streaming
+from podwire.http.handshake import accept, choose_protocol, is_upgrade
 from podwire.http.message import METRICS_TEXT, TEXT, Request, Response, text_response
 from podwire.http.server import HttpServer
 from podwire.http.tls import server_context
-from podwire.http.websocket import WebSocket, accept, choose_protocol, is_upgrade
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from podwire.http.websocket import WebSocket
 
 
 class KubeletServer:
     """Routes requests to the node's pods."""
 
-    def __init__(self, pods: PodWorkers, tasks: TaskSet, clock: Clock) -> None:
+    def __init__(self, pods: PodWorkers, tasks: TaskSet, clock: Clock, sampler: UsageSampler) -> None:
         self._pods = pods
         self._tasks = tasks
         self._clock = clock
+        self._sampler = sampler
         self._routes: dict[str, Callable[[Request, list[str]], Result | Awaitable[Result]]] = {
             "containerLogs": self._logs,
             "exec": self._exec,
@@ -42,7 +49,9 @@ class KubeletServer:
             "podConnect": self._connect,
             "logs": lambda request, segments: answer_logs(request, segments, log_files(self._pods.states)),
             "pods": lambda request, segments: self._list(),
-            "metrics": lambda request, segments: self._metrics(),
+            "metrics": lambda request, segments: self._metrics(segments),
+            "stats": lambda request, segments: self._stats(segments),
+            "usage": lambda request, segments: Response(200, msgspec.json.encode(self._sampler.report())),
         }
 
     async def listen(self, config: KubeletConfig) -> HttpServer:
@@ -115,7 +124,7 @@ class KubeletServer:
     # -- exec, attach, port-forward
 
     def _upgrade(
-        self, request: Request, known: tuple[str, ...], serve: Callable[[WebSocket, str], None]
+        self, request: Request, known: tuple[str, ...], serve: Callable[["WebSocket", str], None]
     ) -> Result:  # fmt: skip
         if not is_upgrade(request):
             # kubectl parses a text with a colon as YAML and then prints no message at all.
@@ -169,7 +178,7 @@ class KubeletServer:
         values = [value for key, value in request.query_pairs() if key in ("port", "ports")]
         ports = tuple(int(p) for value in values for p in value.split(",") if p.isdigit())
 
-        def serve(connection: WebSocket, protocol: str) -> None:
+        def serve(connection: "WebSocket", protocol: str) -> None:
             forwarder = forward.PortForwarder(path, connection, self._tasks)
             if protocol == forward.TUNNEL:
                 self._start("forward", forwarder.serve_spdy())
@@ -194,7 +203,21 @@ class KubeletServer:
         document = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
         return Response(200, msgspec.json.encode(document))
 
-    def _metrics(self) -> Response:
+    def _stats(self, segments: list[str]) -> Response:
+        if segments != ["summary"]:
+            return text_response(404, "404 page not found")
+        return Response(200, msgspec.json.encode(render_summary(self._sampler.report())))
+
+    def _metrics(self, segments: list[str]) -> Response:
+        if segments == ["resource"]:
+            return Response(200, render_resource(self._sampler.report()), METRICS_TEXT)
+        if segments == ["cadvisor"]:
+            return Response(200, render_cadvisor(self._sampler.report()), METRICS_TEXT)
+        if segments:
+            return text_response(404, "404 page not found")
+        return Response(200, self._own_metrics(), METRICS_TEXT)
+
+    def _own_metrics(self) -> bytes:
         pods = self._pods.states
         up = sum(state.sandbox.up for state in pods)
         running = sum(container.running for state in pods for container in state.containers.values())
@@ -208,4 +231,4 @@ class KubeletServer:
             "# HELP podwire_container_restarts Restarts of the containers that are on the node",
             "# TYPE podwire_container_restarts gauge", f"podwire_container_restarts {restarts}",
         )  # fmt: skip
-        return Response(200, ("\n".join(lines) + "\n").encode(), METRICS_TEXT)
+        return ("\n".join(lines) + "\n").encode()

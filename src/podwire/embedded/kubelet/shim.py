@@ -30,6 +30,7 @@ from podwire.embedded.kubelet.containerstreams import ContainerStreams, open_std
 from podwire.embedded.kubelet.orders import ContainerOrder, ContainerRecord, ShimAnswer, ShimOrder, ShimRequest
 from podwire.embedded.kubelet.selectloop import SelectLoop
 from podwire.embedded.kubelet.shimconnections import ReplyAddress, ShimConnections
+from podwire.kernel.cgroup import end_members, has_killed, join
 from podwire.runtime.child import CLONE_NEWIPC, CLONE_NEWUTS, PR_SET_CHILD_SUBREAPER, leave, prctl, unshare
 from podwire.runtime.childexits import ChildExits
 from podwire.runtime.clock import Clock, SystemClock, rfc3339
@@ -114,10 +115,12 @@ class Shim:
         if len(fds) != 3:
             raise OSError(f"exec needs 3 descriptors, the request has {len(fds)}")
         start_in, start_out = os.pipe()
+        inherited = container.order
+        assert inherited is not None
         mounts = os.open(f"/proc/{container.pid}/ns/mnt", os.O_RDONLY)
         pid = os.fork()
         if pid == 0:
-            _become(lambda: become_exec(order), (*fds, start_out, mounts))
+            _become(lambda: become_exec(order, inherited), (*fds, start_out, mounts))
         os.close(start_out)
         os.close(mounts)
         child = self._children[pid] = _Child(pid, order.container, reply_to, start_in)
@@ -174,6 +177,8 @@ class Shim:
             self._connections.publish(ShimAnswer(pid=child.pid, code=code))
             return
         _kill_group(child.pid)
+        if order.groups:
+            end_members(order.groups[0])
         if child.streams is not None:
             child.streams.close()
         self._finish_record(order, code, child.problem)
@@ -182,6 +187,8 @@ class Shim:
     def _finish_record(self, order: ContainerOrder, code: int, problem: str) -> None:
         record = msgspec.json.decode(Path(order.record).read_bytes(), type=ContainerRecord)
         reason = "StartError" if problem else "Completed" if code == 0 else "Error"
+        if order.memory_group and has_killed(order.memory_group):
+            reason = "OOMKilled"
         _write_record(order, msgspec.structs.replace(
             record, finished_at=rfc3339(self._clock.now()), code=code if code >= 0 else 128 - code,
             signal=max(0, -code), reason=reason, message=problem,
@@ -224,7 +231,7 @@ def run_shim(payload: bytes, entries: Mapping[str, Entry]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if order.cgroup:
-        Path(order.cgroup, "cgroup.procs").write_text("0", encoding="ascii")
+        join((order.cgroup,))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     unshare(CLONE_NEWUTS if order.host_ipc else CLONE_NEWUTS | CLONE_NEWIPC)
     socket.sethostname(order.hostname)

@@ -18,6 +18,19 @@ Json = dict[str, Any]
 ID_SCHEME: Final = "podwire://"
 
 
+EVICTED: Final = "Evicted"
+PENDING_RESIZE: Final = "PodResizePending"
+RUNNING_RESIZE: Final = "PodResizeInProgress"
+
+
+class ResizeState(msgspec.Struct, frozen=True):
+    """Why the resources in force are not the wanted ones: a condition of the pod."""
+
+    condition: str
+    reason: str
+    message: str
+
+
 class PodVerdict(msgspec.Struct, frozen=True):
     """The facts of a pod's status that do not come from its containers; empty where they are not known yet."""
 
@@ -29,6 +42,7 @@ class PodVerdict(msgspec.Struct, frozen=True):
     """Succeeded or Failed; empty while the pod has not ended."""
     reason: str = ""
     message: str = ""
+    resize: ResizeState | None = None
 
 
 def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVerdict, now: str) -> Json:
@@ -42,7 +56,11 @@ def render_status(pod: Pod, states: Mapping[str, ContainerState], verdict: PodVe
     unready = [s.spec.name for s in (*sidecars, *mains) if not s.ready]
     status: Json = {
         "phase": phase,
-        "conditions": _conditions(pod, phase, unready, done_init=done_init, up=verdict.up, now=now),
+        "conditions": [
+            *_conditions(pod, phase, unready, done_init=done_init, up=verdict.up, now=now),
+            *_resize(pod, verdict.resize, now),
+            *_disruption(pod, verdict, now),
+        ],
         "qosClass": qos_class(pod),
         "containerStatuses": [_container(s, _waiting(pod, s)) for s in mains],
     }
@@ -105,6 +123,22 @@ def _conditions(pod: Pod, phase: str, unready: list[str], *, done_init: bool, up
         ("PodScheduled", True, "", ""),
     )
     return [_condition(pod, kind, holds, cause, text, now) for kind, holds, cause, text in conditions]
+
+
+def _disruption(pod: Pod, verdict: PodVerdict, now: str) -> list[Json]:
+    """The condition of a pod that the kubelet has evicted."""
+    if verdict.reason != EVICTED:
+        return []
+    return [_condition(pod, "DisruptionTarget", True, "TerminationByKubelet", verdict.message, now)]
+
+
+def _resize(pod: Pod, resize: ResizeState | None, now: str) -> list[Json]:
+    """The condition of a resize that is not over; the patch deletes those that hold no longer."""
+    stale = {c.type for c in pod.status.conditions} & {PENDING_RESIZE, RUNNING_RESIZE}
+    deleted = [{"$patch": "delete", "type": kind} for kind in stale if resize is None or kind != resize.condition]
+    if resize is None:
+        return deleted
+    return [*deleted, _condition(pod, resize.condition, True, resize.reason, resize.message, now)]
 
 
 def _condition(pod: Pod, kind: str, holds: bool, reason: str, message: str, now: str) -> Json:  # noqa: PLR0913
@@ -211,6 +245,6 @@ def is_news(status: Json, before: Json) -> bool:
         return phase != "Pending"
 
     def states(rendered: Json) -> list[tuple[str, str]]:
-        return [(rendered["phase"], ""), *((c["type"], c["status"]) for c in rendered["conditions"])]
+        return [(rendered["phase"], ""), *((c["type"], c.get("status", "")) for c in rendered["conditions"])]
 
     return states(status) != states(before)

@@ -9,6 +9,7 @@ The worker decides the next step. The classes that carry the step out share the 
 
 import msgspec
 
+from podwire.embedded.kubelet.containergroups import ContainerGroups
 from podwire.embedded.kubelet.containers import Containers
 from podwire.embedded.kubelet.context import NodeContext
 from podwire.embedded.kubelet.eviction import CHECK_EVERY_S, find_excess, is_limited, measure
@@ -19,12 +20,15 @@ from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.probes import Probes
 from podwire.embedded.kubelet.removal import Remover
 from podwire.embedded.kubelet.reporter import StatusReporter
+from podwire.embedded.kubelet.resizing import Resizer
 from podwire.embedded.kubelet.sandbox import Sandbox
 from podwire.embedded.kubelet.sandboxstart import SandboxStarter
+from podwire.embedded.kubelet.status import EVICTED
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.embedded.kubelet.sysctls import forbidden_sysctl
 from podwire.kube.events import Severity
 from podwire.model.pod import Pod
+from podwire.model.requests import pod_requests
 from podwire.runtime.clock import parse_rfc3339
 
 
@@ -41,7 +45,9 @@ class PodWorker:
         self._inputs = InputProvider(self.state)
         self._reporter = StatusReporter(self.state)
         self._probes = Probes(self.state, self._stopper)
-        self._containers = Containers(self.state, self._probes, self._inputs)
+        groups = ContainerGroups(self.state)
+        self._containers = Containers(self.state, self._probes, self._inputs, groups)
+        self._resizer = Resizer(self.state, groups, self._stopper)
         self._starter = SandboxStarter(self.state, self._reporter)
         self._remover = Remover(self.state, self._stopper, self._reporter)
         self._adopting = record is not None
@@ -98,6 +104,8 @@ class PodWorker:
         state = self.state
         if state.pod.status.phase in ("Succeeded", "Failed"):
             state.verdict = msgspec.structs.replace(state.verdict, phase=state.pod.status.phase)
+        if not state.verdict.phase:
+            state.node.ledger.count(state.pod.metadata.uid, pod_requests(state.pod))
         alive = self._containers.adopt()
         self._lost = not alive and bool(state.sandbox.record.sandbox) and not state.verdict.phase
 
@@ -111,8 +119,8 @@ class PodWorker:
         if state.verdict.phase:
             await self._remover.release()
             await self._reporter.report()
-        elif not state.sandbox.record.started_at and (problem := forbidden_sysctl(state.pod)):
-            await self._end("Failed", "SysctlForbidden", f"Pod was rejected: {problem}", "Warning")
+        elif not state.sandbox.record.started_at and (refusal := self._refusal()):
+            await self._end("Failed", refusal[0], f"Pod was rejected: {refusal[1]}", "Warning")
         elif self._overdue():
             message = "Pod was active on the node longer than the specified deadline"
             await self._end("Failed", "DeadlineExceeded", message)
@@ -130,6 +138,7 @@ class PodWorker:
     async def _advance(self) -> None:
         """Starts the containers that the plan names, updates volumes and reports."""
         state = self.state
+        self._resizer.settle()
         while state.sandbox.up:
             actions = plan(state.pod, state.containers, state.now())
             if actions.phase:
@@ -142,11 +151,22 @@ class PodWorker:
             for name in actions.start:
                 await self._containers.start(name)
         if excess := self._storage_excess():
-            await self._end("Failed", "Evicted", excess, "Warning")
+            await self._end("Failed", EVICTED, excess, "Warning")
             return
         await self._probes.settle()
         await self._inputs.keep_current()
         await self._reporter.report()
+
+    def _refusal(self) -> tuple[str, str] | None:
+        """Reason and message when the node refuses a new pod; a pod that is not refused counts from now on."""
+        pod, ledger = self.state.pod, self.state.node.ledger
+        if problem := forbidden_sysctl(pod):
+            return "SysctlForbidden", problem
+        uid, requests = pod.metadata.uid, pod_requests(pod)
+        if shortage := ledger.shortage(uid, requests):
+            return shortage.reason, str(shortage)
+        ledger.count(uid, requests)
+        return None
 
     def _overdue(self) -> bool:
         """Whether ``activeDeadlineSeconds`` have passed since the pod started."""

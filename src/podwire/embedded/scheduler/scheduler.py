@@ -180,7 +180,8 @@ class Scheduler:
                 raise failure
 
     def _storage(self) -> StorageObjects:
-        return StorageObjects(self._claims.objects, self._volumes.objects, self._classes.objects)
+        users = self._state.claim_users
+        return StorageObjects(self._claims.objects, self._volumes.objects, self._classes.objects, users)
 
     def _park(self, pod: Pod) -> None:
         self._parked[pod.metadata.uid] = pod
@@ -262,7 +263,9 @@ def _offer(node: Node) -> tuple[object, ...]:
 
 def _changed(old: Pod, new: Pod) -> bool:
     return (
-        old.metadata.labels != new.metadata.labels or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        old.metadata.labels != new.metadata.labels
+        or old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        or old.metadata.generation != new.metadata.generation  # A resize has changed the requests.
     )
 
 

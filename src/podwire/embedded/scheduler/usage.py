@@ -7,11 +7,11 @@ of the decision, before the API shows its binding.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from podwire.errors import ConfigError
+from podwire.embedded.storage.claims import claims_of
 from podwire.model.meta import controller_of
 from podwire.model.node import Node
-from podwire.model.pod import Container, Pod, PodAffinityTerm
-from podwire.model.quantity import parse_milli
+from podwire.model.pod import Pod, PodAffinityTerm
+from podwire.model.requests import amounts, pod_requests
 
 HostPort = tuple[str, str, int]
 """Host address (``0.0.0.0`` for all), protocol, port."""
@@ -26,6 +26,8 @@ class PodDemand:
     host_ports: tuple[HostPort, ...]
     owner: str
     anti_affinity: tuple[PodAffinityTerm, ...]
+    claims: tuple[str, ...] = ()
+    """The claims that the pod uses, as ``namespace/name``."""
 
 
 @dataclass(slots=True)
@@ -55,13 +57,15 @@ class SchedulerState:
     def __init__(self) -> None:
         self.nodes: dict[str, NodeUsage] = {}
         self.namespaces: dict[str, dict[str, str]] = {}
+        self.claim_users: Counter[str] = Counter()
+        """The number of placed pods that use a claim."""
         self.anti_affine: dict[str, tuple[str, PodDemand]] = {}
         self._node_names: dict[str, str] = {}
         self._unplaced: dict[str, dict[str, PodDemand]] = {}
 
     def put_node(self, node: Node) -> None:
         """Adds a node, or replaces it by a new version."""
-        allocatable = _amounts({**node.status.capacity, **node.status.allocatable})
+        allocatable = amounts({**node.status.capacity, **node.status.allocatable})
         known = self.nodes.get(node.metadata.name)
         if known is not None:
             known.node, known.allocatable = node, allocatable
@@ -80,6 +84,7 @@ class SchedulerState:
         """Counts a pod on a node, and no longer on the node where it was counted before."""
         self.drop_pod(demand.pod.metadata.uid)
         self._node_names[demand.pod.metadata.uid] = node
+        self.claim_users.update(demand.claims)
         if node in self.nodes:
             self._add(node, demand)
         else:
@@ -93,9 +98,11 @@ class SchedulerState:
         node = self._node_names.pop(uid, None)
         if node is None:
             return False
-        self._unplaced.get(node, {}).pop(uid, None)
+        unplaced = self._unplaced.get(node, {}).pop(uid, None)
         usage = self.nodes.get(node)
         demand = usage.pods.pop(uid, None) if usage is not None else None
+        for placed in (unplaced, demand):
+            self.claim_users.subtract(placed.claims if placed is not None else ())
         if usage is not None and demand is not None:
             usage.used.subtract(demand.requests)
             usage.owners[demand.owner] -= 1
@@ -119,46 +126,12 @@ def pod_demand(pod: Pod) -> PodDemand:
     anti = affinity.pod_anti_affinity if affinity is not None else None
     return PodDemand(
         pod=pod,
-        requests=_requests(pod),
+        requests=pod_requests(pod),
         host_ports=_host_ports(pod),
         owner=owner.uid if owner is not None else "",
         anti_affinity=anti.required if anti is not None else (),
+        claims=tuple(f"{pod.metadata.namespace}/{name}" for name in claims_of(pod)),
     )
-
-
-def _requests(pod: Pod) -> dict[str, int]:
-    """The larger of two sums by resource: containers and sidecars, or the largest init container with its sidecars.
-
-    The overhead of the pod is added.
-    """
-    total: Counter[str] = Counter()
-    for container in pod.spec.containers:
-        total.update(_container_requests(container))
-    peak: Counter[str] = Counter()
-    sidecars: Counter[str] = Counter()
-    for container in pod.spec.init_containers:
-        wants = _container_requests(container)
-        if container.restart_policy == "Always":
-            sidecars.update(wants)
-            total.update(wants)
-            peak |= sidecars
-        else:
-            peak |= Counter(wants) + sidecars
-    return dict((total | peak) + Counter(_amounts(pod.spec.overhead)))
-
-
-def _container_requests(container: Container) -> dict[str, int]:
-    return _amounts({**container.resources.limits, **container.resources.requests})
-
-
-def _amounts(quantities: dict[str, str | int | float] | dict[str, str]) -> dict[str, int]:
-    amounts: dict[str, int] = {}
-    for name, quantity in quantities.items():
-        try:
-            amounts[name] = parse_milli(quantity)
-        except ConfigError:
-            continue
-    return amounts
 
 
 def _host_ports(pod: Pod) -> tuple[HostPort, ...]:

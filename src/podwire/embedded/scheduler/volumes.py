@@ -8,17 +8,20 @@ Source: ``k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding``.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from podwire.cluster.names import FOLDER_PROVISIONER
 from podwire.embedded.scheduler.matching import node_selected
-from podwire.embedded.storage.binding import PROVISIONER, WAITS, choose_volume, class_name
+from podwire.embedded.storage.binding import WAITS, choose_volume, class_name
 from podwire.embedded.storage.claims import claim_of, claims_of
 from podwire.model.node import Node
 from podwire.model.pod import NodeSelector, Pod
 from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
+_ALONE = "ReadWriteOncePod"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 AFFINITY_CONFLICT = "node(s) had volume node affinity conflict"
+TAKEN = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 
 
@@ -34,6 +37,8 @@ class VolumeDemand:
     """Claims to be bound once the pod's node is chosen."""
     static: tuple[PersistentVolumeClaim, ...] = ()
     """Those of ``delayed`` that need a volume that exists already."""
+    taken: bool = False
+    """Whether another pod uses a claim that only one pod may use (``ReadWriteOncePod``)."""
 
 
 NO_CLAIMS = VolumeDemand()
@@ -47,6 +52,8 @@ class StorageObjects:
     claims: Mapping[str, PersistentVolumeClaim]
     volumes: Mapping[str, PersistentVolume]
     classes: Mapping[str, StorageClass]
+    users: Mapping[str, int] = field(default_factory=dict)
+    """The number of placed pods that use a claim, by ``namespace/name``."""
 
 
 def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
@@ -56,8 +63,11 @@ def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
         return NO_CLAIMS
     selectors: list[NodeSelector] = []
     delayed: list[PersistentVolumeClaim] = []
+    taken = False
     for name in names:
-        claim = storage.claims.get(f"{pod.metadata.namespace}/{name}")
+        key = f"{pod.metadata.namespace}/{name}"
+        claim = storage.claims.get(key)
+        taken |= claim is not None and _ALONE in claim.spec.access_modes and storage.users.get(key, 0) > 0
         if claim is None:
             return VolumeDemand(problem=_missing(pod, name))
         if claim.metadata.deletion_timestamp is not None:
@@ -69,14 +79,14 @@ def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
             return VolumeDemand(problem=problem)
         if claim.status.phase == "Bound":
             volume = storage.volumes.get(claim.spec.volume_name)
-            if volume is not None and (selector := node_selector(volume)) is not None:
+            if volume is not None and (selector := volume.node_selector) is not None:
                 selectors.append(selector)
         elif _waits(claim, storage.classes):
             delayed.append(claim)
         else:
             return VolumeDemand(problem=UNBOUND)
-    static = tuple(claim for claim in delayed if storage.classes[class_name(claim)].provisioner != PROVISIONER)
-    return VolumeDemand("", tuple(selectors), tuple(delayed), static)
+    static = tuple(claim for claim in delayed if storage.classes[class_name(claim)].provisioner != FOLDER_PROVISIONER)
+    return VolumeDemand("", tuple(selectors), tuple(delayed), static, taken)
 
 
 def _missing(pod: Pod, claim: str) -> str:
@@ -90,17 +100,14 @@ def _waits(claim: PersistentVolumeClaim, classes: Mapping[str, StorageClass]) ->
     return found is not None and found.volume_binding_mode == WAITS and not claim.spec.volume_name
 
 
-def node_selector(volume: PersistentVolume) -> NodeSelector | None:
-    """The nodes that reach a volume; None for all."""
-    return volume.spec.node_affinity.required if volume.spec.node_affinity is not None else None
-
-
 def volume_refusal(demand: VolumeDemand, volumes: Iterable[PersistentVolume], node: Node) -> str:
     """Why the pod's volumes keep it from a node; empty when they do not."""
+    if demand.taken:
+        return TAKEN
     if any(not node_selected(selector, node) for selector in demand.selectors):
         return AFFINITY_CONFLICT
     for claim in demand.static:
-        reachable = [volume for volume in volumes if node_selected(node_selector(volume), node)]
+        reachable = [volume for volume in volumes if node_selected(volume.node_selector, node)]
         if choose_volume(claim, reachable) is None:
             return NO_VOLUME
     return ""

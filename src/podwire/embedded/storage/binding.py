@@ -10,15 +10,13 @@ Cost: a claim looks at every volume once. Source: ``k8s.io/kubernetes/pkg/contro
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from podwire.cluster.names import FOLDER_PROVISIONER
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta, ObjectReference
 from podwire.model.quantity import parse_milli
-from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeSpec
-
-PROVISIONER = FOLDER_PROVISIONER
-"""The provisioner that makes a volume from a folder of the cluster's state."""
+from podwire.model.storage import CLASS_BETA, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeSpec
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
@@ -27,7 +25,6 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 """Written by the scheduler: the node of the first pod that uses a claim of a class that waits for it."""
 
 STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
-CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
 
 WAITS = "WaitForFirstConsumer"
 
@@ -59,7 +56,7 @@ class WaitForVolume:
 
     reason: str
     message: str
-    severity: str = "Normal"
+    severity: Literal["Normal", "Warning"] = "Normal"
     provisioner: str = ""
     """The foreign provisioner that has to make the volume; empty for none."""
 
@@ -167,9 +164,9 @@ def plan_claim(
 def _plan_class(claim: PersistentVolumeClaim, storage_class: StorageClass) -> ClaimStep:
     if storage_class.volume_binding_mode == WAITS and SELECTED_NODE not in claim.metadata.annotations:
         return WaitForVolume("WaitForFirstConsumer", "waiting for first consumer to be created before binding")
-    if storage_class.provisioner == PROVISIONER:
+    if storage_class.provisioner == FOLDER_PROVISIONER:
         if claim.spec.volume_mode == "Block":
-            message = f"{PROVISIONER} makes folders: spec.volumeMode must be Filesystem"
+            message = f"{FOLDER_PROVISIONER} makes folders: spec.volumeMode must be Filesystem"
             return WaitForVolume("ProvisioningFailed", message, "Warning")
         if claim.spec.selector is not None:
             message = "claim.spec.selector is not supported for dynamic provisioning"
@@ -262,7 +259,7 @@ def _unless(phase: str, step: SetPhase) -> SetPhase | None:
 
 def is_folder(volume: PersistentVolume) -> bool:
     """Whether the provisioner of this cluster made the volume."""
-    return volume.metadata.annotations.get(PROVISIONED_BY) == PROVISIONER
+    return volume.metadata.annotations.get(PROVISIONED_BY) == FOLDER_PROVISIONER
 
 
 def provisioned(claim: PersistentVolumeClaim, storage_class: StorageClass, folder: str) -> PersistentVolume:
@@ -270,7 +267,7 @@ def provisioned(claim: PersistentVolumeClaim, storage_class: StorageClass, folde
     meta = claim.metadata
     path = f"{folder}/{volume_name(claim)}_{meta.namespace}_{meta.name}"
     return PersistentVolume(
-        metadata=ObjectMeta(name=volume_name(claim), annotations={PROVISIONED_BY: PROVISIONER}),
+        metadata=ObjectMeta(name=volume_name(claim), annotations={PROVISIONED_BY: FOLDER_PROVISIONER}),
         spec=VolumeSpec(
             access_modes=claim.spec.access_modes,
             capacity={"storage": claim.spec.resources.requests.get("storage", "0")},

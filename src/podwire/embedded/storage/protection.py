@@ -17,11 +17,8 @@ from podwire.kube.index import Index
 from podwire.kube.resources import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS, Resource
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
-from podwire.model.storage import PersistentVolume, PersistentVolumeClaim
+from podwire.model.storage import CLAIM_FINALIZER, VOLUME_FINALIZER, PersistentVolume, PersistentVolumeClaim
 from podwire.runtime.supervise import Supervisor
-
-CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
-VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 
 
 class StorageProtection:

@@ -19,6 +19,7 @@ import msgspec
 from podwire.embedded.workloads.cronschedule import Schedule, parse_schedule
 from podwire.embedded.workloads.jobplan import finished
 from podwire.embedded.workloads.podstate import parse_time
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.embedded.workloads.template import Json, PodOwner
 from podwire.errors import AlreadyExists, ConfigError, NotFound
 from podwire.kube.controller import Environment
@@ -192,11 +193,7 @@ class CronJobController:
             last_schedule_time=started,
             last_successful_time=max([*ends, item.status.last_successful_time or ""]) or None,
         )
-        patch = changed_status(item.status, status)
-        if patch:
-            meta = item.metadata
-            body = {"metadata": {"uid": meta.uid}, "status": patch}
-            await self._client.patch(CRONJOBS, meta.name, body, meta.namespace, subresource="status")
+        await write_status(self._client, CRONJOBS, item.metadata, changed_status(item.status, status))
 
 
 def _owner(job: Job) -> tuple[str, ...]:

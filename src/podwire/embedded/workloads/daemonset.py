@@ -18,6 +18,7 @@ from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions
 from podwire.embedded.workloads.rollout import resolve
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.kube.controller import Environment
 from podwire.kube.resources import DAEMONSETS, NODES, PODS
@@ -261,7 +262,7 @@ class DaemonSetController:
         owner = PodOwner("apps/v1", "DaemonSet", daemon.metadata)
         revision = await self._revisions.ensure(owner, daemon.spec.template)
         uid = daemon.metadata.uid
-        if revision is None or not self._writer.own.seen(uid):
+        if revision is None or not self._writer.own.caught_up(uid):
             self._loop.queue.add_after(key, 0.02 if revision is None else 1.0)
             return
         pods = OwnerPods(
@@ -288,10 +289,7 @@ class DaemonSetController:
 
     async def _write_status(self, daemon: DaemonSet, status: DaemonSetStatus) -> None:
         patch = changed_status(daemon.status, status)
-        if patch:
-            meta = daemon.metadata
-            body = {"metadata": {"uid": meta.uid}, "status": patch}
-            await self._environment.client.patch(DAEMONSETS, meta.name, body, meta.namespace, subresource="status")
+        await write_status(self._environment.client, DAEMONSETS, daemon.metadata, patch)
 
 
 def _matches(daemon: DaemonSet) -> Callable[[Pod], bool]:

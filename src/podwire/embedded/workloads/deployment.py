@@ -13,6 +13,7 @@ from typing import Any
 
 from podwire.embedded.workloads import deploymentstatus, rollout
 from podwire.embedded.workloads.rollout import Sets
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.embedded.workloads.template import HASH_LABEL, PodOwner, equal_templates, template_hash, with_label
 from podwire.errors import AlreadyExists, NotFound
 from podwire.kube.controller import Environment
@@ -82,12 +83,12 @@ class DeploymentController:
             return
         uid = deployment.metadata.uid
         await self._adopt(deployment)
-        if not self._own.seen(uid):
+        if not self._own.caught_up(uid):
             self._loop.queue.add_after(key, 1.0)
             return
         sets = rollout.partition(deployment, tuple(self._owned.of(uid).values()))
         event = await self._step(deployment, sets)
-        if self._own.seen(uid):
+        if self._own.caught_up(uid):
             await self._write_status(deployment, sets, event)
             for item in rollout.obsolete(deployment.spec, sets):
                 await self._client.delete(REPLICASETS, item.metadata.name, item.metadata.namespace)
@@ -235,11 +236,7 @@ class DeploymentController:
 
     async def _write_status(self, deployment: Deployment, sets: Sets, event: Condition | None) -> None:
         status = deploymentstatus.plan(deployment, sets, self._environment.clock.now(), event)
-        patch = changed_status(deployment.status, status)
-        if patch:
-            meta = deployment.metadata
-            body = {"metadata": {"uid": meta.uid}, "status": patch}
-            await self._client.patch(DEPLOYMENTS, meta.name, body, meta.namespace, subresource="status")
+        await write_status(self._client, DEPLOYMENTS, deployment.metadata, changed_status(deployment.status, status))
 
 
 def _set_owner(item: ReplicaSet) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from podwire.embedded.workloads.podstate import active
 from podwire.embedded.workloads.rollout import resolve
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.kube.controller import Environment
 from podwire.kube.index import Index
 from podwire.kube.resources import PODDISRUPTIONBUDGETS, PODS, REPLICASETS, STATEFULSETS
@@ -121,8 +122,4 @@ class DisruptionController:
         namespace, selector = budget.metadata.namespace, budget.spec.selector
         pods = [p for p in self._pods.of(namespace).values() if selector.matches(p.metadata.labels)]
         status = plan(budget, pods, self._scales(), self._clock.now())
-        patch = changed_status(budget.status, status)
-        if patch:
-            body = {"metadata": {"uid": budget.metadata.uid}, "status": patch}
-            name = budget.metadata.name
-            await self._client.patch(PODDISRUPTIONBUDGETS, name, body, namespace, subresource="status")
+        await write_status(self._client, PODDISRUPTIONBUDGETS, budget.metadata, changed_status(budget.status, status))

@@ -1,8 +1,12 @@
 """Jobs: the loop that carries out ``jobplan``, and the deletion of Jobs whose time to live has passed."""
 
+from collections.abc import Callable
+
 from podwire.embedded.workloads import jobplan
+from podwire.embedded.workloads.jobpolicy import INDEX, NO_INDEX
 from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
-from podwire.embedded.workloads.replicaset import owner_keys
+from podwire.embedded.workloads.replicaset import claimants, orphans_of
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.errors import NotFound
 from podwire.kube.controller import Environment
@@ -28,11 +32,11 @@ def pod_body(job: Job, index: int) -> Json:
     for key, value in labels.items():
         template = with_label(template, key, value)
     body = pod_of(template, PodOwner("batch/v1", "Job", meta))
-    if index == jobplan.NO_INDEX:
+    if index == NO_INDEX:
         return body
     pod_meta, spec = body["metadata"], body["spec"]
-    pod_meta["labels"] = pod_meta["labels"] | {jobplan.INDEX: str(index)}
-    pod_meta["annotations"] = dict(pod_meta.get("annotations") or {}) | {jobplan.INDEX: str(index)}
+    pod_meta["labels"] = pod_meta["labels"] | {INDEX: str(index)}
+    pod_meta["annotations"] = dict(pod_meta.get("annotations") or {}) | {INDEX: str(index)}
     pod_meta["generateName"] = f"{meta.name}-{index}-"
     spec.setdefault("hostname", f"{meta.name}-{index}")
     for field in ("containers", "initContainers"):
@@ -46,6 +50,11 @@ def _with_index(container: Json, index: int) -> Json:
     return container | {"env": [*variables, {"name": "JOB_COMPLETION_INDEX", "value": str(index)}]}
 
 
+def _matches(job: Job) -> Callable[[Pod], bool]:
+    selector = job.spec.selector
+    return lambda pod: selector is not None and selector.matches(pod.metadata.labels)
+
+
 class JobController:
     """Runs Jobs to their end."""
 
@@ -54,6 +63,7 @@ class JobController:
         self._client = environment.client
         self._jobs = environment.of(JOBS)
         self._pods = environment.pods_by_owner()
+        self._orphans = orphans_of(environment)
         self._recorder = environment.recorder("job-controller")
         self._writer = PodWriter(environment, "job-controller")
         self._loop = environment.loop("job", self._reconcile, interval_s=_INTERVAL_S)
@@ -65,7 +75,7 @@ class JobController:
         self._loop.start(supervisor)
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
-        for key in owner_keys("Job", old, new):
+        for key in claimants("Job", self._jobs.objects, _matches, old, new):
             self._loop.touch(key)
 
     async def _reconcile(self, key: str) -> None:
@@ -73,7 +83,7 @@ class JobController:
         if job is None or job.metadata.deletion_timestamp is not None:
             return
         uid, now = job.metadata.uid, self._environment.clock.now()
-        if not self._writer.own.seen(uid):
+        if not self._writer.own.caught_up(uid):
             self._loop.queue.add_after(key, 1.0)
             return
         left_s = jobplan.expires_in_s(job, now)
@@ -83,10 +93,11 @@ class JobController:
         if left_s is not None:
             self._loop.queue.add_after(key, left_s)
         pods = OwnerPods(
-            tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid))
+            tuple(p for p in self._pods.of(uid).values() if not self._writer.own.is_deleted(p.metadata.uid)),
+            tuple(self._orphans.of(job.metadata.namespace).values()),
         )
         owner = PodOwner("batch/v1", "Job", job.metadata)
-        chosen = jobplan.plan(job, pods.owned, now)
+        chosen = jobplan.plan(job, await self._writer.claim(owner, _matches(job), pods), now)
         failure = await self._writer.create_many(owner, [pod_body(job, index) for index in chosen.start])
         failure = await self._writer.delete_many(owner, chosen.delete) or failure
         await self._write_status(job, chosen.status)
@@ -111,8 +122,4 @@ class JobController:
             return
 
     async def _write_status(self, job: Job, status: JobStatus) -> None:
-        patch = changed_status(job.status, status)
-        if patch:
-            meta = job.metadata
-            body = {"metadata": {"uid": meta.uid}, "status": patch}
-            await self._client.patch(JOBS, meta.name, body, meta.namespace, subresource="status")
+        await write_status(self._client, JOBS, job.metadata, changed_status(job.status, status))

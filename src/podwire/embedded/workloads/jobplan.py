@@ -2,8 +2,9 @@
 
 The numbers of succeeded and failed pods are counted from the existing pods, which are kept until the Job is deleted.
 With ``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next pod
-starts after 10 s; the delay doubles up to 6 minutes. A pod that is being deleted is replaced at once. Not supported:
-pod failure policies, success policies, per-index back-off, ``podReplacementPolicy``. Source:
+starts after 10 s; the delay doubles up to 6 minutes. With ``backoffLimitPerIndex`` each index has its own delay. A pod
+that is being deleted is replaced at once, or with ``podReplacementPolicy: Failed`` when it has ended. What failures and
+successes mean under the Job's policies is decided in :mod:`podwire.embedded.workloads.jobpolicy`. Source:
 ``k8s.io/kubernetes/pkg/controller/job``.
 """
 
@@ -11,16 +12,22 @@ import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from podwire.embedded.workloads.jobpolicy import (
+    NO_INDEX,
+    Failures,
+    failure_of_indexes,
+    index_of,
+    judge,
+    success_of_rules,
+)
 from podwire.embedded.workloads.podstate import parse_time, restarts, seconds_since, victims
 from podwire.model.meta import Condition
 from podwire.model.pod import Pod
 from podwire.model.workload import Job, JobStatus
 from podwire.runtime.clock import rfc3339
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 _FIRST_BACKOFF_S = 10.0
 _LONGEST_BACKOFF_S = 360.0
-NO_INDEX = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +48,14 @@ class JobPlan:
 @dataclass(frozen=True, slots=True)
 class _Tally:
     alive: tuple[Pod, ...]
-    going: int
+    going: tuple[Pod, ...]
     succeeded: tuple[Pod, ...]
-    failed: tuple[Pod, ...]
+    failures: Failures
 
 
 def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> JobPlan:
     """The plan for a Job and all pods that it owns."""
-    tally = _count(pods)
+    tally = _count(job, pods)
     condition = finished(job)
     if condition is not None:
         return JobPlan((), tally.alive, _status(job, tally, (), now))
@@ -58,8 +65,7 @@ def plan(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> JobPlan:
     if job.spec.suspend:
         return JobPlan((), tally.alive, _status(job, tally, (), now, suspended=True))
     indexes, surplus = _balance(job, tally)
-    wait_s = _backoff_s(tally, now) if indexes else 0.0
-    start = () if wait_s > 0 else indexes
+    start, wait_s = _after_backoff(job, tally, indexes, now)
     return JobPlan(start, surplus, _status(job, tally, start, now), _again_s(job, wait_s, now))
 
 
@@ -79,12 +85,6 @@ def expires_in_s(job: Job, now: datetime.datetime) -> float | None:
     return max(0.0, ttl - seconds_since(condition.last_transition_time, now))
 
 
-def index_of(pod: Pod) -> int:
-    """The completion index of a pod; ``NO_INDEX`` when the pod has no index."""
-    text = pod.metadata.annotations.get(INDEX, "")
-    return int(text) if text.isdigit() else NO_INDEX
-
-
 def ranges(numbers: Iterable[int]) -> str:
     """Numbers as text with ranges, such as ``0,2-5``."""
     spans: list[list[int]] = []
@@ -96,21 +96,21 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(f"{a}-{b}" if b > a + 1 else (f"{a},{b}" if b > a else str(a)) for a, b in spans)
 
 
-def _count(pods: Iterable[Pod]) -> _Tally:
+def _count(job: Job, pods: Iterable[Pod]) -> _Tally:
     alive: list[Pod] = []
     succeeded: list[Pod] = []
     failed: list[Pod] = []
-    terminating = 0
+    going: list[Pod] = []
     for pod in pods:
         if pod.status.phase == "Succeeded":
             succeeded.append(pod)
         elif pod.status.phase == "Failed":
             failed.append(pod)
         elif pod.metadata.deletion_timestamp is not None:
-            terminating += 1
+            going.append(pod)
         else:
             alive.append(pod)
-    return _Tally(tuple(alive), terminating, tuple(succeeded), tuple(failed))
+    return _Tally(tuple(alive), tuple(going), tuple(succeeded), judge(job, failed))
 
 
 def _done_indexes(job: Job, tally: _Tally) -> set[int]:
@@ -126,15 +126,11 @@ def _successes(job: Job, tally: _Tally) -> int:
 
 
 def _verdict(job: Job, tally: _Tally, now: datetime.datetime) -> Condition | None:
-    policy = ((job.spec.template.get("spec") or {}).get("restartPolicy")) or "Never"
-    retries = len(tally.failed)
-    if policy == "OnFailure":
-        retries += sum(restarts(pod) for pod in tally.alive)
-    if retries > job.spec.backoff_limit or (policy == "OnFailure" and retries >= job.spec.backoff_limit > 0):
-        return _condition("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit", now)
-    if _past_deadline(job, now):
-        message = "Job was active longer than specified deadline"
-        return _condition("Failed", "DeadlineExceeded", message, now)
+    reason, message = _failure(job, tally, now)
+    if reason:
+        return _condition("Failed", reason, message, now)
+    if _indexed(job) and (message := success_of_rules(job, _done_indexes(job, tally))):
+        return _condition("Complete", "SuccessPolicy", message, now)
     completions = job.spec.completions
     if completions is None:
         done = bool(tally.succeeded) and not tally.alive
@@ -144,6 +140,21 @@ def _verdict(job: Job, tally: _Tally, now: datetime.datetime) -> Condition | Non
         message = "Reached expected number of succeeded pods"
         return _condition("Complete", "CompletionsReached", message, now)
     return None
+
+
+def _failure(job: Job, tally: _Tally, now: datetime.datetime) -> tuple[str, str]:
+    """Reason and message of a Job that fails now; empty texts for one that goes on."""
+    if tally.failures.fatal:
+        return "PodFailurePolicy", tally.failures.fatal
+    policy = ((job.spec.template.get("spec") or {}).get("restartPolicy")) or "Never"
+    retries = len(tally.failures.counted)
+    if policy == "OnFailure":
+        retries += sum(restarts(pod) for pod in tally.alive)
+    if retries > job.spec.backoff_limit or (policy == "OnFailure" and retries >= job.spec.backoff_limit > 0):
+        return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    if _past_deadline(job, now):
+        return "DeadlineExceeded", "Job was active longer than specified deadline"
+    return failure_of_indexes(job, tally.failures.indexes, _successes(job, tally))
 
 
 def _past_deadline(job: Job, now: datetime.datetime) -> bool:
@@ -171,22 +182,38 @@ def _balance(job: Job, tally: _Tally) -> tuple[tuple[int, ...], tuple[Pod, ...]]
     if completions is None:
         target = len(tally.alive) if tally.succeeded else job.spec.parallelism
     else:
-        target = min(job.spec.parallelism, completions - _successes(job, tally))
+        target = min(job.spec.parallelism, completions - _successes(job, tally) - len(tally.failures.indexes))
     surplus = len(tally.alive) - target
     if surplus > 0:
         return (), victims(tally.alive, surplus)
-    missing = max(0, -surplus)
+    waited_for = tally.going if job.spec.pod_replacement_policy == "Failed" else ()
+    missing = max(0, -surplus - len(waited_for))
     if not _indexed(job) or completions is None:
         return (NO_INDEX,) * missing, ()
-    busy = {index_of(pod) for pod in tally.alive} | _done_indexes(job, tally)
+    busy = {index_of(pod) for pod in (*tally.alive, *waited_for)} | _done_indexes(job, tally) | tally.failures.indexes
     free = (index for index in range(completions) if index not in busy)
     return tuple(index for index, _ in zip(free, range(missing), strict=False)), ()
 
 
-def _backoff_s(tally: _Tally, now: datetime.datetime) -> float:
+def _after_backoff(
+    job: Job, tally: _Tally, indexes: tuple[int, ...], now: datetime.datetime
+) -> tuple[tuple[int, ...], float]:
+    """The indexes whose pods may start now, and the seconds until the next of the others may."""
+    if job.spec.backoff_limit_per_index is None:
+        wait_s = _backoff_s(tally.failures.counted, tally.succeeded, now) if indexes else 0.0
+        return (() if wait_s > 0 else indexes), wait_s
+    waits = {
+        index: _backoff_s([pod for pod in tally.failures.counted if index_of(pod) == index], (), now)
+        for index in indexes
+    }
+    blocked = [wait for wait in waits.values() if wait > 0]
+    return tuple(index for index, wait in waits.items() if wait == 0), min(blocked, default=0.0)
+
+
+def _backoff_s(failed: Iterable[Pod], succeeded: Iterable[Pod], now: datetime.datetime) -> float:
     """Seconds until the next pod may start, from the failures since the last success."""
-    last_success = max((_ended_at(pod) for pod in tally.succeeded), default=0.0)
-    recent = [at for pod in tally.failed if (at := _ended_at(pod)) > last_success]
+    last_success = max((_ended_at(pod) for pod in succeeded), default=0.0)
+    recent = [at for pod in failed if (at := _ended_at(pod)) > last_success]
     if not recent:
         return 0.0
     delay: float = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** (len(recent) - 1))
@@ -236,14 +263,15 @@ def _status(
         active=0 if suspended else len(tally.alive) + len(start),
         ready=sum(pod.ready for pod in tally.alive),
         succeeded=_successes(job, tally),
-        failed=len(tally.failed),
-        terminating=tally.going,
+        failed=len(tally.failures.counted),
+        terminating=len(tally.going),
         completed_indexes=ranges(_done_indexes(job, tally)) if _indexed(job) else "",
+        failed_indexes=ranges(tally.failures.indexes) if job.spec.backoff_limit_per_index is not None else None,
     )
 
 
 def _ended(job: Job, tally: _Tally, verdict: Condition, now: datetime.datetime) -> JobStatus:
-    status = _status(job, _Tally((), tally.going + len(tally.alive), tally.succeeded, tally.failed), (), now)
+    status = _status(job, _Tally((), (*tally.going, *tally.alive), tally.succeeded, tally.failures), (), now)
     success = verdict.type == "Complete"
     first = _condition("SuccessCriteriaMet" if success else "FailureTarget", verdict.reason, verdict.message, now)
     return JobStatus(
@@ -256,4 +284,5 @@ def _ended(job: Job, tally: _Tally, verdict: Condition, now: datetime.datetime) 
         failed=status.failed + (0 if success else len(tally.alive)),
         terminating=status.terminating,
         completed_indexes=status.completed_indexes,
+        failed_indexes=status.failed_indexes,
     )

@@ -25,6 +25,7 @@ from podwire.kube.index import Index
 from podwire.kube.resources import LEASES, NODES, PODS
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
+from podwire.runtime.clock import rfc3339
 from podwire.runtime.supervise import Supervisor
 from podwire.runtime.workqueue import in_parallel
 
@@ -176,14 +177,7 @@ class NodeLifecycleController:
         conditions = nodehealth.unready_pod(pod, self._clock.now())
         if conditions is None:
             return
-        meta = pod.metadata
-        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": msgspec.to_builtins(conditions)}}
-        try:
-            await self._client.patch(
-                PODS, meta.name, body, meta.namespace, subresource="status", patch_type=STRATEGIC_MERGE_PATCH
-            )
-        except NotFound:
-            return
+        await self._patch_conditions(pod, msgspec.to_builtins(conditions))
 
     async def _evict(self, node: Node) -> None:
         taints = node.spec.taints
@@ -195,6 +189,7 @@ class NodeLifecycleController:
                 continue
             left_s = nodehealth.eviction_in_s(pod, taints, self._clock.now())
             if left_s == 0.0:
+                await self._mark(pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
                 await self._delete(pod)
                 message = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
                 subject = reference("v1", "Pod", pod.metadata)
@@ -214,8 +209,28 @@ class NodeLifecycleController:
             self._loop.queue.add_after(name, left_s)
             return
         for pod in list(self._pods.of(name).values()):
+            if not pod.finished:
+                await self._mark(pod, "DeletionByPodGC", "PodGC: node no longer exists")
             await self._delete(pod, grace_period_s=0)
         self._missing.pop(name, None)
+
+    async def _mark(self, pod: Pod, reason: str, message: str) -> None:
+        """Sets the condition that tells Jobs and people that the pod did not end by itself."""
+        condition = {
+            "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }  # fmt: skip
+        await self._patch_conditions(pod, [condition])
+
+    async def _patch_conditions(self, pod: Pod, conditions: list[Any]) -> None:
+        meta = pod.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": conditions}}
+        try:
+            await self._client.patch(
+                PODS, meta.name, body, meta.namespace, subresource="status", patch_type=STRATEGIC_MERGE_PATCH
+            )
+        except NotFound:
+            return
 
     async def _delete(self, pod: Pod, grace_period_s: int | None = None) -> None:
         meta = pod.metadata

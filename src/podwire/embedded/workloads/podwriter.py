@@ -10,7 +10,7 @@ from typing import Any
 
 from podwire.embedded.workloads.template import PodOwner
 from podwire.errors import ApiError, NotFound
-from podwire.kube.controller import API_FAILURES, Environment, namespace_ends
+from podwire.kube.controller import API_FAILURES, Environment, is_namespace_terminating
 from podwire.kube.ownwrites import OwnWrites
 from podwire.kube.resources import PODS
 from podwire.model.pod import Pod
@@ -43,7 +43,7 @@ class PodWriter:
         try:
             stored = await self._client.create(PODS, pod, owner.meta.namespace)
         except ApiError as failure:
-            if not namespace_ends(failure):
+            if not is_namespace_terminating(failure):
                 message = f"Error creating: {failure.message}"
                 self._recorder.event(owner.subject, "Warning", "FailedCreate", message)
             raise

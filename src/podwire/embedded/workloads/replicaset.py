@@ -18,6 +18,7 @@ import msgspec
 
 from podwire.embedded.workloads.podstate import active, available_in_s, victims
 from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.embedded.workloads.template import PodOwner, pod_of
 from podwire.errors import NotFound
 from podwire.kube.controller import Environment
@@ -145,7 +146,7 @@ class ReplicaController:
             return
         view = self._view(item)
         uid = view.owner.meta.uid
-        if not self._writer.own.seen(uid):
+        if not self._writer.own.caught_up(uid):
             self._loop.queue.add_after(key, 1.0)
             return
         pods = OwnerPods(
@@ -180,12 +181,8 @@ class ReplicaController:
 
     async def _write_status(self, view: Replicated, status: ReplicaSetStatus) -> None:
         patch = changed_status(view.status, status)
-        if not patch:
-            return
-        meta = view.owner.meta
-        body = {"metadata": {"uid": meta.uid}, "status": patch}
         try:
-            await self._environment.client.patch(self._resource, meta.name, body, meta.namespace, subresource="status")
+            await write_status(self._environment.client, self._resource, view.owner.meta, patch)
         except NotFound:
             return
 

@@ -80,7 +80,7 @@ class Revisions:
         None when the informer does not show the revision yet; the caller must call again.
         """
         uid = owner.meta.uid
-        if not self._own.seen(uid):
+        if not self._own.caught_up(uid):
             return None
         known = history(self._owned.of(uid).values(), template)
         if known.current is None:

@@ -1,16 +1,19 @@
 """StatefulSets: the loop that carries out ``ordinals``, with stable names and claims.
 
-A claim of a volume claim template is created once per pod and kept when the pod is deleted. Cost: one write per pod and
+A claim of a volume claim template is created once per pod and kept when the pod is deleted, unless the
+``persistentVolumeClaimRetentionPolicy`` says otherwise. Cost: one write per pod and
 one per claim.
 """
 
 import copy
 from collections.abc import Callable, Sequence
 
+from podwire.embedded.workloads.claimretention import claim_owners
 from podwire.embedded.workloads.ordinals import Revision, StatefulSetPlan, ordinal_of, plan
 from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter, expected
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
 from podwire.embedded.workloads.revisions import HASH, Revisions, template_of
+from podwire.embedded.workloads.statuswriter import write_status
 from podwire.embedded.workloads.template import Json, PodOwner, pod_of, with_label
 from podwire.errors import AlreadyExists
 from podwire.kube.controller import Environment
@@ -64,6 +67,8 @@ def claim_body(item: StatefulSet, claim: Json, pod: str) -> Json:
     }
     if meta.get("annotations"):
         metadata["annotations"] = meta["annotations"]
+    if owners := claim_owners(item, ordinal_of(item.metadata.name, pod) or 0, None):
+        metadata["ownerReferences"] = owners
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -104,7 +109,7 @@ class StatefulSetController:
         owner = PodOwner("apps/v1", "StatefulSet", item.metadata)
         update = await self._revisions.ensure(owner, item.spec.template)
         uid = item.metadata.uid
-        if update is None or not self._writer.own.seen(uid) or not self._own.seen(uid):
+        if update is None or not self._writer.own.caught_up(uid) or not self._own.caught_up(uid):
             self._loop.queue.add_after(key, 0.02 if update is None else 1.0)
             return
         by_name = {revision.metadata.name: revision for revision in self._revisions.of(uid)}
@@ -122,6 +127,7 @@ class StatefulSetController:
             self._loop.queue.add_after(key, 1.0)
             return
         chosen = plan(item, claimed, hashes, self._environment.clock.now())
+        await self._own_claims(item, claimed)
         failure = await self._act(item, owner, chosen, templates)
         names = {hashes.current: current.metadata.name, hashes.update: update.metadata.name}
         await self._write_status(item, chosen.status, names)
@@ -141,6 +147,19 @@ class StatefulSetController:
         if failure is None:
             failure = await self._writer.create_many(owner, bodies)
         return await self._writer.delete_many(owner, chosen.delete) or failure
+
+    async def _own_claims(self, item: StatefulSet, pods: Sequence[Pod]) -> None:
+        """Sets the owners of claims, before pods are deleted."""
+        for pod in pods if item.spec.volume_claim_templates else ():
+            meta, ordinal = pod.metadata, ordinal_of(item.metadata.name, pod.metadata.name) or 0
+            for name in claim_names(item):
+                claim = self._claims.get(f"{meta.namespace}/{name}-{meta.name}")
+                if claim is None:
+                    continue
+                owners = claim_owners(item, ordinal, meta, claim.metadata.owner_references)
+                if owners is not None:
+                    body = {"metadata": {"uid": claim.metadata.uid, "ownerReferences": owners}}
+                    await self._client.patch(PERSISTENTVOLUMECLAIMS, claim.metadata.name, body, meta.namespace)
 
     async def _claim(self, item: StatefulSet, pod: str) -> None:
         for claim in item.spec.volume_claim_templates:
@@ -164,10 +183,8 @@ class StatefulSetController:
         }
         patch = {key: value for key, value in patch.items() if stored_names.get(key) != value}
         if patch:
-            meta = item.metadata
-            body = {"metadata": {"uid": meta.uid}, "status": patch}
-            stored = await self._client.patch(STATEFULSETS, meta.name, body, meta.namespace, subresource="status")
-            self._own.wrote(meta.uid, stored)
+            stored = await write_status(self._client, STATEFULSETS, item.metadata, patch)
+            self._own.wrote(item.metadata.uid, stored)
 
 
 def _matches(item: StatefulSet) -> Callable[[Pod], bool]:

@@ -12,9 +12,10 @@ from podwire.embedded.kubelet import forward, remote
 from podwire.embedded.kubelet.channels import NONE, UNVERSIONED, UNVERSIONED_BASE64, V4, V4_BASE64, V5, Channels
 from podwire.http import message
 from podwire.http.answer import Result
+from podwire.http.handshake import accept, choose_protocol
 from podwire.http.message import text_response
 from podwire.http.server import HttpServer
-from podwire.http.websocket import WebSocket, accept, choose_protocol
+from podwire.http.websocket import WebSocket
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.tasks import TaskSet
 

@@ -31,7 +31,7 @@ def test_writer_joins_partial_lines_and_splits_long_lines(tmp_path: Path) -> Non
     writer.close(T0)
     lines, size = logs.read_lines(path)
     texts = [line.text for line in lines]
-    assert texts == [b"one\n", b"err\n", b"two\n", b"x" * PART, b"xxxxx\n", b"end\n"]
+    assert texts == [b"one\n", b"err\n", b"two\n", b"x" * PART, b"xxxxx\n", b"end"]
     assert size == path.stat().st_size
 
 

@@ -59,7 +59,7 @@ def test_output_reaches_the_log_and_attached_clients(run: Run) -> None:
     lines = [containerlog.parse(line) for line in run.log.read_bytes().splitlines(keepends=True)]
     assert sorted((line.stream, line.text) for line in lines if line is not None) == [
         ("stderr", b"to errors\n"),
-        ("stdout", b"last words\n"),
+        ("stdout", b"last words"),
         ("stdout", b"to output\n"),
     ]
     for fd in (*output, *errors):

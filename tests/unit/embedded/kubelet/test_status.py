@@ -7,7 +7,7 @@ import pytest
 
 from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
 from podwire.embedded.kubelet.orders import ContainerRecord
-from podwire.embedded.kubelet.status import PodVerdict, is_news, qos_class, render_status, same_status
+from podwire.embedded.kubelet.status import PodVerdict, ResizeState, is_news, qos_class, render_status, same_status
 from podwire.model.pod import Pod
 
 NOW = "2026-01-01T00:00:00Z"
@@ -147,3 +147,17 @@ def test_status_shows_the_resources_of_a_container() -> None:
     subject = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
     shown = render(subject)["containerStatuses"][0]
     assert (shown["resources"], shown["allocatedResources"]) == (resources, {"cpu": "1"})
+
+
+def test_an_evicted_pod_is_a_disruption_target() -> None:
+    verdict = msgspec.structs.replace(UP, phase="Failed", reason="Evicted", message="too large")
+    found = next(c for c in render(pod(), verdict)["conditions"] if c["type"] == "DisruptionTarget")
+    assert (found["status"], found["reason"], found["message"]) == ("True", "TerminationByKubelet", "too large")
+
+
+def test_a_resize_that_is_over_has_no_condition() -> None:
+    waiting = msgspec.structs.replace(UP, resize=ResizeState("PodResizePending", "Deferred", "full"))
+    told = {c.get("type"): c.get("reason") for c in render(pod(), waiting)["conditions"]}
+    assert told["PodResizePending"] == "Deferred"
+    before = pod(conditions=[{"type": "PodResizePending", "status": "True"}])
+    assert {"$patch": "delete", "type": "PodResizePending"} in render(before)["conditions"]

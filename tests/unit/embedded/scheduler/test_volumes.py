@@ -5,9 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from podwire.embedded.scheduler.usage import SchedulerState, pod_demand
 from podwire.embedded.scheduler.volumes import (
     AFFINITY_CONFLICT,
     NO_VOLUME,
+    TAKEN,
     UNBOUND,
     StorageObjects,
     volume_demand,
@@ -82,3 +84,25 @@ def test_a_pod_waits_for_its_claims(volume: dict[str, Any], objects: StorageObje
 def test_nodes_must_reach_the_volumes(objects: StorageObjects, refusals: tuple[str, str]) -> None:
     demand = volume_demand(pod(USES), objects)
     assert tuple(volume_refusal(demand, objects.volumes.values(), node) for node in (FAST, SLOW)) == refusals
+
+
+@pytest.mark.parametrize(("mode", "users", "refused"), [
+    ("ReadWriteOncePod", 1, TAKEN), ("ReadWriteOncePod", 0, ""), ("ReadWriteOnce", 1, ""),
+])  # fmt: skip
+def test_a_claim_for_one_pod_is_used_once(mode: str, users: int, refused: str) -> None:
+    objects = storage("Bound", nodeAffinity=None)
+    claim = objects.claims["n/data"]
+    alone = msgspec.structs.replace(claim, spec=msgspec.structs.replace(claim.spec, access_modes=(mode,)))
+    used = StorageObjects({"n/data": alone}, objects.volumes, objects.classes, {"n/data": users})
+    assert volume_refusal(volume_demand(pod(USES), used), (), FAST) == refused
+
+
+def test_users_of_a_claim_are_counted_while_they_are_placed() -> None:
+    state = SchedulerState()
+    state.put_node(FAST)
+    state.put_pod(pod_demand(pod(USES)), "fast")
+    assert state.claim_users["n/data"] == 1
+    state.put_pod(pod_demand(pod(USES)), "unknown")
+    assert state.claim_users["n/data"] == 1
+    state.drop_pod("")
+    assert state.claim_users["n/data"] == 0

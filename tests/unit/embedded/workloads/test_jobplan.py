@@ -8,7 +8,8 @@ from tests.present import present
 from tests.unit.embedded.workloads.sample_pods import NOW, api_time, make_pod
 
 from podwire.embedded.workloads.job import pod_body
-from podwire.embedded.workloads.jobplan import INDEX, NO_INDEX, expires_in_s, finished, plan, ranges
+from podwire.embedded.workloads.jobplan import expires_in_s, finished, plan, ranges
+from podwire.embedded.workloads.jobpolicy import INDEX, NO_INDEX
 from podwire.model.pod import Pod
 from podwire.model.workload import Job
 

@@ -1,0 +1,1 @@
+"""HorizontalPodAutoscalers: how many replicas the pods' use of resources asks for."""

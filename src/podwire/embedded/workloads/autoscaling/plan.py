@@ -1,0 +1,308 @@
+"""Decides for one HorizontalPodAutoscaler: replicas, status, conditions and Events. Pure.
+
+The most replicas that any metric asks for are wanted. While a metric cannot be read, the others may scale up but not
+down. Reasons and messages are those of Kubernetes.
+
+Source: ``k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go`` (reconcileAutoscaler,
+computeReplicasForMetrics).
+"""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from podwire.embedded.workloads.autoscaling.behavior import Past, normalize, rules
+from podwire.embedded.workloads.autoscaling.replicas import (
+    MetricFailure,
+    Periods,
+    PodMetric,
+    Proposal,
+    Situation,
+    Tolerance,
+    propose,
+)
+from podwire.model.autoscaling import AutoscalerSpec, AutoscalerStatus, HorizontalPodAutoscaler, MetricSpec
+from podwire.model.meta import Condition
+from podwire.model.pod import Pod
+from podwire.model.quantity import parse_milli, render_decimal
+
+ABLE, ACTIVE, LIMITED = "AbleToScale", "ScalingActive", "ScalingLimited"
+
+Reading = Mapping[str, PodMetric] | MetricFailure
+"""The use of the pods by name, or why it is not known."""
+
+
+class AutoscalerSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The flags ``--horizontal-pod-autoscaler-*`` of Kubernetes' controller manager; times in seconds."""
+
+    sync_period_s: float = 15.0
+    downscale_stabilization_s: float = 300.0
+    cpu_initialization_period_s: float = 300.0
+    initial_readiness_delay_s: float = 30.0
+    tolerance: float = 0.1
+
+    @property
+    def periods(self) -> Periods:
+        """How long new pods are doubted."""
+        return Periods(self.cpu_initialization_period_s, self.initial_readiness_delay_s)
+
+
+class Note(NamedTuple):
+    """A Warning Event on the autoscaler."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is known of the target when the plan is made; ``readings`` in the order of ``spec.metrics``."""
+
+    replicas: int
+    selector: str
+    pods: Sequence[Pod]
+    readings: Sequence[Reading]
+    past: Past
+    now: datetime.datetime
+    now_s: float
+    rivals: str = ""
+    """All autoscalers that select the pods, where another one does, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecision:
+    """The replicas to set (None: no change) and why; the status after that; what to remember."""
+
+    status: AutoscalerStatus
+    rescale_to: int | None = None
+    reason: str = ""
+    notes: tuple[Note, ...] = ()
+    recommendation: int | None = None
+    """The replicas that metrics asked for, before stabilization and limits."""
+
+
+def plan(scaler: HorizontalPodAutoscaler, observed: Observed, settings: AutoscalerSettings) -> ScalingDecision:
+    """The decision for an autoscaler whose target's scale was read."""
+    spec, current = scaler.spec, observed.replicas
+    status = with_condition(
+        scaler.status, ABLE, "True",
+        ("SucceededGetScale", "the HPA controller was able to get the target's current scale"), observed.now,
+    )  # fmt: skip
+    status = msgspec.structs.replace(status, current_replicas=current)
+    if current == 0 and spec.min_replicas != 0:
+        text = ("ScalingDisabled", "scaling is disabled since the replica count of the target is zero")
+        return _settled(with_condition(status, ACTIVE, "False", text, observed.now), 0)
+    if current > spec.max_replicas:
+        return _rescaled(status, observed, spec.max_replicas, "Current number of replicas above Spec.MaxReplicas")
+    if current < spec.min_replicas:
+        return _rescaled(status, observed, spec.min_replicas, "Current number of replicas below Spec.MinReplicas")
+    return _by_metrics(spec, status, observed, settings)
+
+
+def _settled(status: AutoscalerStatus, replicas: int) -> ScalingDecision:
+    """No change: metrics were not looked at."""
+    return ScalingDecision(msgspec.structs.replace(status, desired_replicas=replicas, current_metrics=()))
+
+
+def _rescaled(status: AutoscalerStatus, observed: Observed, replicas: int, reason: str) -> ScalingDecision:
+    """A change that needs no metric."""
+    return _changed(ScalingDecision(msgspec.structs.replace(status, current_metrics=())), observed, replicas, reason)
+
+
+def _changed(decision: ScalingDecision, observed: Observed, replicas: int, reason: str) -> ScalingDecision:
+    stamp = observed.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = ("SucceededRescale", f"the HPA controller was able to update the target scale to {replicas}")
+    status = with_condition(decision.status, ABLE, "True", text, observed.now)
+    status = msgspec.structs.replace(status, desired_replicas=replicas, last_scale_time=stamp)
+    return ScalingDecision(status, replicas, reason, decision.notes, decision.recommendation)
+
+
+def failed_rescale(
+    decision: ScalingDecision, before: AutoscalerStatus, problem: str, now: datetime.datetime
+) -> ScalingDecision:
+    """The decision after the target's scale could not be written."""
+    text = ("FailedUpdateScale", f"the HPA controller was unable to update the target scale: {problem}")
+    status = with_condition(decision.status, ABLE, "False", text, now)
+    status = msgspec.structs.replace(
+        status, desired_replicas=before.desired_replicas, last_scale_time=before.last_scale_time
+    )
+    note = Note("FailedRescale", f"New size: {decision.rescale_to}; reason: {decision.reason}; error: {problem}")
+    return ScalingDecision(status, notes=(*decision.notes, note), recommendation=decision.recommendation)
+
+
+def failed_scale(scaler: HorizontalPodAutoscaler, problem: str, now: datetime.datetime) -> ScalingDecision:
+    """The decision when the target's scale cannot be read."""
+    text = ("FailedGetScale", f"the HPA controller was unable to get the target's current scale: {problem}")
+    return ScalingDecision(
+        with_condition(scaler.status, ABLE, "False", text, now), notes=(Note("FailedGetScale", problem),)
+    )
+
+
+# -- metrics
+
+
+def _by_metrics(
+    spec: AutoscalerSpec, status: AutoscalerStatus, observed: Observed, settings: AutoscalerSettings
+) -> ScalingDecision:
+    refusal = _selector_refusal(observed)
+    if refusal is not None:
+        note, text = refusal
+        status = with_condition(status, ACTIVE, "False", text, observed.now)
+        return ScalingDecision(status, notes=(note, Note("FailedComputeMetricsReplicas", note.message)))
+    tolerance = _tolerance(spec, settings)
+    best, best_name = 0, ""
+    notes: list[Note] = []
+    shown: list[dict[str, Any]] = []
+    failures: list[tuple[str, str]] = []
+    for metric, reading in zip(spec.metrics, observed.readings, strict=True):
+        try:
+            proposal = _propose(metric, reading, observed, tolerance, settings.periods)
+        except MetricFailure as failure:
+            reason, prefix = _FAILURES[metric.type]
+            notes.append(Note(reason, str(failure)))
+            failures.append((reason, str(failure)))
+            shown.append({"type": ""})
+            if len(failures) == 1:
+                first = f"{prefix.format(name=_name(metric))}: {failure}" if prefix else str(failure)
+            continue
+        shown.append(_current(metric, proposal))
+        if best == 0 or proposal.replicas > best:
+            best, best_name = proposal.replicas, _title(metric)
+    status = msgspec.structs.replace(status, current_metrics=tuple(shown))
+    if failures and (len(failures) == len(spec.metrics) or best < observed.replicas):
+        reason, problem = failures[0]
+        text = (reason, f"the HPA was unable to compute the replica count: {problem}")
+        whole = f"invalid metrics ({len(failures)} invalid out of {len(spec.metrics)}), first error is: {first}"
+        status = with_condition(status, ACTIVE, "False", text, observed.now)
+        return ScalingDecision(status, notes=(*notes, Note("FailedComputeMetricsReplicas", whole)))
+    text = ("ValidMetricFound", f"the HPA was able to successfully calculate a replica count from {best_name}")
+    status = with_condition(status, ACTIVE, "True", text, observed.now)
+    return _normalized(spec, status, observed, settings, Wanted(best, best_name, tuple(notes)))
+
+
+class Wanted(NamedTuple):
+    """The replicas that the metrics ask for, the metric that asks for the most, and failures of others."""
+
+    replicas: int
+    metric: str
+    notes: tuple[Note, ...]
+
+
+def _normalized(
+    spec: AutoscalerSpec, status: AutoscalerStatus, observed: Observed, settings: AutoscalerSettings, wanted: Wanted
+) -> ScalingDecision:
+    current = observed.replicas
+    result = normalize(
+        spec, current, wanted.replicas, observed.past, observed.now_s, settings.downscale_stabilization_s
+    )
+    status = with_condition(status, ABLE, "True", result.able, observed.now)
+    status = with_condition(status, LIMITED, "True" if result.limited else "False", result.limit, observed.now)
+    decision = ScalingDecision(status, notes=wanted.notes, recommendation=wanted.replicas)
+    if result.replicas == current:
+        status = msgspec.structs.replace(status, desired_replicas=current)
+        return ScalingDecision(status, notes=wanted.notes, recommendation=wanted.replicas)
+    reason = "All metrics below target" if wanted.replicas < current else f"{wanted.metric} above target"
+    return _changed(decision, observed, result.replicas, reason)
+
+
+def _selector_refusal(observed: Observed) -> tuple[Note, tuple[str, str]] | None:
+    if not observed.selector:
+        note = Note("SelectorRequired", "selector is required")
+        return note, ("InvalidSelector", "the HPA target's scale is missing a selector")
+    if observed.rivals:
+        problem = f"pods by selector {observed.selector} are controlled by multiple HPAs: {observed.rivals}"
+        return Note("AmbiguousSelector", problem), ("AmbiguousSelector", problem)
+    return None
+
+
+def _tolerance(spec: AutoscalerSpec, settings: AutoscalerSettings) -> Tolerance:
+    up, down = (
+        settings.tolerance if rule.tolerance is None else parse_milli(rule.tolerance) / 1000
+        for rule in rules(spec, settings.downscale_stabilization_s)
+    )
+    return Tolerance(up, down)
+
+
+_FAILURES: Mapping[str, tuple[str, str]] = {
+    "Resource": ("FailedGetResourceMetric", "failed to get {name} resource metric value"),
+    "ContainerResource": ("FailedGetContainerResourceMetric", "failed to get {name} container metric value"),
+    "Pods": ("FailedGetPodsMetric", "failed to get pods metric value"),
+    "Object": ("FailedGetObjectMetric", "failed to get object metric value"),
+    "External": ("FailedGetExternalMetric", "failed to get {name} external metric value"),
+}
+"""By type of the metric: the reason of Event and condition, and what precedes the first error."""
+
+
+def _propose(
+    metric: MetricSpec, reading: Reading, observed: Observed, tolerance: Tolerance, periods: Periods
+) -> Proposal:  # fmt: skip
+    """The proposal of one metric.
+
+    Raises: MetricFailure.
+    """
+    source = metric.resource or metric.container_resource
+    if isinstance(reading, MetricFailure):
+        raise _explained(metric, reading)
+    if source is None:
+        raise MetricFailure(f'unknown metric source type "{metric.type}"')
+    situation = Situation(
+        source.name, source.container, observed.replicas, observed.pods, reading, tolerance, observed.now, periods
+    )
+    return propose(situation, source.target)
+
+
+def _explained(metric: MetricSpec, failure: MetricFailure) -> MetricFailure:
+    source = metric.resource or metric.container_resource
+    if source is None:
+        return failure
+    word = "usage" if source.target.average_value is not None else "utilization"
+    return MetricFailure(
+        f"failed to get {source.name} {word}: unable to get metrics for resource {source.name}: {failure}"
+    )
+
+
+def _name(metric: MetricSpec) -> str:
+    source = metric.resource or metric.container_resource
+    if source is not None:
+        return source.name
+    named = metric.pods or metric.object or metric.external
+    return named.metric.name if named is not None else ""
+
+
+def _title(metric: MetricSpec) -> str:
+    source = metric.resource or metric.container_resource
+    assert source is not None
+    if source.target.average_value is not None:
+        return f"{source.name} resource"
+    kind = "container resource" if source.container else "resource"
+    return f"{source.name} {kind} utilization (percentage of request)"
+
+
+def _current(metric: MetricSpec, proposal: Proposal) -> dict[str, Any]:
+    """The entry of ``status.currentMetrics``."""
+    source = metric.resource or metric.container_resource
+    assert source is not None
+    value: dict[str, Any] = {"averageValue": render_decimal(proposal.average_milli, "m")}
+    if proposal.utilization is not None:
+        value["averageUtilization"] = proposal.utilization
+    entry: dict[str, Any] = {"name": source.name, "current": value}
+    if source.container:
+        entry["container"] = source.container
+    return {"type": metric.type, metric.type[:1].lower() + metric.type[1:]: entry}
+
+
+def with_condition(
+    status: AutoscalerStatus, kind: str, holds: str, text: tuple[str, str], now: datetime.datetime
+) -> AutoscalerStatus:
+    """The status with a condition set; its transition time changes only with its status."""
+    before = next((c for c in status.conditions if c.type == kind), None)
+    since = before.last_transition_time if before is not None and before.status == holds else None
+    condition = Condition(
+        type=kind, status=holds, reason=text[0], message=text[1],
+        last_transition_time=since or now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )  # fmt: skip
+    rest = tuple(condition if c.type == kind else c for c in status.conditions)
+    return msgspec.structs.replace(status, conditions=rest if before is not None else (*rest, condition))

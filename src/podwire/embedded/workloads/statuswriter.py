@@ -1,0 +1,32 @@
+"""Writes the status of an object, without undoing what others wrote to its conditions.
+
+A status is written as a merge patch of the fields that changed. A merge patch replaces a list whole, so a patch of the
+conditions names the version that it was planned from. When another writer has changed the object since, the API answers
+with a conflict, and the loop plans again from the new object.
+"""
+
+from typing import Any
+
+from podwire.kube.client import Client
+from podwire.kube.resources import Resource
+from podwire.model.meta import ObjectMeta
+
+Json = dict[str, Any]
+
+
+def status_body(meta: ObjectMeta, patch: Json) -> Json:
+    """The merge patch of an object whose status gets the fields of ``patch``."""
+    head = {"uid": meta.uid}
+    if "conditions" in patch:
+        head["resourceVersion"] = meta.resource_version
+    return {"metadata": head, "status": patch}
+
+
+async def write_status(client: Client, resource: Resource[Any], meta: ObjectMeta, patch: Json) -> Any:
+    """The object as it was stored with the fields of ``patch`` in its status; None for an empty patch.
+
+    Raises: NotFound for an object that is gone, Conflict for one that is another or has changed meanwhile.
+    """
+    if not patch:
+        return None
+    return await client.patch(resource, meta.name, status_body(meta, patch), meta.namespace, subresource="status")
