@@ -58,7 +58,7 @@ def list_clusters(output: str) -> None:
     import msgspec
 
     from podwire.local import overview
-    from podwire.local.probe.result import columns
+    from podwire.model.wording import columns
 
     found = [overview.brief(topology) for topology in map(inventory.find, inventory.names()) if topology is not None]
     if output == "json":

@@ -70,9 +70,9 @@ def controller(config_file: str, kubeconfig: str | None) -> None:
 
     On a local cluster also the scheduler and the workload controllers; `parts` chooses.
     """
-    from podwire.local import components
+    from podwire.local import controllers
 
-    components.run_controller_file(config_file, kubeconfig)
+    controllers.run_file(config_file, kubeconfig)
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import click
+from click.shell_completion import CompletionItem
 
 from podwire.cli.lazy import LazyGroup
 
@@ -20,10 +21,19 @@ class _Group(LazyGroup):
     """The commands; without a command name, `list` gets the options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts `list` before the options where no command is given."""
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+        """Puts `list` before the options where no command is given; a shell that completes may still want a command."""
+        if not (args or ctx.resilient_parsing) or (
+            args and args[0].startswith("-") and args[0] not in ctx.help_option_names
+        ):
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin like this, or the options of `list`."""
+        command = self.get_command(ctx, "list") if incomplete.startswith("-") else None
+        if command is None:
+            return super().shell_complete(ctx, incomplete)
+        return command.shell_complete(click.Context(command, parent=ctx, resilient_parsing=True), incomplete)
 
 
 @click.group(cls=_Group, table=COMMANDS)

@@ -19,7 +19,8 @@ from podwire.agent import config as agent_config
 from podwire.cli.api import client_of
 from podwire.errors import ApiError, ApiUnreachable, ProtocolError
 from podwire.http.fetch import fetch
-from podwire.kube.client import Client, failure_of
+from podwire.kube.client import Client
+from podwire.kube.decode import decode_failure
 from podwire.kube.resources import NODES
 from podwire.local import inventory
 from podwire.local.topology import Topology
@@ -149,7 +150,7 @@ async def _page(client: Client, node: str, port: int, page: str) -> list[Line] |
             return [msgspec.json.decode(line, type=Line) for line in answer.body.splitlines()]
     except (ApiUnreachable, msgspec.MsgspecError) as failure:
         return str(failure)
-    return _refusal(failure_of(answer.status, answer.body), path)
+    return _refusal(decode_failure(answer.status, answer.body), path)
 
 
 def _refusal(failure: ApiError, path: str) -> str:

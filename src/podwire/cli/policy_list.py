@@ -13,7 +13,7 @@ from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.cluster.names import NODE_POLICY
 from podwire.errors import ApiError, ApiUnreachable, ClusterError, ConfigError
-from podwire.local.probe.result import columns
+from podwire.model.wording import columns
 from podwire.policy.status.nodes import COUNTERS_PAGE, complaints
 from podwire.policy.status.overview import HEAD, NOTHING, Packets, PolicyRow, policy_rows
 from podwire.runtime.clock import SystemClock

@@ -8,6 +8,7 @@ import click
 from podwire.cli.interrupt import says_when_interrupted
 from podwire.cli.options import SECONDS, name_option, recursive_option
 from podwire.local import inventory
+from podwire.runtime.memory import importing
 
 if TYPE_CHECKING:
     from podwire.local.config import ClusterConfig
@@ -86,8 +87,9 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     export KUBECONFIG=$(podwire kubeconfig)
     kubectl get pods -A -o wide
     """
-    from podwire.local import bring_up
-    from podwire.local.manifests import read_manifests
+    with importing():
+        from podwire.local import bring_up
+        from podwire.local.manifests import read_manifests
 
     inventory.check_name(name)
     inventory.check_root()

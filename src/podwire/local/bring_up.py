@@ -7,6 +7,7 @@ workloads, and sends the probes. It holds the cluster's lock meanwhile, so that 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,14 +20,14 @@ from podwire.local import credentials, inventory, launch, objects, overview, rea
 from podwire.local.config import ClusterConfig, remember_config
 from podwire.local.control import ControlRequest, send_request
 from podwire.local.manifests import Manifest
-from podwire.local.probe import collect, result
-from podwire.local.probe.plan import Attempt
-from podwire.local.probe.plan import overview as overview_attempts
-from podwire.local.probe.result import ProbeResult
 from podwire.local.topology import Topology
 from podwire.model.wording import count
 from podwire.runtime.clock import Clock, SystemClock
 from podwire.runtime.limits import raise_open_files
+
+if TYPE_CHECKING:
+    from podwire.local.probe.plan import Attempt
+    from podwire.local.probe.result import ProbeResult
 
 Say = Callable[[str], None]
 
@@ -88,6 +89,8 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
         say(overview.as_text(await overview.read_status(topology, client)))
         if not request.probe:
             return 0
+        from podwire.local.probe import result
+
         results = await _settled(topology, client, clock)
         say("\n" + result.overview(results))
         return 1 if any(r.surprising for r in results) else 0
@@ -95,16 +98,18 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
         await client.close()
 
 
-async def _settled(topology: Topology, client: Client, clock: Clock) -> tuple[ProbeResult, ...]:
+async def _settled(topology: Topology, client: Client, clock: Clock) -> "tuple[ProbeResult, ...]":
     """The results of the overview; attempts with an unexpected result are planned and tried again for some seconds.
 
     A pod that became Ready a moment ago is an endpoint in the API and in every kernel some milliseconds later.
     """
+    from podwire.local.probe import collect, plan
+
     good: dict[Attempt, ProbeResult] = {}
     deadline = clock.monotonic() + _SETTLE_S
     while True:
         prober, facts = await collect.prober(topology, client, clock)
-        attempts = overview_attempts(facts)
+        attempts = plan.overview(facts)
         found = await prober.run(tuple(one for one in attempts if one not in good))
         good |= {one.attempt: one for one in found if not one.surprising}
         surprises = {one.attempt: one for one in found if one.surprising}

@@ -1,30 +1,26 @@
 """The cluster's cgroup (version 2): membership of every process, and ending all of them at once.
 
-``<cgroup2 mount>/podwire/<cluster>/system`` holds the components; kubelets put pods beside it. Writing to
-``cgroup.kill`` (Linux 5.14) of the cluster's folder ends every process below it, also those that fork meanwhile.
+``<cgroup2 mount>/podwire/<cluster>/system`` holds the components, those of a node in a folder of the node's name;
+kubelets put pods beside it, and where the machine has hierarchies of version 1, into folders of the same name there.
+Writing to ``cgroup.kill`` (Linux 5.14) of the cluster's folder ends every process below it, also those that fork
+meanwhile.
 Without a cgroup2 mount all functions do nothing and the caller falls back on process records.
 """
 
 from pathlib import Path
 
+from podwire.kernel.cgroup import mount_points, remove_legacy, remove_tree
 from podwire.runtime.polling import wait_until
 
 _FOLDER = "podwire"
+_SYSTEM = "system"
 _EMPTY_WAIT_S = 3.0
-
-
-def mount_point(mounts: str) -> Path | None:
-    """The first cgroup2 mount in a text such as /proc/mounts; None when there is none."""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) > 2 and fields[2] == "cgroup2":
-            return Path(fields[1])
-    return None
 
 
 def root() -> Path | None:
     """The machine's cgroup2 mount point, or None."""
-    return mount_point(Path("/proc/self/mounts").read_text(encoding="utf-8"))
+    mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    return next((point for kind, _, point, _ in mount_points(mountinfo) if kind == "cgroup2"), None)
 
 
 def create(cluster: str) -> Path | None:
@@ -32,8 +28,17 @@ def create(cluster: str) -> Path | None:
     top = root()
     if top is None:
         return None
-    folder = top / _FOLDER / cluster / "system"
+    folder = top / _FOLDER / cluster / _SYSTEM
     folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def node_folder(system: Path | None, node: str) -> Path | None:
+    """The folder of a node's components inside the folder of all components; without a node, the latter."""
+    if system is None or not node:
+        return system
+    folder = system / node
+    folder.mkdir(exist_ok=True)
     return folder
 
 
@@ -53,10 +58,20 @@ def destroy(cluster: str) -> None:
     if top is None:
         return
     destroy_folder(top / _FOLDER / cluster)
+    remove_legacy(Path(_FOLDER, cluster))
     try:
         (top / _FOLDER).rmdir()
     except OSError:
         pass
+
+
+def destroy_node(cluster: str, node: str) -> None:
+    """Kills every process of a node's pods and removes the node's folders."""
+    top = root()
+    if top is not None:
+        destroy_folder(top / _FOLDER / cluster / node)
+        destroy_folder(top / _FOLDER / cluster / _SYSTEM / node)
+        remove_legacy(Path(_FOLDER, cluster, node))
 
 
 def destroy_folder(folder: Path) -> None:
@@ -66,16 +81,4 @@ def destroy_folder(folder: Path) -> None:
     kill = folder / "cgroup.kill"
     if kill.exists():
         kill.write_text("1", encoding="ascii")
-    wait_until(lambda: _remove(folder), _EMPTY_WAIT_S)
-
-
-def _remove(folder: Path) -> bool:
-    """Removes a folder and those below it, deepest first; False while one still has processes."""
-    emptied = [_remove(child) for child in folder.iterdir() if child.is_dir()]
-    if not all(emptied):
-        return False
-    try:
-        folder.rmdir()
-    except OSError:
-        return False
-    return True
+    wait_until(lambda: remove_tree(folder), _EMPTY_WAIT_S)

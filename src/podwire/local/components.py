@@ -1,129 +1,25 @@
-"""What runs as a process in a local cluster: entries of the fork server, and the configuration of each.
+"""What runs as a process in a local cluster, and the configuration of each.
 
-Every component gets one file, written here, and could be run by hand with it: ``podwire agent --config FILE``. This
-module imports all of them, so that a process forked from one that has imported it starts without importing anything.
+Every component gets one file, written here, which the fork server hands to its entry (:mod:`podwire.local.entries`).
 """
 
 import socket
-from collections.abc import Mapping
-from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from podwire.agent import config as agent_config
-from podwire.agent import daemon as agent_daemon
-from podwire.embedded.apiserver import server as api_server
-from podwire.embedded.apiserver import settings as api_settings
-from podwire.embedded.kubelet import daemon as kubelet_daemon
 from podwire.errors import ConfigError
-from podwire.kube.client import Client
-from podwire.kube.config import load_kubeconfig
-from podwire.kube.decode import prepare
-from podwire.kube.resources import (
-    CLUSTERNETWORKPOLICIES,
-    ENDPOINTSLICES,
-    NAMESPACES,
-    NETWORKPOLICIES,
-    NODES,
-    PODS,
-    SERVICES,
-)
-from podwire.local import controllers, credentials
+from podwire.local import credentials
 from podwire.local.config import ClusterConfig
 from podwire.local.topology import FabricNode, Topology
-from podwire.model.document import not_yaml, wrong
-from podwire.observe import log
-from podwire.policy.registry import DATAPLANES as POLICY_DATAPLANES
-from podwire.proxy.registry import DATAPLANES
-from podwire.routing.registry import BACKENDS
 from podwire.runtime.child import Placement
-from podwire.runtime.clock import SystemClock
-from podwire.runtime.foreground import run_until_signal
-from podwire.runtime.forkserver import Entry, ForkServer
+from podwire.runtime.forkserver import ForkServer
 from podwire.runtime.program import Child
 
-CONTROLLER_CONFIG = "controller.yaml"
 DNS_NUMBER = 10
 """Cluster DNS is the tenth address of the first Service network, as everywhere."""
-
-
-class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The controller's file: how controllers and scheduler reach the API, and what to run."""
-
-    kubeconfig: str
-    controller: controllers.LocalControllerConfig
-    scheduler_kubeconfig: str = ""
-    """How the scheduler reaches the API; empty: as the controllers do."""
-    log_level: log.Level = "info"
-
-
-def run_apiserver(payload: bytes) -> None:
-    """The API server; ``payload`` is the path of its settings."""
-    log.configure()
-    settings = api_settings.load(Path(payload.decode()))
-    run_until_signal(lambda: api_server.run(settings))
-
-
-def run_controller(payload: bytes) -> None:
-    """Controllers, scheduler and workloads; ``payload`` is the path of their file."""
-    run_controller_file(payload.decode(), None)
-
-
-def run_controller_file(path: str, kubeconfig: str | None) -> None:
-    """Runs the controllers of a file; ``kubeconfig`` wins over those in it.
-
-    Raises: ConfigError.
-    """
-    file = read_controller(path)
-    log.configure(file.log_level)
-
-    async def body() -> None:
-        clock = SystemClock()
-        client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), clock, manager="podwire-controller")
-        chosen = kubeconfig or file.scheduler_kubeconfig or file.kubeconfig
-        scheduler = Client(load_kubeconfig(chosen), clock, manager="podwire-scheduler")
-        await controllers.run(client, file.controller, {"scheduler": scheduler})
-
-    run_until_signal(body)
-
-
-def read_controller(path: str) -> ControllerFile:
-    """The controller's file.
-
-    Raises: ConfigError naming the field.
-    """
-    try:
-        return msgspec.yaml.decode(Path(path).read_bytes(), type=ControllerFile)
-    except OSError as failure:
-        raise ConfigError(path, "", f"cannot be read: {failure.strerror}") from failure
-    except msgspec.ValidationError as failure:
-        raise wrong(failure, ControllerFile, path) from failure
-    except msgspec.DecodeError as failure:
-        raise not_yaml(failure, path) from failure
-
-
-def run_agent(payload: bytes) -> None:
-    """A node's agent; ``payload`` is the path of its configuration."""
-    config = agent_config.load(Path(payload.decode()))
-    log.configure(config.log_level)
-    run_until_signal(lambda: agent_daemon.run(config, SystemClock()))
-
-
-def run_kubelet(payload: bytes) -> None:
-    """A node's kubelet; ``payload`` is the path of its configuration."""
-    kubelet_daemon.main(payload.decode())
-
-
-ENTRIES: Mapping[str, Entry] = {
-    "apiserver": run_apiserver,
-    "controller": run_controller,
-    "agent": run_agent,
-    "kubelet": run_kubelet,
-}
-"""What the fork server can start."""
 
 
 def start(fork_server: ForkServer, topology: Topology, child: Child) -> int:
@@ -135,25 +31,6 @@ def start(fork_server: ForkServer, topology: Topology, child: Child) -> int:
     title = f"podwire: {child.name} {topology.name}"
     placement = Placement(title=title, netns=child.netns, log=child.log, daemon=True)
     return fork_server.spawn(entry, path.encode(), placement=placement)
-
-
-def preload() -> None:
-    """Imports also what components import when they need it, once for all that are forked from this process."""
-    for registry in (controllers.CONTROLLERS, POLICY_DATAPLANES, DATAPLANES, BACKENDS):
-        registry.preload()
-    for module in _LATER:
-        import_module(module)
-    prepare(NODES, PODS, NAMESPACES, SERVICES, ENDPOINTSLICES, NETWORKPOLICIES, CLUSTERNETWORKPOLICIES)
-
-
-_LATER = (
-    "podwire.agent.pods",
-    "podwire.agent.routes",
-    "podwire.agent.policies",
-    "podwire.agent.services",
-    "encodings.idna",  # with which Python reads the name of every server that it connects to by TLS
-)
-"""What every node imports after it has begun."""
 
 
 def free_port() -> int:
@@ -215,6 +92,9 @@ def apiserver(topology: Topology, config: ClusterConfig, port: int) -> Child:
         "signingKey": f"{place}/tokens.key",
         "kubeletCertificate": f"{place}/kubelet-client.crt",
         "kubeletKey": f"{place}/kubelet-client.key",
+        "proxyClientCertificate": f"{place}/front-proxy-client.crt",
+        "proxyClientKey": f"{place}/front-proxy-client.key",
+        "proxyClientCa": f"{place}/front-proxy-ca.crt",
         "serviceCidrs": config.service_cidrs,
         "advertise": [host[4]] if 4 in families else [host[6]],
         "advertisePort": credentials.API_FABRIC_PORT,
@@ -233,6 +113,7 @@ def controller(topology: Topology, config: ClusterConfig) -> Child:
             "caFile": f"{credentials.folder(topology)}/ca.crt",
             "caKeyFile": f"{credentials.folder(topology)}/ca.key",
             "volumeFolder": f"{topology.state}/volumes",
+            "autoscaler": msgspec.to_builtins(config.autoscaler),
         },
         "logLevel": config.log_level,
     }
@@ -287,11 +168,18 @@ def kubelet(topology: Topology, config: ClusterConfig, place: FabricNode, cgroup
         "clusterDNS": [service_address(config, DNS_NUMBER)],
         "resolvConf": f"{topology.run}/resolv.conf",
         "cgroup": str(cgroup / place.name) if cgroup else "",
+        "systemCgroup": str(cgroup / "system" / place.name) if cgroup else "",
         "images": [msgspec.to_builtins(rule) for rule in config.images],
         "capacity": config.capacity,
+        "metricsResolutionS": config.metrics.resolution_s,
         "logLevel": config.log_level,
     }
     return _child(topology, f"kubelet-{place.name}", "kubelet", run, document, str(topology.netns(place.name)))
+
+
+def node_of(child: Child) -> str:
+    """The node of an agent or a kubelet; empty for other components."""
+    return child.name.partition("-")[2] if child.netns else ""
 
 
 def _child(topology: Topology, name: str, entry: str, folder: Path, document: dict[str, Any], netns: str = "") -> Child:

@@ -24,6 +24,7 @@ import msgspec
 import yaml
 
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
+from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.errors import ConfigError
 from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
 from podwire.model.document import convert, not_yaml
@@ -40,6 +41,8 @@ Network = IPv4Network | IPv6Network
 _LEAST_SERVICES = 32
 """Cluster DNS is the tenth address."""
 _LEAST_PODS = 8
+_LEAST_RESOLUTION_S = 1.0
+_MOST_RESOLUTION_S = 300.0
 _REMEMBERED = "cluster.yaml"
 _FIXED = {
     "pod_cidrs": ("podCIDRs", "every pod has an address of them"),
@@ -48,6 +51,8 @@ _FIXED = {
     "api_port": ("apiPort", "the kubeconfig files name it"),
     "images": ("images", "kubelets read them when they start"),
     "capacity": ("capacity", "kubelets read it when they start"),
+    "metrics": ("metrics", "kubelets read it when they start"),
+    "autoscaler": ("autoscaler", "the controllers read it when they start"),
     "log_level": ("logLevel", "components read it when they start"),
 }
 """What a cluster keeps for life: the fields, their names in the file, and why they cannot change."""
@@ -79,6 +84,13 @@ class ImageMapping(_Section, frozen=True):
     run_probes: bool = False
 
 
+class MetricsSection(_Section, frozen=True):
+    """The metrics of nodes and pods."""
+
+    resolution_s: float = 15.0
+    """The interval of samples, as ``--metric-resolution`` of metrics-server."""
+
+
 class ClusterConfig(_Section, frozen=True):
     """What a local cluster is made of."""
 
@@ -94,6 +106,8 @@ class ClusterConfig(_Section, frozen=True):
     images: tuple[ImageMapping, ...] = ()
     capacity: dict[str, str] = {}
     """Capacity of every node by resource name, in place of the machine's."""
+    metrics: MetricsSection = MetricsSection()
+    autoscaler: AutoscalerSettings = AutoscalerSettings()
     log_level: Level = "info"
 
 
@@ -152,7 +166,11 @@ def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> No
         have, want = getattr(known, field), getattr(wanted, field)
         if have != want:
             todo = "leave the setting out, or run `podwire down` first, which deletes the cluster"
-            shown = "" if field in ("images", "capacity") else f" ({_shown(have)} now, not {_shown(want)})"
+            shown = (
+                ""
+                if field in ("images", "capacity", "metrics", "autoscaler")
+                else f" ({_shown(have)} now, not {_shown(want)})"
+            )
             raise ConfigError(source, path, f"cannot change while the cluster exists{shown}, because {why}; {todo}")
 
 
@@ -178,6 +196,7 @@ def check_config(config: ClusterConfig, source: str) -> None:
     check_settings(config.proxy, source)
     check_policy(config.policy, source)
     _check_networks(config, source)
+    _check_times(config, source)
     for number, rule in enumerate(config.images):
         if bool(rule.name) == bool(rule.prefix):
             raise ConfigError(source, f"images[{number}]", "expected exactly one of name and prefix")
@@ -188,6 +207,15 @@ def check_config(config: ClusterConfig, source: str) -> None:
             parse_milli(amount)
         except ConfigError as failure:
             raise ConfigError(source, f"capacity.{resource}", failure.problem) from failure
+
+
+def _check_times(config: ClusterConfig, source: str) -> None:
+    if not _LEAST_RESOLUTION_S <= config.metrics.resolution_s <= _MOST_RESOLUTION_S:
+        expected = f"expected {_LEAST_RESOLUTION_S:g} to {_MOST_RESOLUTION_S:g} seconds"
+        raise ConfigError(source, "metrics.resolutionS", f"{config.metrics.resolution_s:g}: {expected}")
+    if config.autoscaler.sync_period_s < _LEAST_RESOLUTION_S:
+        problem = f"{config.autoscaler.sync_period_s:g}: expected at least {_LEAST_RESOLUTION_S:g} seconds"
+        raise ConfigError(source, "autoscaler.syncPeriodS", problem)
 
 
 def _check_backend(config: ClusterConfig, source: str) -> None:

@@ -5,12 +5,22 @@ controllers and the scheduler on shared informers: one copy of each object, one 
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from podwire.controllers import registry as cluster_controllers
 from podwire.controllers.registry import ControllerConfig
+from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.embedded.workloads.nodelifecycle import NodeTimes
+from podwire.errors import ConfigError
 from podwire.kube.client import Client
+from podwire.kube.config import load_kubeconfig
+from podwire.model.document import not_yaml, wrong
+from podwire.observe import log
+from podwire.runtime.clock import SystemClock
+from podwire.runtime.foreground import run_until_signal
 from podwire.runtime.registry import Registry
 
 CONTROLLERS: Registry[Any] = Registry(
@@ -27,6 +37,7 @@ CONTROLLERS: Registry[Any] = Registry(
         "job": "podwire.embedded.workloads.job:JobController",
         "cronjob": "podwire.embedded.workloads.cronjob:CronJobController",
         "poddisruptionbudget": "podwire.embedded.workloads.disruption:DisruptionController",
+        "horizontalpodautoscaler": "podwire.embedded.workloads.autoscaling.controller:AutoscalerController",
         "nodelifecycle": "podwire.embedded.workloads.nodelifecycle:NodeLifecycleController",
         "persistentvolume": "podwire.embedded.storage.binder:VolumeBinder",
         "storageprotection": "podwire.embedded.storage.protection:StorageProtection",
@@ -41,6 +52,7 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
 
     parts: tuple[str, ...] = tuple(CONTROLLERS)
     node_times: NodeTimes = NodeTimes()
+    autoscaler: AutoscalerSettings = AutoscalerSettings()
     ca_key_file: str = ""
     """Key of the cluster's authority, with which certificate requests are signed; empty: none is signed."""
     volume_folder: str = "/var/lib/podwire/volumes"
@@ -54,10 +66,21 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
         local: dict[str, tuple[object, ...]] = {
             "serviceaccount": (self.ca_file,),
             "nodelifecycle": (self.node_times,),
+            "horizontalpodautoscaler": (self.autoscaler,),
             "certificate": (self.ca_file, self.ca_key_file),
             "persistentvolume": (self.volume_folder,),
         }
         return local.get(name) or super().arguments(name)
+
+
+class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The controller's file: how controllers and scheduler reach the API, and what to run."""
+
+    kubeconfig: str
+    controller: LocalControllerConfig
+    scheduler_kubeconfig: str = ""
+    """How the scheduler reaches the API; empty: as the controllers do."""
+    log_level: log.Level = "info"
 
 
 async def run(
@@ -68,3 +91,36 @@ async def run(
     Raises: ConfigError before anything is started.
     """
     await cluster_controllers.run(client, config or LocalControllerConfig(), CONTROLLERS, identities)
+
+
+def run_file(path: str, kubeconfig: str | None) -> None:
+    """Runs the controllers of a file; ``kubeconfig`` wins over those in it.
+
+    Raises: ConfigError.
+    """
+    file = read_file(path)
+    log.configure(file.log_level)
+
+    async def body() -> None:
+        clock = SystemClock()
+        client = Client(load_kubeconfig(kubeconfig or file.kubeconfig), clock, manager="podwire-controller")
+        chosen = kubeconfig or file.scheduler_kubeconfig or file.kubeconfig
+        scheduler = Client(load_kubeconfig(chosen), clock, manager="podwire-scheduler")
+        await run(client, file.controller, {"scheduler": scheduler})
+
+    run_until_signal(body)
+
+
+def read_file(path: str) -> ControllerFile:
+    """The controller's file.
+
+    Raises: ConfigError naming the field.
+    """
+    try:
+        return msgspec.yaml.decode(Path(path).read_bytes(), type=ControllerFile)
+    except OSError as failure:
+        raise ConfigError(path, "", f"cannot be read: {failure.strerror}") from failure
+    except msgspec.ValidationError as failure:
+        raise wrong(failure, ControllerFile, path) from failure
+    except msgspec.DecodeError as failure:
+        raise not_yaml(failure, path) from failure

@@ -1,9 +1,11 @@
 """Certificates and kubeconfig files of a local cluster, made once and kept in its state folder.
 
 ``<state>/credentials/`` holds the authority, the API server's certificates, the token signing key, a serving
-certificate per node, and a kubeconfig per user. ``admin`` is for people and may do everything; ``controller-manager``,
-``scheduler``, each node's kubelet (``NODE``) and agent (``agent-NODE``) have names of their own, and rights by roles.
-Components on the host use the loopback address, those on nodes the host's fabric address.
+certificate per node, and a kubeconfig per user. ``front-proxy-client`` is what the API server shows to extension API
+servers; its authority signs nothing else, and the authority's key is not kept. ``admin`` is for people and may do
+everything; ``controller-manager``, ``scheduler``, each node's kubelet (``NODE``) and agent (``agent-NODE``) have names
+of their own, and rights by roles. Components on the host use the loopback address, those on nodes the host's fabric
+address.
 """
 
 import datetime
@@ -50,6 +52,11 @@ def ensure(topology: Topology, port: int, service_addresses: tuple[str, ...], no
         certificates.write_pair(place, "apiserver", pair)
         pair = certificates.issue(authority, "kube-apiserver-kubelet-client", ("system:masters",), (), "client", now)
         certificates.write_pair(place, "kubelet-client", pair)
+    if not (place / "front-proxy-client.key").exists():
+        proxy = certificates.make_authority(f"podwire {topology.name} front proxy", now)
+        pair = certificates.issue(proxy, "front-proxy-client", (), (), "client", now)
+        certificates.write_private(place / "front-proxy-ca.crt", proxy.certificate)
+        certificates.write_pair(place, "front-proxy-client", pair)
     if not (place / "tokens.key").exists():
         certificates.write_private(place / "tokens.key", certificates.make_signing_key())
     loopback = f"https://127.0.0.1:{port}"

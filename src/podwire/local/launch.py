@@ -1,4 +1,4 @@
-"""Starts a cluster's supervisor as a daemon, from a process that has imported every component.
+"""Starts a cluster's supervisor as a daemon.
 
 Two forks and a new session: the daemon belongs to init, has no terminal, writes to ``<run>/log/supervisor.log`` and
 keeps no descriptor of its starter. It stays a keeper (:mod:`podwire.runtime.keeper`) and forks the supervisor, so a
@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 from podwire.errors import ClusterError
-from podwire.local import cgroup, components
+from podwire.local import cgroup
 from podwire.local.control import answers
+from podwire.local.entries import ENTRIES, PREPARE
 from podwire.local.overview import KEEPER, SUPERVISOR
 from podwire.local.supervisor import CONTROL_SOCKET, ClusterSupervisor
 from podwire.local.topology import Topology
@@ -99,7 +100,7 @@ def serve(topology: Topology) -> None:
     replaced = _record_of(topology).exists()
     record_self(_record_of(topology).parent, SUPERVISOR)
     title = f"podwire: fork server {topology.name}"
-    fork_server = ForkServer.start(components.ENTRIES, title=title, prepare=components.preload)
+    fork_server = ForkServer.start(ENTRIES, title=title, prepare=PREPARE)
     asyncio.run(ClusterSupervisor(topology, fork_server, SystemClock()).run(resume=replaced))
 
 

@@ -14,7 +14,8 @@ from urllib.parse import quote
 import msgspec
 
 from podwire.errors import ApiError, ConfigError
-from podwire.kube.client import APPLY_PATCH, Client, failure_of
+from podwire.kube.client import APPLY_PATCH, Client
+from podwire.kube.decode import decode_failure
 from podwire.kube.resources import Json, Resource
 from podwire.local.manifests import Manifest, rank
 
@@ -54,7 +55,7 @@ class Kinds:
         if answer.status == 200:
             listed = msgspec.json.decode(answer.body).get("resources", [])
         elif answer.status != 404:
-            raise failure_of(answer.status, answer.body)
+            raise decode_failure(answer.status, answer.body)
         group, _, number = version.rpartition("/")
         self._known[version] = {
             entry["kind"]: Resource(group, number, entry["name"], entry["kind"], entry["namespaced"], dict)
@@ -90,7 +91,7 @@ async def _apply(client: Client, kinds: Kinds, manifest: Manifest, namespace: st
         body = msgspec.json.encode(manifest.body)
         answer = await client.raw("PATCH", resource.path(place, meta["name"]), query, body, headers)
         if answer.status >= 400:
-            raise _refusal(manifest, failure_of(answer.status, answer.body))
+            raise _refusal(manifest, decode_failure(answer.status, answer.body))
         stored: Json = msgspec.json.decode(answer.body)
         return stored
 

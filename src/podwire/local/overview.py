@@ -12,11 +12,10 @@ from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials
 from podwire.local.config import recall_config
-from podwire.local.probe.result import columns
 from podwire.local.topology import Topology
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.model.wording import count
+from podwire.model.wording import columns, count
 from podwire.runtime.children import read_record
 from podwire.runtime.clock import SystemClock
 

@@ -2,49 +2,75 @@
 
 A node is Ready as soon as its kubelet has a network to offer. Services, policies and the routes of the other nodes
 follow some milliseconds later, and a connection to a new node may fail until then. Each agent says on its page
-(:mod:`podwire.cluster.inforce`) what its kernel holds, and announces the data planes in use on its Node. Cost: a
-request for each node every :data:`_POLL_S`, and a list of nodes, while the wait lasts.
+(:mod:`podwire.cluster.inforce`) what its kernel holds, and announces the data planes in use on its Node. Cost, while
+the wait lasts: a watch of the nodes; a request to each agent that lacked something, when its Node has changed and every
+:data:`_POLL_S`.
 """
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from podwire.cluster.inforce import Versions, parse
 from podwire.cluster.names import NODE_POLICY, NODE_PROXY, NODE_ROUTING
-from podwire.errors import ApiError, ApiUnreachable, ProtocolError
+from podwire.errors import ProtocolError
 from podwire.http.fetch import fetch
 from podwire.kube.client import Client
+from podwire.kube.informer import Informer
 from podwire.kube.resources import NODES
 from podwire.local.topology import Topology
+from podwire.model.node import Node
+from podwire.observe.log import Log
+from podwire.runtime.tasks import TaskSet
 
-_POLL_S = 0.02
+_POLL_S = 0.05
 _ANNOUNCED = {"routing": NODE_ROUTING, "proxy": NODE_PROXY, "policy": NODE_POLICY}
 
 
 async def until_serving(topology: Topology, client: Client, names: tuple[str, ...], timeout_s: float) -> list[str]:
     """Returns which of the named nodes do not serve yet, and why: nothing, unless the time is over."""
-    deadline = client.clock.monotonic() + timeout_s
-    while late := await _late(topology, client, names):
-        if client.clock.monotonic() > deadline:
-            break
-        await client.clock.sleep(_POLL_S)
-    return late
-
-
-async def _late(topology: Topology, client: Client, names: tuple[str, ...]) -> list[str]:
+    log = Log("up")
+    tasks = TaskSet(lambda name, failure: log.error("watch failed", failure=failure, watch=name))
+    nodes = Informer(client, NODES)
+    tasks.start("nodes", nodes.run())
+    late = dict.fromkeys(names, "its Node is not known yet")
     try:
-        nodes = await client.list(NODES)
-    except (ApiError, ApiUnreachable) as failure:
-        return [f"nodes: {failure}"]
-    announced = {node.metadata.name: node.metadata.annotations for node in nodes.items}
-    pages = await asyncio.gather(*(asyncio.to_thread(_page, topology, name) for name in names))
-    found = []
-    for name, page in zip(names, pages, strict=True):
-        problem = page if isinstance(page, str) else lacking(page, announced.get(name, {}), names)
-        if problem:
-            found.append(f"{name}: {problem}")
-    return found
+        async with asyncio.timeout(timeout_s):
+            await nodes.synced.wait()
+            await _until_none_is_late(topology, nodes, late)
+    except TimeoutError:
+        pass
+    finally:
+        await tasks.close()
+    return [f"{name}: {problem}" for name, problem in late.items()]
+
+
+async def _until_none_is_late(topology: Topology, nodes: Informer[Node], late: dict[str, str]) -> None:
+    """Returns when ``late`` is empty: it has, by node, what the node lacks."""
+    names = tuple(late)
+    changed, woken = set(names), asyncio.Event()
+
+    def observe(name: str, _old: Node | None, _new: Node | None) -> None:
+        changed.add(name)
+        woken.set()
+
+    nodes.subscribe(observe)
+    while late:
+        asked = [name for name in late if name in changed] or list(late)
+        changed.clear()
+        woken.clear()
+        pages = await asyncio.gather(*(asyncio.to_thread(_page, topology, name) for name in asked))
+        for name, page in zip(asked, pages, strict=True):
+            node = nodes.objects.get(name)
+            announced = node.metadata.annotations if node is not None else {}
+            late[name] = page if isinstance(page, str) else lacking(page, announced, names)
+            if not late[name]:
+                del late[name]
+        if late:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await woken.wait()
 
 
 def _page(topology: Topology, name: str) -> dict[str, Versions | None] | str:

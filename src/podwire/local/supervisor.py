@@ -1,12 +1,13 @@
 """The supervisor of one local cluster: makes the fabric, keeps the processes running, answers on a socket.
 
-It starts as a daemon of ``podwire up``, from a process that has imported every component, forks the fork server, and
-only then has an event loop. Bringing the cluster up is idempotent: each step looks at what is there. When the
-supervisor dies, everything else runs on; its keeper starts a new one, which adopts what it finds and, without being
-asked, brings the cluster to the configuration of the last complete ``up``.
+It starts as a daemon of ``podwire up``, forks the fork server, and only then has an event loop. Bringing the cluster up
+is idempotent: each step looks at what is there. When the supervisor dies, everything else runs on; its keeper starts a
+new one, which adopts what it finds and, without being asked, brings the cluster to the configuration of the last
+complete ``up``.
 
-Order of a start, with what each step waits for: credentials; the host's link (the API server listens on it); API
-server; nodes' namespaces, agents and kubelets meanwhile; then the objects that every cluster has, and the controller.
+Order of a start: credentials; the host's link (the API server listens on it); API server; while it begins, nodes'
+namespaces and credentials; the objects that every cluster has, while the fork server imports the other components; then
+the controller, agents and kubelets.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from podwire.dns.forward import read_resolv_conf
 from podwire.errors import ApiUnreachable, ClusterError
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig
-from podwire.local import cgroup, components, credentials, drain
+from podwire.local import cgroup, components, credentials
 from podwire.local.addons import ensure as addons
 from podwire.local.config import ClusterConfig, check_config, recall_config
 from podwire.local.control import ControlRequest, ControlServer, Progress
@@ -81,7 +82,7 @@ class ClusterSupervisor:
 
     def _start(self, child: Child) -> int:
         pid = components.start(self._fork_server, self._topology, child)
-        cgroup.join(pid, self._cgroup)
+        cgroup.join(pid, cgroup.node_folder(self._cgroup, components.node_of(child)))
         return pid
 
     async def _handle(self, request: ControlRequest, progress: Progress) -> dict[str, Any]:
@@ -118,10 +119,10 @@ class ClusterSupervisor:
                 credentials.ensure_node(topology, place, now)
             await self._api_ready(client)
             progress(f"API server on https://127.0.0.1:{port}")
-            await self._children.ensure(components.controller(topology, config))
-            await self._ensure_nodes(config)
             dns = components.service_address(config, components.DNS_NUMBER)
             await addons.ensure(client, config, dns, recall_config(topology))
+            await self._children.ensure(components.controller(topology, config))
+            await self._ensure_nodes(config)
             await self._drop_nodes(client, config)
         finally:
             await client.close()
@@ -155,11 +156,12 @@ class ClusterSupervisor:
         gone = [name for name in build.node_names(self._topology) if name not in wanted]
         if not gone:
             return
+        from podwire.local import drain
+
         await drain.drain(client, [name for name in gone if self._children.is_running(f"kubelet-{name}")])
         await self._children.stop([f"{part}-{name}" for name in gone for part in ("kubelet", "agent")])
         for name in gone:
-            if self._cgroup:
-                cgroup.destroy_folder(self._cgroup.parent / name)
+            cgroup.destroy_node(self._topology.name, name)
             drain.remove(self._topology, name)
         await drain.forget(client, gone)
         build.nodes(self._topology, plan(self._topology, config.nodes))

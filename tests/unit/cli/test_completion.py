@@ -81,7 +81,9 @@ def test_another_shell_is_refused() -> None:
     assert found.exit_code == 2 and "'tcsh' is not one of 'bash', 'zsh', 'fish'" in found.output
 
 
-@pytest.mark.parametrize("words", ["exec node", "status --name p", "up --", "state no", "why --", "probe --"])
+@pytest.mark.parametrize(
+    "words", ["exec node", "status --name p", "up --", "state no", "why --", "probe --", "p", "policy "]
+)
 def test_completing_imports_little(words: str) -> None:
     text = (
         "import atexit, sys\n"
@@ -96,6 +98,12 @@ def test_completing_imports_little(words: str) -> None:
     }
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment, check=False)
     assert done.stderr == "heavy []\n", done.stderr
+
+
+def test_policy_completes_its_commands_and_the_options_of_list() -> None:
+    assert completed("policy", "") == ["list", "counters", "log", "check", "diff"]
+    assert completed("policy", "l") == ["list", "log"]
+    assert "--namespace" in completed("policy", "--n")
 
 
 def test_words_of_options_are_those_of_the_registries() -> None:

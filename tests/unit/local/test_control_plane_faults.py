@@ -109,6 +109,32 @@ def test_a_silent_node_loses_its_endpoints_and_then_its_pods(plane: StartControl
     asyncio.run(run())
 
 
+def test_pods_that_a_taint_evicts_are_disruption_targets(plane: StartControlPlane) -> None:
+    async def run() -> None:
+        async with plane(nodes=1) as p:
+            await p.client.create(DEPLOYMENTS, deployment("web", 1), "default")
+            await pods_where(p, lambda pod: pod.ready, 1)
+            seen = Informer(p.client, PODS)
+            reasons: set[str] = set()
+
+            def note(_key: str, _old: Pod | None, new: Pod | None) -> None:
+                reasons.update(c.reason for c in new.status.conditions if c.type == "DisruptionTarget") if new else None
+
+            seen.subscribe(note)
+            watching = asyncio.ensure_future(seen.run())
+            await seen.synced.wait()
+            taint = {"spec": {"taints": [{"key": "gone", "effect": "NoExecute"}]}}
+            await p.client.patch(NODES, "node-1", taint)
+
+            async def told() -> bool:
+                return reasons == {"DeletionByTaintManager"}
+
+            await p.until(told)
+            watching.cancel()
+
+    asyncio.run(run())
+
+
 def test_nodes_stay_ready_while_the_api_is_away(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2, config=LocalControllerConfig(node_times=NodeTimes(grace_s=5.0, contact_s=0.1))) as p:

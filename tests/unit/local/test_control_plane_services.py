@@ -370,6 +370,40 @@ def test_evicted_pod_leaves_the_slice(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
+def test_a_published_pod_stays_ready_when_it_becomes_unready(plane: StartControlPlane) -> None:
+    async def run() -> None:
+        async with plane(nodes=2) as p:
+            await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
+            await p.client.create(SERVICES, service("strict", "ClusterIP", selector={"app": "web"}), "default")
+            await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
+            await endpoints(p, 2)
+            piece = await endpoints(p, 2, "strict")
+            assert piece.endpoints and piece.endpoints[0].target_ref
+            victim = piece.endpoints[0].target_ref.name
+            conditions = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "False"}]
+            body = {"status": {"conditions": conditions}}
+            await p.client.patch(PODS, victim, body, "default", subresource="status")
+
+            async def readiness(name: str) -> dict[str, tuple[bool, bool]]:
+                return {
+                    e.target_ref.name: (bool(e.conditions.ready), bool(e.conditions.serving))
+                    for found in await slices(p, name)
+                    for e in found.endpoints or ()
+                    if e.target_ref is not None
+                }
+
+            async def unready() -> bool:
+                return (await readiness("strict"))[victim] == (False, False)
+
+            async def published() -> bool:
+                return (await readiness("web"))[victim] == (True, False)
+
+            await p.until(unready)
+            await p.until(published)
+
+    asyncio.run(run())
+
+
 def test_annotations_of_endpoints_by_hand_come_along(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(config=WITHOUT) as p:

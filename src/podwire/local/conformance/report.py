@@ -6,7 +6,7 @@ from xml.sax.saxutils import escape, quoteattr
 import msgspec
 
 from podwire.local.conformance.verdicts import CaseResult
-from podwire.local.probe.result import columns
+from podwire.model.wording import columns
 
 _SHOWN = 50
 

@@ -4,11 +4,12 @@ Each line is one JSON object with the fields from, to, protocol, port, reached, 
 exit status and the tables (:mod:`podwire.local.probe.table`) show which results were not expected.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from podwire.local.probe.plan import HOST, Attempt
+from podwire.model.wording import columns
 
 _DENIED = "."
 _NOBODY = "-"
@@ -54,14 +55,6 @@ def as_json(result: ProbeResult) -> str:
             "ms": round(result.ms, 2),
         }
     ).decode()
-
-
-def columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:
-    """Rows as aligned columns, two spaces apart, without trailing blanks."""
-    table = [tuple(row) for row in rows]
-    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(max(map(len, table), default=0))]
-    lines = ("  ".join(cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip() for row in table)
-    return "\n".join(indent + line for line in lines)
 
 
 def summary(results: Sequence[ProbeResult]) -> str:

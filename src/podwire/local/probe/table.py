@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from podwire.local.probe.result import ProbeResult, columns, summary
+from podwire.local.probe.result import ProbeResult, summary
+from podwire.model.wording import columns
 
 _DROPPED = ": dropped at "
 """The separator between a connection and the reason for its denial, in a line of an explanation."""
