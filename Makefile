@@ -5,10 +5,10 @@ NODES ?= 3
 # kubectl and Helm of `make setup`, after those of the machine.
 export PATH := $(PATH):$(CURDIR)/.venv/bin
 
-.PHONY: help setup fmt lint test unit kernel uml e2e bench up down cni
+.PHONY: help setup fmt lint test unit kernel uml e2e bench conformance up down cni
 
 help: ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-11s %s\n", $$1, $$2}'
 
 setup: ## install what is missing: packages, virtual environment, kubectl, Helm
 	@scripts/setup
@@ -41,6 +41,9 @@ e2e: setup ## a cluster and kubectl
 bench: setup ## every benchmark; writes docs/benchmarks.md
 	@scripts/setup bench
 	@$(PY) -m bench
+
+conformance: setup ## Kubernetes' conformance specs: SIGS="apps node", or its own suite: E2E=/path/to/e2e.test
+	@$(PY) -m tests.conformance $(SIGS) $(if $(E2E),--e2e $(E2E)) $(if $(GINKGO),--ginkgo $(GINKGO) --procs $(or $(PROCS),2))
 
 up: setup ## a local cluster with the example application
 	@$(PODWIRE) up --nodes $(NODES) -f examples/shop --probe
