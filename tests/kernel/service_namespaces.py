@@ -298,11 +298,14 @@ def affinity_to_an_endpoint_that_goes(world: World, plane: Any) -> None:
     assert ten() == {other}
 
 
-def connecting(source: str, address: str, port: int) -> socket.socket:
-    """A client socket whose first packet is sent now."""
+def connecting(source: str, address: str, port: int, bound: tuple[str, int] | None = None) -> socket.socket:
+    """A client socket whose first packet is sent now; ``bound`` is its own address and port."""
     with netns.inside(path(source)):
         client = socket.socket()
     client.setblocking(False)
+    if bound is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        client.bind(bound)
     client.connect_ex((address, port))
     return client
 

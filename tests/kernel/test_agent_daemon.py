@@ -62,7 +62,7 @@ def conditions(machine: Machine, node: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_parts_run_alone(machine: Machine) -> None:
+def test_each_part_runs_alone(machine: Machine) -> None:
     machine.add_node(1, ("cni",))
     machine.add_node(2, ("routing",))
     machine.add_node(3, ("proxy",))
@@ -94,7 +94,7 @@ def test_a_wrong_configuration_ends_at_once(machine: Machine) -> None:
 
 
 @pytest.mark.slow
-def test_two_agents(machine: Machine) -> None:
+def test_two_agents_route_switch_and_survive_kills(machine: Machine) -> None:
     machine.add_node(1)
     machine.add_node(2)
     for name in ("node-1", "node-2"):

@@ -22,7 +22,7 @@ def eventually(check: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
-def test_what_somebody_takes_from_a_pod_comes_back(make: Callable[..., NodeAgent]) -> None:
+def test_removed_objects_of_a_pod_are_restored(make: Callable[..., NodeAgent]) -> None:
     node = make("10.244.1.0/24", "fd00:244:1::/64")
     four, six = node.add("web")
     other = node.add("db")[0]
@@ -56,7 +56,7 @@ def test_what_somebody_takes_from_a_pod_comes_back(make: Callable[..., NodeAgent
     assert "203.0.113.0/24" in inside(node.place, "ip", "route").stdout
 
 
-def test_routes_survive_that_the_nodes_address_comes_and_goes(make: Callable[..., NodeAgent]) -> None:
+def test_routes_survive_a_change_of_the_nodes_address(make: Callable[..., NodeAgent]) -> None:
     node = make()
     inside(node.place, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
     node.within(lambda: node.service.set_node(WiringFacts(cidrs=node.cidrs, sources={4: "192.0.2.1"})))
@@ -78,7 +78,7 @@ def test_routes_survive_that_the_nodes_address_comes_and_goes(make: Callable[...
     eventually(lambda: "src 192.0.2.2" in source())
 
 
-def test_what_the_kernel_should_hold_is_told_and_compared(make: Callable[..., NodeAgent]) -> None:
+def test_desired_state_is_printed_and_compared(make: Callable[..., NodeAgent]) -> None:
     node = make()
     ports = {"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}}
     node.add("web", **ports)

@@ -32,7 +32,7 @@ def test_two_pods_reach_each_other_and_leave_nothing(make: Callable[..., NodeAge
     assert node.service.leases.held == {}
 
 
-def test_dual_stack(make: Callable[..., NodeAgent]) -> None:
+def test_pods_have_addresses_of_both_families(make: Callable[..., NodeAgent]) -> None:
     node = make("10.244.1.0/24", "fd00:1::/64")
     first, second = node.add("a"), node.add("b")
     assert second == ["10.244.1.3", "fd00:1::3"]
@@ -40,7 +40,7 @@ def test_dual_stack(make: Callable[..., NodeAgent]) -> None:
     assert all(node.ping("b", address) for address in first)
 
 
-def test_a_pod_is_answered_when_packets_pass(make: Callable[..., NodeAgent], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_returns_when_packets_pass(make: Callable[..., NodeAgent], monkeypatch: pytest.MonkeyPatch) -> None:
     node = make()
     plumber, looks = node.service._plumber, list[bool]()
     wire, is_ready = plumber.wire, plumber.is_ready
@@ -55,7 +55,7 @@ def test_a_pod_is_answered_when_packets_pass(make: Callable[..., NodeAgent], mon
     assert len(looks) > 3 and looks[-1], "it waited"
 
 
-def test_the_result_in_every_version(make: Callable[..., NodeAgent]) -> None:
+def test_the_result_has_the_form_of_each_version(make: Callable[..., NodeAgent]) -> None:
     node = make()
     for number, version in enumerate(("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")):
         name = f"v{number}"
@@ -66,7 +66,7 @@ def test_the_result_in_every_version(make: Callable[..., NodeAgent]) -> None:
             assert result["interfaces"][1]["sandbox"] == str(node.pods / name)
 
 
-def test_adding_twice_is_refused_and_the_pod_goes_on(make: Callable[..., NodeAgent]) -> None:
+def test_a_second_add_is_refused_and_the_pod_keeps_working(make: Callable[..., NodeAgent]) -> None:
     node = make()
     node.add("a")
     other = node.add("b")
@@ -84,7 +84,7 @@ def test_an_interface_that_exists_is_refused_and_nothing_leaks(make: Callable[..
     assert (node.links(), node.routes(), node.service.leases.held) == ([], [], {})
 
 
-def test_a_configuration_that_cannot_be_leaks_nothing(make: Callable[..., NodeAgent]) -> None:
+def test_an_invalid_configuration_leaks_nothing(make: Callable[..., NodeAgent]) -> None:
     node = make()
     node.pod("a")
     status, error = node.call("ADD", "a", runtimeConfig={"mac": "nonsense"})
@@ -140,13 +140,13 @@ def test_del_without_the_namespace_leaves_nothing(make: Callable[..., NodeAgent]
     assert (node.routes(), node.neighbours(), node.service.leases.held) == ([], [], {})
 
 
-def test_wrong_namespaces(make: Callable[..., NodeAgent]) -> None:
+def test_wrong_namespaces_are_refused(make: Callable[..., NodeAgent]) -> None:
     node = make()
     assert node.call("ADD", "a", netns="/nonexistent")[1]["code"] == 8
     assert node.call("ADD", "a", netns=str(node.place))[1]["code"] == 8
 
 
-def test_check_finds_what_is_missing(make: Callable[..., NodeAgent]) -> None:
+def test_check_reports_missing_objects(make: Callable[..., NodeAgent]) -> None:
     node = make()
     address = node.add("a")[0]
     assert node.call("CHECK", "a") == (0, {})
@@ -158,7 +158,7 @@ def test_check_finds_what_is_missing(make: Callable[..., NodeAgent]) -> None:
     assert node.call("CHECK", "b")[1]["code"] == 3
 
 
-def test_status_tells_exhaustion(make: Callable[..., NodeAgent]) -> None:
+def test_status_reports_that_no_address_is_free(make: Callable[..., NodeAgent]) -> None:
     node = make("10.244.1.0/30")
     assert node.call("STATUS") == (0, {})
     node.add("a")
@@ -183,7 +183,7 @@ def test_status_waits_a_moment_for_the_pod_cidr(make: Callable[..., NodeAgent]) 
     assert answers == [(0, {})]
 
 
-def test_gc_removes_exactly_the_others(make: Callable[..., NodeAgent]) -> None:
+def test_gc_removes_all_but_the_valid_attachments(make: Callable[..., NodeAgent]) -> None:
     node = make()
     for name in "abc":
         node.add(name)
@@ -194,7 +194,7 @@ def test_gc_removes_exactly_the_others(make: Callable[..., NodeAgent]) -> None:
     assert node.call("GC", **kept) == (0, {})
 
 
-def test_host_ports(make: Callable[..., NodeAgent]) -> None:
+def test_host_ports_lead_to_the_pod(make: Callable[..., NodeAgent]) -> None:
     node = make()
     ports = {"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}}
     inside(node.place, "ip", "addr", "add", "192.0.2.1/32", "dev", "lo")

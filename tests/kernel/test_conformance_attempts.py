@@ -73,7 +73,7 @@ def attempt(pair: tuple[Path, Path], family: int, protocol: str, port: int, *, a
     )
 
 
-def test_each_end_of_a_connection_is_told_apart(pair: tuple[Path, Path]) -> None:
+def test_refused_arrived_and_lost_attempts_differ(pair: tuple[Path, Path]) -> None:
     wanted = {
         attempt(pair, family, protocol, port, allowed=port == 80): outcome
         for family in (4, 6)
@@ -84,7 +84,7 @@ def test_each_end_of_a_connection_is_told_apart(pair: tuple[Path, Path]) -> None
     assert found == wanted
 
 
-def test_many_at_once_and_again_with_other_ports(pair: tuple[Path, Path]) -> None:
+def test_many_attempts_run_at_once_and_repeat_with_new_ports(pair: tuple[Path, Path]) -> None:
     trials = Trials()
     some = [
         attempt(pair, family, protocol, 1000 + number, allowed=True)
@@ -142,5 +142,5 @@ def test_attempts_have_their_own_source_address(pair: tuple[Path, Path], *, masq
             inside(pair[0], "ip", "address", "delete", address, "dev", "eth0")
 
 
-def test_the_words_are_those_that_verdicts_know() -> None:
+def test_attempts_have_the_results_that_verdicts_use() -> None:
     assert (verdicts.ANSWERED, verdicts.NOTHING) == (ANSWERED, NOTHING)

@@ -74,7 +74,7 @@ BOTH = [(kind, family) for kind in KINDS for family in FAMILIES if kind != "bitm
 
 
 @pytest.mark.parametrize(("kind", "family"), BOTH)
-def test_ipset_reads_what_is_written_and_the_other_way_round(sets: IpSets, kind: str, family: Family) -> None:
+def test_ipset_and_podwire_read_each_others_sets(sets: IpSets, kind: str, family: Family) -> None:
     want = IpSet(name="some", kind=kind, family=family, hashsize=64, elements=drawn(kind, family, 1500))
     sets.apply(want)
     there = saved("some")
@@ -86,7 +86,7 @@ def test_ipset_reads_what_is_written_and_the_other_way_round(sets: IpSets, kind:
     assert (found.declaration, found.elements) == (other.declaration, other.elements)
 
 
-def test_more_elements_than_the_first_hash_has_room_for(sets: IpSets) -> None:
+def test_a_set_grows_beyond_its_initial_hash_size(sets: IpSets) -> None:
     want = IpSet(name="some", kind="hash:ip,port", hashsize=64, elements=drawn("hash:ip,port", "inet", 20_000))
     sets.apply(want)
     assert sets.apply(want) == ()
@@ -105,7 +105,7 @@ def test_only_differences_are_written(sets: IpSets, kind: str, family: Family) -
     assert saved("some").elements == fewer | new
 
 
-def test_options_of_elements(sets: IpSets) -> None:
+def test_options_of_elements_are_written_and_read(sets: IpSets) -> None:
     want = IpSet(
         name="some",
         kind="hash:net",
@@ -138,7 +138,7 @@ def test_sizes_are_read_without_the_elements(sets: IpSets) -> None:
     assert sets.sizes() == {"some": 2, "none": 0}
 
 
-def test_marks_of_elements(sets: IpSets) -> None:
+def test_marks_of_elements_are_written_and_read(sets: IpSets) -> None:
     """The mark that ``-j SET --map-set`` gives to packets; a changed mark overwrites the old one."""
     marked = {
         "0.0.0.0/0,eth0": IpSetElement(mark=(0x100000, 0xFFF00000)),
@@ -172,7 +172,7 @@ def test_set_in_use_is_replaced_under_its_rule(sets: IpSets) -> None:
     want = IpSet(name="some", kind="hash:ip", maxelem=4, elements=plain(["10.0.0.1"]))
     sets.apply(want)
     run("iptables-legacy", "-A", "INPUT", "-m", "set", "--match-set", "some", "src", "-j", "DROP")
-    with pytest.raises(KernelError, match=r"destroy set some: .*a rule or another set refers to it"):
+    with pytest.raises(KernelError, match=r"destroy set some: .*a rule or another set refers to the set"):
         sets.destroy(["some"])
     larger = msgspec.structs.replace(want, maxelem=100, elements=drawn("hash:ip", "inet", 90))
     sets.apply(larger)
@@ -183,7 +183,7 @@ def test_set_in_use_is_replaced_under_its_rule(sets: IpSets) -> None:
     assert sets.names() == ()
 
 
-def test_a_replacement_is_seen_whole(sets: IpSets) -> None:
+def test_packets_never_see_a_partial_replacement(sets: IpSets) -> None:
     old = IpSet(name="some", kind="hash:ip", elements=drawn("hash:ip", "inet", 200))
     new = msgspec.structs.replace(old, elements=drawn("hash:ip", "inet", 300, seed=4))
     sets.apply(old)
@@ -206,7 +206,7 @@ def test_a_replacement_is_seen_whole(sets: IpSets) -> None:
     assert set(seen) == {frozenset(old.elements), frozenset(new.elements)}
 
 
-def test_a_replacement_that_is_refused_leaves_what_was(sets: IpSets) -> None:
+def test_a_refused_replacement_keeps_the_old_set(sets: IpSets) -> None:
     want = IpSet(name="some", kind="hash:ip", elements=plain(["10.0.0.1"]))
     sets.apply(want)
     small = msgspec.structs.replace(want, maxelem=2, elements=plain(["10.0.0.1", "10.0.0.2", "10.0.0.3"]))

@@ -88,7 +88,7 @@ def make(place: str) -> list[int]:
     return told
 
 
-def test_a_table_that_came_with_us_goes_with_us(nft: Iptables, place: str) -> None:
+def test_a_table_that_podwire_created_is_deleted(nft: Iptables, place: str) -> None:
     assert make(place)
     assert not make(place), "it is there"
     assert nft_tables(place) == {("ip", "mangle"), ("ip6", "mangle")}
@@ -125,13 +125,13 @@ def test_a_table_of_another_owner_stays(nft: Iptables, place: str) -> None:
     assert nft_tables(place) == {("ip", "mangle")}
 
 
-def test_a_machine_without_the_programs_says_so(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_iptables_programs_are_an_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(Unsupported, match="iptables-restore is not installed"):
         choose(place)
 
 
-def test_a_held_xtables_lock_is_noticed() -> None:
+def test_a_held_xtables_lock_is_detected() -> None:
     legacy, nft = find("legacy"), find("nft")
     assert legacy is not None and nft is not None
     descriptor = os.open("/run/xtables.lock", os.O_RDONLY | os.O_CREAT, 0o600)
@@ -147,7 +147,7 @@ def test_a_held_xtables_lock_is_noticed() -> None:
     assert not locked(legacy)
 
 
-def test_a_ticker_ticks() -> None:
+def test_a_ticker_becomes_readable_every_period() -> None:
     ticker = Ticker(0.02)
     assert not ticker.ticked()
     assert select.select([ticker], [], [], 1)[0] == [ticker]

@@ -34,7 +34,7 @@ def place() -> Iterator[Path]:
     FOLDER.rmdir()
 
 
-def test_a_namespace_is_made_and_deleted(place: Path) -> None:
+def test_a_namespace_is_created_and_deleted(place: Path) -> None:
     own = netns.identity()
     assert netns.exists(place)
     assert netns.identity(place) != own
@@ -100,7 +100,7 @@ def test_a_namespace_lives_as_long_as_a_socket(place: Path) -> None:
         assert [link.name for link in network.read_links(netlink)] == ["lo"]
 
 
-def test_sysctls_are_those_of_the_namespace(place: Path) -> None:
+def test_sysctls_are_read_in_the_namespace(place: Path) -> None:
     before = sysctl.read("net/ipv4/ip_forward")
     sysctl.write("net/ipv4/ip_forward", "1", place)
     assert sysctl.read("net/ipv4/ip_forward", place) == "1"
@@ -114,7 +114,7 @@ def test_sysctls_are_those_of_the_namespace(place: Path) -> None:
         sysctl.write("net/ipv4/ip_forward", "x", place)
 
 
-def test_changes_are_announced(place: Path) -> None:
+def test_changes_are_reported(place: Path) -> None:
     with Monitor(place, ("link", "address", "route")) as monitor, Netlink(place) as netlink:
         assert monitor.read() == []
         state = NetworkState(
@@ -133,7 +133,7 @@ def test_changes_are_announced(place: Path) -> None:
         assert Event("link", True, index) in monitor.read()
 
 
-def test_own_changes_can_be_left_out(place: Path) -> None:
+def test_own_changes_can_be_ignored(place: Path) -> None:
     with Netlink(place) as netlink, Netlink(place) as other, Monitor(place, ("route",)) as monitor:
         network.add(netlink, NetworkState((Link("x", "bridge"),), (Address("x", "10.0.0.1/24"),))).check()
         monitor.read()
@@ -176,7 +176,7 @@ def test_an_attached_loop_gets_events(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_tracked_flows_are_listed_and_forgotten(place: Path, family: socket.AddressFamily, address: str) -> None:
+def test_tracked_flows_are_listed_and_deleted(place: Path, family: socket.AddressFamily, address: str) -> None:
     """A rule of nft switches connection tracking on in the namespace."""
     with Netlink(place) as netlink:
         network.apply(netlink, NetworkState((Link("lo"),)), _nobody()).check()

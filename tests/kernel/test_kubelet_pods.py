@@ -1,264 +1,41 @@
-"""The kubelet with real namespaces and processes, the embedded API server and a small CNI plugin for the test.
-
-Everything happens in one network namespace that plays the node and the host at once.
-"""
+"""The kubelet with real namespaces and processes: pods start, answer, restart, stop, and leave nothing behind."""
 
 import asyncio
-import contextlib
-import datetime
-import http.client
 import json
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.kernel.kubelet_node import (
+    WEB,
+    Node,
+    ask,
+    create,
+    eventually,
+    is_ready,
+    logs,
+    ready,
+    run,
+    running_node,
+    status,
+)
 
-from podwire.embedded.apiserver import certificates
-from podwire.embedded.kubelet.orders import PodRecord
-from podwire.embedded.kubelet.sandbox import load_record
-from podwire.errors import AlreadyExists, ApiError, NotFound
+from podwire.errors import NotFound
 from podwire.kernel import netns
 from podwire.kube.client import Client
-from podwire.kube.config import load_kubeconfig
-from podwire.kube.resources import CONFIGMAPS, EVENTS, NODES, PODS, SERVICEACCOUNTS, Json
-from podwire.runtime.clock import SystemClock
-
-PLUGIN = """#!/bin/bash
-# One veth per pod: 10.231.0.N in the pod, 169.254.1.1 on the node's side.
-cat >/dev/null
-link=pw${CNI_CONTAINERID:0:8}
-case "$CNI_COMMAND" in
-ADD)
-    exec 9>"$IPAM/lock"; flock 9
-    n=$(( $(cat "$IPAM/last" 2>/dev/null || echo 1) + 1 )); echo $n >"$IPAM/last"
-    ip link add $link type veth peer name eth0 netns "$CNI_NETNS"
-    ip addr add 169.254.1.1/32 dev $link; ip link set $link up; ip route add 10.231.0.$n/32 dev $link
-    nsenter --net="$CNI_NETNS" sh -c "ip addr add 10.231.0.$n/32 dev eth0; ip link set eth0 up
-        ip route add 169.254.1.1 dev eth0; ip route add default via 169.254.1.1"
-    echo "{\\"cniVersion\\": \\"1.0.0\\", \\"ips\\": [{\\"address\\": \\"10.231.0.$n/32\\"}]}";;
-DEL) ip link del $link 2>/dev/null; echo "$CNI_ARGS" >>"$IPAM/deleted";;
-esac
-exit 0
-"""
-API = "import asyncio, sys; from pathlib import Path; from podwire.embedded.apiserver import server, settings; "
-API += "asyncio.run(server.run(settings.load(Path(sys.argv[1]))))"
-KUBELET = "import sys; from podwire.embedded.kubelet import daemon; daemon.main(sys.argv[1])"
-PORT = 16443
-SOURCE = str(Path(__file__).parents[2] / "src")
-
-
-class Node:
-    """One node: API server, kubelet, and their files."""
-
-    def __init__(self, base: Path) -> None:
-        self.base = base
-        self.api: subprocess.Popen[bytes] | None = None
-        self.kubelet: subprocess.Popen[bytes] | None = None
-        self.cgroup = _cgroup(base.name)
-        self._write_files()
-
-    def _write_files(self) -> None:
-        base, now = self.base, datetime.datetime.now(datetime.UTC)
-        authority = certificates.make_authority("test", now)
-        certificates.write_pair(base, "ca", authority)
-        for name in ("api", "node", "admin"):
-            pair = certificates.issue(authority, name, ("system:masters",), ("127.0.0.1",), "both", now)
-            certificates.write_pair(base, name, pair)
-        certificates.write_private(base / "tokens.key", certificates.make_signing_key())
-        text = certificates.kubeconfig("t", f"https://127.0.0.1:{PORT}", authority.certificate, "admin", pair)
-        certificates.write_private(base / "kubeconfig", text)
-        for folder in ("bin", "net.d", "ipam", "netns"):
-            (base / folder).mkdir()
-        (base / "bin/small").write_text(PLUGIN)
-        (base / "bin/small").chmod(0o755)
-        network = {"cniVersion": "1.0.0", "name": "small", "plugins": [{"type": "small"}]}
-        (base / "net.d/10-small.conflist").write_text(json.dumps(network))
-        self._yaml("api", {
-            "listen": [f"127.0.0.1:{PORT}"], "state": f"{base}/api.db", "certificate": f"{base}/api.crt",
-            "key": f"{base}/api.key", "clientCa": f"{base}/ca.crt", "signingKey": f"{base}/tokens.key",
-            "kubeletCertificate": f"{base}/admin.crt", "kubeletKey": f"{base}/admin.key",
-        })  # fmt: skip
-        self._yaml("kubelet", {
-            "node": "node-1", "kubeconfig": f"{base}/kubeconfig", "runDir": f"{base}/run",
-            "stateDir": f"{base}/state",
-            "netnsDir": f"{base}/netns", "addresses": ["127.0.0.1"], "hidden": [str(base)], "cgroup": self.cgroup,
-            "cni": {"binDir": f"{base}/bin", "confDir": f"{base}/net.d", "env": {"IPAM": f"{base}/ipam"}},
-            "serving": {"certificate": f"{base}/node.crt", "key": f"{base}/node.key", "clientCA": f"{base}/ca.crt"},
-            "clusterDNS": ["10.96.0.10"], "images": [{"name": "counter", "command": ["sh", "-c"]}],
-        })  # fmt: skip
-
-    def _yaml(self, name: str, document: dict[str, Any]) -> None:
-        (self.base / f"{name}.yaml").write_bytes(msgspec.yaml.encode(document))
-
-    def _spawn(self, name: str, code: str) -> "subprocess.Popen[bytes]":
-        log = (self.base / f"{name}.log").open("ab")
-        argv = [sys.executable, "-c", code, str(self.base / f"{name}.yaml")]
-        with log:
-            return subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": SOURCE})
-
-    def start(self) -> None:
-        """Starts both and returns when the API answers."""
-        self.api = self._spawn("api", API)
-        self.start_kubelet()
-
-    def start_kubelet(self) -> None:
-        self.kubelet = self._spawn("kubelet", KUBELET)
-
-    def kill_kubelet(self) -> None:
-        assert self.kubelet is not None
-        self.kubelet.kill()
-        self.kubelet.wait()
-
-    def record(self, uid: str) -> PodRecord:
-        found = load_record(self.base / "state/pods" / uid)
-        assert found is not None
-        return found
-
-    def stop(self) -> None:
-        for process in (self.kubelet, self.api):
-            if process is not None:
-                process.terminate()
-                process.wait(timeout=10)
-
-
-def _cgroup(name: str) -> str:
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        words = line.split()
-        if words[2] == "cgroup2":
-            return f"{words[1]}/{name}"
-    return ""
+from podwire.kube.resources import CONFIGMAPS, EVENTS, PODS, Json
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    base = Path(f"/tmp/pwt-kubelet-{os.getpid()}")
-    shutil.rmtree(base, ignore_errors=True)
-    base.mkdir()
-    path = base / "node-netns"
-    netns.create(path)
-    with netns.inside(path):
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        made = Node(base)
-        made.start()
-        try:
-            _wait_for_port()
-            run(made, _create_account)
-            yield made
-            run(made, _delete_everything)
-        finally:
-            made.stop()
-    netns.delete(path)
-    if made.cgroup:
-        for inner in sorted(p for p in Path(made.cgroup).glob("*") if p.is_dir()):
-            inner.rmdir()
-        Path(made.cgroup).rmdir()
-    shutil.rmtree(base)
-
-
-def _wait_for_port() -> None:
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", PORT), timeout=1):
-            return
-        time.sleep(0.05)
-
-
-async def _create_account(client: Client) -> None:
-    with contextlib.suppress(AlreadyExists):
-        await client.create(SERVICEACCOUNTS, {"metadata": {"name": "default"}}, "default")
-
-
-async def _delete_everything(client: Client) -> None:
-    for pod in (await client.list(PODS)).items:
-        with contextlib.suppress(NotFound):
-            await client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_period_s=1)
-    await eventually(lambda: _no_pods(client))
-
-
-async def _no_pods(client: Client) -> bool:
-    return not (await client.list(PODS)).items
-
-
-def run(node: Node, body: Callable[[Client], Awaitable[None]]) -> None:
-    async def main() -> None:
-        client = Client(load_kubeconfig(node.base / "kubeconfig"), SystemClock(), manager="test")
-        try:
-            await eventually(lambda: _node_is_ready(client))
-            await body(client)
-        finally:
-            await client.close()
-
-    asyncio.run(main())
-
-
-async def _node_is_ready(client: Client) -> bool:
-    try:
-        return (await client.get(NODES, "node-1", decode_as=NODES.type)).ready
-    except ApiError:
-        return False
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.03)
-
-
-async def create(client: Client, name: str, *containers: Json, **spec: Any) -> Json:
-    body = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
-        "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 2, "containers": list(containers), **spec},
-    }  # fmt: skip
-    await client.create(PODS, body, "default")
-    return body
-
-
-async def status(client: Client, name: str) -> Json:
-    found: Json = (await client.get(PODS, name, "default")).get("status") or {}
-    return found
-
-
-def is_ready(shown: Json) -> bool:
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in shown.get("conditions", ()))
-
-
-async def ready(client: Client, name: str) -> Json:
-    async def check() -> bool:
-        return is_ready(await status(client, name))
-
-    await eventually(check)
-    return await client.get(PODS, name, "default")
-
-
-async def logs(client: Client, name: str, container: str) -> str:
-    path = f"/api/v1/namespaces/default/pods/{name}/log"
-    return (await client.raw("GET", path, {"container": container})).body.decode()
-
-
-def ask(address: str, port: int, path: str = "/") -> Json:
-    connection = http.client.HTTPConnection(address, port, timeout=3)
-    try:
-        connection.request("GET", path)
-        answer: Json = json.loads(connection.getresponse().read())
-        return answer
-    finally:
-        connection.close()
-
-
-WEB: Json = {
-    "name": "web", "image": "nginx:1.25",
-    "ports": [{"containerPort": 80, "name": "http"}, {"containerPort": 53, "protocol": "UDP"}],
-    "readinessProbe": {"httpGet": {"path": "/", "port": "http"}},
-}  # fmt: skip
+    with running_node() as started:
+        yield started
 
 
 def test_pod_starts_answers_and_leaves_nothing_behind(node: Node) -> None:
@@ -373,6 +150,31 @@ def test_a_failing_liveness_probe_restarts_the_container(node: Node) -> None:
 
         await eventually(told)
         await client.delete(PODS, "sick", "default", grace_period_s=0)
+
+    run(node, body)
+
+
+def test_commands_keep_the_environment_after_a_kubelet_restart(node: Node) -> None:
+    async def body(client: Client) -> None:
+        probe = {"exec": {"command": ["sh", "-c", "echo $COLOR in $(pwd) >> /d/lines"]}, "periodSeconds": 1}
+        await create(
+            client, "keeper",
+            {"name": "c", "image": "busybox", "command": ["sleep", "1000"], "env": [{"name": "COLOR", "value": "red"}],
+             "workingDir": "/usr", "readinessProbe": probe, "volumeMounts": [{"name": "d", "mountPath": "/d"}]},
+            volumes=[{"name": "d", "emptyDir": {}}],
+        )  # fmt: skip
+        pod = await ready(client, "keeper")
+        written = node.base / f"state/pods/{pod['metadata']['uid']}/volumes/d/lines"
+        node.kill_kubelet()
+        count = len(written.read_text().splitlines())
+        node.start_kubelet()
+
+        async def probed() -> bool:
+            return len(written.read_text().splitlines()) > count
+
+        await eventually(probed)
+        assert set(written.read_text().splitlines()) == {"red in /usr"}
+        await client.delete(PODS, "keeper", "default", grace_period_s=0)
 
     run(node, body)
 
@@ -507,73 +309,6 @@ def test_stand_in_passes_probes_and_hooks_of_every_kind(node: Node) -> None:
             )
 
         await eventually(answered)
-
-    run(node, body)
-
-
-SECURE = """
-grep -E "^(CapEff|NoNewPrivs|Uid)" /proc/self/status; touch /new 2>&1; echo volume >/data/x && cat /data/x
-cat /proc/sys/net/ipv4/tcp_syncookies /proc/sys/kernel/shm_rmid_forced; ip link add dummy9 type dummy 2>&1
-echo last words; exit 4
-"""
-
-
-def secure(name: str, script: str, **context: Any) -> Json:
-    return {
-        "name": name, "image": "busybox", "command": ["sh", "-c", script], "securityContext": context,
-        "terminationMessagePolicy": "FallbackToLogsOnError", "env": [{"name": "data-1", "value": "dashed"}],
-    }  # fmt: skip
-
-
-def test_security_context_and_sysctls_apply_to_containers(node: Node) -> None:
-    hardened = secure("hard", SECURE, readOnlyRootFilesystem=True, allowPrivilegeEscalation=False, runAsUser=1001)
-    hardened["volumeMounts"] = [{"name": "d", "mountPath": "/data"}]
-    plain = secure("plain", 'echo "arg0 $0"; env; ' + SECURE)
-    sysctls = [{"name": "net.ipv4.tcp_syncookies", "value": "0"}, {"name": "kernel.shm_rmid_forced", "value": "1"}]
-
-    async def body(client: Client) -> None:
-        await create(
-            client, "secure", hardened, plain, volumes=[{"name": "d", "emptyDir": {}}], restartPolicy="Never",
-            securityContext={"sysctls": sysctls},
-        )  # fmt: skip
-
-        async def failed() -> bool:
-            return (await status(client, "secure")).get("phase") == "Failed"
-
-        await eventually(failed)
-        text = await logs(client, "secure", "hard")
-        for line in (
-            "Uid:\t1001",
-            "CapEff:\t0000000000000000",
-            "NoNewPrivs:\t1",
-            "Read-only file system",
-            "volume\n0\n1\n",
-        ):
-            assert line in text, text
-        text = await logs(client, "secure", "plain")
-        for line in ("CapEff:\t00000000a80425fb", "NoNewPrivs:\t0", "data-1=dashed", "Operation not permitted"):
-            assert line in text, text
-        for shown in (await status(client, "secure"))["containerStatuses"]:
-            assert shown["state"]["terminated"]["message"].endswith("last words\n")
-
-    run(node, body)
-
-
-def test_unsafe_sysctls_and_root_users_are_refused(node: Node) -> None:
-    async def body(client: Client) -> None:
-        unsafe = {"sysctls": [{"name": "kernel.msgmax", "value": "1000"}]}
-        await create(client, "unsafe", secure("c", "true"), securityContext=unsafe)
-        await create(client, "rooted", secure("c", "true", runAsNonRoot=True))
-
-        async def refused() -> bool:
-            rooted = ((await status(client, "rooted")).get("containerStatuses") or [{}])[0].get("state") or {}
-            reason = (rooted.get("waiting") or {}).get("reason")
-            return (await status(client, "unsafe")).get("reason") == "SysctlForbidden" and reason == (
-                "CreateContainerConfigError"
-            )
-
-        await eventually(refused)
-        assert (await status(client, "unsafe"))["phase"] == "Failed"
 
     run(node, body)
 

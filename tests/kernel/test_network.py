@@ -125,7 +125,7 @@ def test_ip_shows_what_was_applied(node: Netlink) -> None:
     assert "inet6 fd44::/128 scope global nodad" in addresses or "inet6 fd44::/128 scope global" in addresses
 
 
-def test_the_printed_commands_do_the_same(node: Netlink) -> None:
+def test_the_printed_commands_make_the_same_state(node: Netlink) -> None:
     """The text of a difference is a script: after ip(8) has run it, no difference is left."""
     want = replace(vxlan(), sysctls=())
     for command in str(network.plan(node, want, OWNER)).splitlines():
@@ -138,7 +138,7 @@ def test_the_printed_commands_do_the_same(node: Netlink) -> None:
     assert str(network.plan(node, want, OWNER)) == ""
 
 
-def test_pyroute2_reads_the_same(node: Netlink) -> None:
+def test_pyroute2_reads_the_same_state(node: Netlink) -> None:
     pyroute2 = pytest.importorskip("pyroute2")
     network.apply(node, vxlan(), OWNER).check()
     with netns.inside(node.netns), pyroute2.IPRoute() as oracle:
@@ -172,7 +172,7 @@ def test_pyroute2_reads_the_same(node: Netlink) -> None:
         "ip neighbour replace 10.244.1.0 lladdr 02:00:00:00:09:09 dev podwire.1",
     ],
 )
-def test_damage_is_healed(node: Netlink, damage: str) -> None:
+def test_damage_is_repaired(node: Netlink, damage: str) -> None:
     network.apply(node, vxlan(), OWNER).check()
     tool, _, words = damage.partition(" ")
     ip(node, words, tool)
@@ -249,7 +249,7 @@ def test_a_tunnel_turns_into_a_route_without_a_gap(node: Netlink) -> None:
     assert not network.read(node).link("podwire.1")
 
 
-def test_failures_are_per_object_and_say_why(node: Netlink) -> None:
+def test_failures_name_their_object_and_the_reason(node: Netlink) -> None:
     want = NetworkState(
         routes=(Route("10.1.0.0/16", "10.89.0.12", "eth0"), Route("10.2.0.0/16", "192.0.2.1", "eth0")),
         neighbours=(Neighbour("eth9", "10.0.0.1", "02:00:00:00:00:01"),),
@@ -283,7 +283,7 @@ def test_a_kind_that_the_kernel_lacks_is_named(node: Netlink) -> None:
     assert "Unknown device type" in str(report.failed[0])
 
 
-def test_kinds_of_devices(node: Netlink) -> None:
+def test_every_kind_of_device_is_created_and_read(node: Netlink) -> None:
     links = parse("""\
 link a mtu 1400 up type veth peer b
 link b master eth0 hairpin up type veth peer a
@@ -304,7 +304,7 @@ link v6 up type vxlan id 7 local fd00::1 dstport 4789 ttl 9 learning
     ]
 
 
-def test_an_attribute_that_is_fixed_makes_the_device_anew(node: Netlink) -> None:
+def test_a_changed_fixed_attribute_recreates_the_device(node: Netlink) -> None:
     network.apply(node, vxlan(), OWNER).check()
     before = network.read_link(node, "podwire.1").index
     link = replace(vxlan().links[0], attributes=Vxlan(1, 4789, "10.89.0.11", "eth0"))
@@ -314,14 +314,14 @@ def test_an_attribute_that_is_fixed_makes_the_device_anew(node: Netlink) -> None
     assert not network.plan(node, want, OWNER)
 
 
-def test_many_devices_go_together(node: Netlink) -> None:
+def test_many_devices_are_deleted_together(node: Netlink) -> None:
     pairs = NetworkState(tuple(Link(f"p{i}", "veth", peer=f"q{i}") for i in range(20)))
     network.apply(node, pairs, OWNER).check()
     network.remove(node, OWNER).check()
     assert {x.name for x in network.read_links(node)} == {"lo", "eth0"}
 
 
-def test_a_namespace_that_is_not_there() -> None:
+def test_a_missing_namespace_is_an_error() -> None:
     with pytest.raises(KernelNotFound):
         Netlink("/run/pwt-kernel-none")
     with pytest.raises(KernelNotFound), netns.inside("/run/pwt-kernel-none"):
@@ -353,7 +353,7 @@ def test_a_large_state_is_read_from_a_changing_table(node: Netlink) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_half_done_state_converges(node: Netlink, seed: int) -> None:
+def test_any_partially_applied_state_converges(node: Netlink, seed: int) -> None:
     """After ``kill -9`` between any two messages, one apply reaches the desired state, in either direction."""
     chance = random.Random(seed)
     owner = replace(OWNER, links=("podwire.1",))

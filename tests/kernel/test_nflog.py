@@ -79,7 +79,7 @@ def test_logged_packets_are_read(place: Path, send: Sender) -> None:
         log.close()
 
 
-def test_more_than_is_wanted_is_passed_over_and_counted(place: Path, send: Sender) -> None:
+def test_packets_beyond_the_limit_are_skipped_and_counted(place: Path, send: Sender) -> None:
     log = Nflog(GROUP, place)
     try:
         send(100)
@@ -109,7 +109,7 @@ def test_dropped_log_packets_are_counted(place: Path, send: Sender) -> None:
         log.close()
 
 
-def test_a_group_is_had_by_one(place: Path) -> None:
+def test_only_one_listener_can_bind_a_group(place: Path) -> None:
     log = Nflog(GROUP, place)
     with pytest.raises(KernelError, match=f"nflog group {GROUP}"):
         Nflog(GROUP, place)

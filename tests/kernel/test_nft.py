@@ -62,7 +62,7 @@ def test_we_read_what_nft_wrote(kernel: Nft, everything: Table) -> None:
     assert not kernel.apply(everything)
 
 
-def test_both_other_families(kernel: Nft) -> None:
+def test_tables_of_other_families_are_read_back(kernel: Nft) -> None:
     for family, address, rule in (("ip6", "fd00::1", "ip6 saddr @s drop"), ("inet", "10.0.0.1", "ip saddr @s drop")):
         kind = "ipv6_addr" if family == "ip6" else "ipv4_addr"
         declared = Set(name="s", key=(kind,), flags=("interval",))
@@ -105,7 +105,7 @@ def test_frames_of_a_bridge(kernel: Nft) -> None:
     assert not kernel.apply(parse_table(BRIDGE))
 
 
-def test_every_step_between_two_tables(kernel: Nft, everything: Table) -> None:
+def test_every_change_between_two_tables_is_applied(kernel: Nft, everything: Table) -> None:
     smaller = msgspec.structs.replace(
         everything,
         sets=tuple(each for each in everything.sets if each.name in ("pods", "services")),
@@ -165,7 +165,7 @@ def test_large_loads_are_one_transaction(kernel: Nft) -> None:
     assert kernel.read("ip", "big") == table
 
 
-def test_the_monitor_leaves_out_own_changes(kernel: Nft, everything: Table) -> None:
+def test_the_monitor_ignores_own_changes(kernel: Nft, everything: Table) -> None:
     monitor = NftMonitor(PLACE, (kernel.port,))
     kernel.apply(everything)
     assert monitor.changed() == set()
@@ -188,7 +188,7 @@ def tables(kernel: Nft) -> Iterator[FamilyTables]:
     made.close()
 
 
-def test_inet_table_is_kept_healed_and_removed(tables: FamilyTables) -> None:
+def test_inet_table_is_kept_restored_and_removed(tables: FamilyTables) -> None:
     assert [family for family, _ in tables.load(lambda family, _: PAIR[family], tables.commit)] == ["ip", "ip6"]
     assert not any(done for _, done in tables.load(lambda family, _: PAIR[family], tables.commit))
     assert not tables.disturbed(), "our own changes are not told"
@@ -204,13 +204,13 @@ def test_inet_table_is_kept_healed_and_removed(tables: FamilyTables) -> None:
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_changes_during_a_pause_are_noticed(tables: FamilyTables, *, others: bool) -> None:
-    with tables.unheard():
+def test_changes_during_a_pause_are_reported(tables: FamilyTables, *, others: bool) -> None:
+    with tables.notifications_off():
         for _ in tables.load(lambda family, _: PAIR[family], tables.commit):
             if others:
                 nft("add", "table", "ip", f"other{len(nft('list', 'tables'))}")
     assert tables.disturbed() == others
-    with tables.unheard():
+    with tables.notifications_off():
         pass
     assert not tables.disturbed()
 

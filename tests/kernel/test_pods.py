@@ -121,7 +121,7 @@ def connect(machine: Machine, source: int, target: int, *, v6: bool) -> str:
         return str(peer[0])
 
 
-def test_pods_talk_at_once(machine: Machine) -> None:
+def test_pods_exchange_packets_at_once(machine: Machine) -> None:
     """Without ip_forward, proxy_arp or duplicate address detection; the source address is kept."""
     assert sysctl.read("net/ipv4/ip_forward", machine.node) == "0"
     for number in (1, 2):
@@ -134,7 +134,7 @@ def test_pods_talk_at_once(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "away", ["link set eth0 down", "-6 route del local fd44::1 dev eth0 table local"], ids=["device", "address"]
 )
-def test_interfaces_that_do_not_forward_are_noticed(machine: Machine, away: str) -> None:
+def test_interfaces_that_do_not_forward_are_detected(machine: Machine, away: str) -> None:
     """A device that is not up yet, and an IPv6 address that does not reach the pod yet."""
     machine.ready(1)
     machine.ready(2)
@@ -190,13 +190,13 @@ def test_a_failure_on_the_node_leaves_nothing_behind(machine: Machine) -> None:
     assert network.read(machine.netlink) == before
 
 
-def test_a_namespace_that_is_gone(machine: Machine) -> None:
+def test_a_missing_namespace_is_an_error(machine: Machine) -> None:
     with pytest.raises(KernelNotFound):
         pods.wire(machine.netlink, "/run/pwt-none", node_side(1, Path("/run/pwt-none")), pod_side(1))
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_taken_number_is_answered_with_another(machine: Machine, inside: bool) -> None:
+def test_an_interface_index_in_use_is_replaced(machine: Machine, inside: bool) -> None:
     with Netlink(machine.pods[0] if inside else machine.node) as where:
         network.add(where, NetworkState((Link("other", "bridge", index=pods.derived_index("pod1")),))).check()
     machine.ready(1)
@@ -205,7 +205,7 @@ def test_a_taken_number_is_answered_with_another(machine: Machine, inside: bool)
         assert network.read_link(where, "other").alias == ""
 
 
-def test_a_pod_on_a_bridge(machine: Machine) -> None:
+def test_a_pod_is_attached_to_a_bridge(machine: Machine) -> None:
     bridge = NetworkState((Link("lo"), Link("br0", "bridge")), (Address("br0", "10.9.0.1/24"),))
     network.apply(machine.netlink, bridge, OwnerMark(200)).check()
     place = str(machine.pods[0])
@@ -216,7 +216,7 @@ def test_a_pod_on_a_bridge(machine: Machine) -> None:
     assert (link.master, link.hairpin) == ("br0", True)
 
 
-def test_unwired_pods_are_off_at_once_and_swept_later(machine: Machine) -> None:
+def test_unwired_pods_disconnect_at_once_and_are_deleted_later(machine: Machine) -> None:
     for number in (1, 2, 3):
         machine.ready(number)
     pods.unwire(machine.netlink, [node_side(number, machine.pods[number - 1]) for number in (1, 2)])
@@ -232,7 +232,7 @@ def test_unwired_pods_are_off_at_once_and_swept_later(machine: Machine) -> None:
     assert connect(machine, 3, 1, v6=False) == "10.244.0.3"
 
 
-def test_a_wired_pod_drops_a_false_source(machine: Machine) -> None:
+def test_a_wired_pod_cannot_send_with_a_false_source(machine: Machine) -> None:
     """rp_filter on the node's end drops packets whose source is not the address of the pod."""
     machine.ready(1)
     machine.ready(2)

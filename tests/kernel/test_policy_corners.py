@@ -111,7 +111,7 @@ def ports(*numbers: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(("place", "target"), [("shop-db", DB), ("blog-web", PRESS)])
-def test_fragments_fare_as_the_datagram_that_they_are_of(
+def test_fragments_get_the_verdict_of_their_datagram(
     world: World, planes: Planes, family: int, place: str, target: tuple[str, str]
 ) -> None:
     into = [
@@ -147,7 +147,7 @@ def test_path_mtu_messages_reach_an_isolated_pod(world: World, planes: Planes, f
         batch("n2", ["link set blog-web mtu 1500"])
 
 
-def test_neighbours_find_each_other_whatever_policies_say(world: World, planes: Planes) -> None:
+def test_neighbour_discovery_works_under_any_policy(world: World, planes: Planes) -> None:
     """IPv6 neighbour discovery uses packets; isolation in both directions does not affect it."""
     everything = policy("shop/all", podSelector={}, policyTypes=["Ingress", "Egress"])
     made = compilers(OPEN)["n1"]
@@ -175,7 +175,7 @@ def test_neighbours_find_each_other_whatever_policies_say(world: World, planes: 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_borrowed_address_gets_nowhere(world: World, planes: Planes, family: int) -> None:
+def test_packets_with_a_borrowed_address_are_dropped(world: World, planes: Planes, family: int) -> None:
     enforce(planes, world)
     address, bits = WEB[six(family)], (32, 128)[six(family)]
     batch("blog-db", [f"address add {address}/{bits} dev eth0{' nodad' if six(family) else ''}"])
@@ -245,7 +245,7 @@ def replaced(world: World, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["the old one goes first", "the new one comes first", "the old one has ended"])
-def test_who_gets_an_address_again_inherits_nothing(world: World, planes: Planes, order: str) -> None:
+def test_a_pod_with_a_reused_address_inherits_nothing(world: World, planes: Planes, order: str) -> None:
     into = policy(
         "shop/into",
         podSelector={"matchLabels": {"app": "db"}},
@@ -285,7 +285,7 @@ def test_who_gets_an_address_again_inherits_nothing(world: World, planes: Planes
 
 
 @NFTABLES
-def test_names_as_long_as_kubernetes_has_them(world: World, planes: Planes) -> None:
+def test_names_of_the_maximum_length_are_told_apart(world: World, planes: Planes) -> None:
     names = [f"shop/{'a' * 252}{last}" for last in "bc"]
     peers = [{"podSelector": {"matchLabels": {"app": app}}} for app in ("web", "db")]
     long = [policy(names[0], podSelector={}, ingress=[{"from": [peers[0]], "ports": ports(5432)}])]
@@ -318,7 +318,7 @@ def test_refused_transaction_keeps_rules_in_force(world: World, planes: Planes) 
 
 
 @NFTABLES
-def test_thousands_of_policies_peers_ranges_and_ports(world: World, planes: Planes) -> None:
+def test_thousands_of_policies_peers_ranges_and_ports_are_enforced(world: World, planes: Planes) -> None:
     """A thousand policies on one pod; all pods of a large cluster at twenty ports; 10,000 ranges; every fourth port."""
     made = compilers(OPEN)["n1"]
     template = next(pod for pod in OPEN.world.pods if key_of(pod.metadata) == "ops/scan")

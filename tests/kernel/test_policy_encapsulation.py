@@ -146,7 +146,7 @@ def dropped(planes: Planes, family: str, node: str) -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_forged_packet_in_a_tunnel_does_not_come_in(world: World, planes: Planes, family: str) -> None:
+def test_a_forged_tunnel_packet_is_dropped(world: World, planes: Planes, family: str) -> None:
     number = of(family)[1]
     packet = forged(family, ALLOWED[number], GUARDED[number])
     with listening("ops-scan", family, PORT) as guarded:
@@ -165,7 +165,7 @@ def test_a_forged_packet_in_a_tunnel_does_not_come_in(world: World, planes: Plan
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_own_node_unpacks_nothing_of_its_pods(world: World, planes: Planes, family: str) -> None:
+def test_the_node_does_not_decapsulate_packets_of_its_pods(world: World, planes: Planes, family: str) -> None:
     number = of(family)[1]
     packet = forged(family, "203.0.113.7" if family == "ip" else "2001:db8::7", OTHER[number])
     with listening("blog-web", family, PORT) as target:
@@ -178,7 +178,7 @@ def test_the_own_node_unpacks_nothing_of_its_pods(world: World, planes: Planes, 
         assert dropped(planes, family, "n2") == 1
 
 
-def test_an_address_of_the_link_is_no_way_round(world: World, planes: Planes) -> None:
+def test_link_local_sources_do_not_reach_tunnels(world: World, planes: Planes) -> None:
     """A tunnel that listens on all addresses also gets packets that pods send with link-local addresses."""
     batch("n2", ["link set tunnel1 down", "link delete tunnel1"])
     batch("n2", [f"link add tunnel1 address {MAC} type vxlan id 8 dstport 4789 local :: nolearning"])
@@ -211,7 +211,7 @@ def test_an_address_of_the_link_is_no_way_round(world: World, planes: Planes) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_packet_in_a_packet_goes_to_pods_alone(world: World, planes: Planes, family: str) -> None:
+def test_encapsulated_packets_reach_only_pods(world: World, planes: Planes, family: str) -> None:
     """IP in IP, IPv6 in IP and GRE: this kernel unpacks none of them, so the outer packet must not arrive."""
     number = of(family)[1]
     targets = {"n2": ADDRESSES["n2"][number], "n1": ADDRESSES["n1"][number], "blog-web": OTHER[number]}
@@ -235,7 +235,7 @@ def test_a_packet_in_a_packet_goes_to_pods_alone(world: World, planes: Planes, f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tunnels_between_pods_are_a_matter_of_policies(world: World, planes: Planes, family: str) -> None:
+def test_policies_decide_about_tunnels_between_pods(world: World, planes: Planes, family: str) -> None:
     number = of(family)[1]
     enforce(planes, world, guarded=True)
     for port in ENCAPSULATION_PORTS:
@@ -249,7 +249,7 @@ def test_tunnels_between_pods_are_a_matter_of_policies(world: World, planes: Pla
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nodes_own_tunnels_and_answers_are_let_be(world: World, planes: Planes, family: str) -> None:
+def test_tunnels_and_replies_of_the_node_are_accepted(world: World, planes: Planes, family: str) -> None:
     number = of(family)[1]
     for guarded in (False, True):
         enforce(planes, world, guarded=guarded)

@@ -221,7 +221,7 @@ def test_denied_download_stops_and_resumes_when_allowed(
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
-def test_kept_connections_go_on_and_new_ones_are_judged(
+def test_established_connections_continue_and_new_ones_are_judged(
     node: Node, pushed: Callable[[int, int], socket.socket], family: int, kind: int
 ) -> None:
     node.load(keep=True)
@@ -239,7 +239,7 @@ def test_kept_connections_go_on_and_new_ones_are_judged(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_flows_of_others_and_flows_that_are_allowed_stay(
+def test_foreign_and_allowed_flows_are_kept(
     node: Node, pushed: Callable[[int, int], socket.socket], family: int
 ) -> None:
     node.load(keep=False)

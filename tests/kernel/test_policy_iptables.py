@@ -113,7 +113,7 @@ def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -
     switch.close()
 
 
-def test_what_another_data_plane_leaves_is_no_table(world: World) -> None:
+def test_a_removed_data_plane_leaves_no_table(world: World) -> None:
     """No gap either when the agent was killed and another mode is configured."""
     place = path("empty")
     netns.create(place)
@@ -135,11 +135,11 @@ def test_what_another_data_plane_leaves_is_no_table(world: World) -> None:
         netns.delete(place)
 
 
-def test_a_pod_that_nobody_told_of_is_shut_off(world: World, plane: IptablesPolicy) -> None:
+def test_an_unknown_pod_can_neither_send_nor_receive(world: World, plane: IptablesPolicy) -> None:
     policy_checks.shut_off_strangers(world, plane)
 
 
-def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: IptablesPolicy) -> None:
+def test_a_pod_cannot_send_with_another_pods_address(world: World, plane: IptablesPolicy) -> None:
     policy_checks.stop_borrowed_addresses(world, plane, lambda: drops("PODWIRE-STRANGER") + drops("PODWIRE-INTRUDER"))
 
 
@@ -154,7 +154,7 @@ def test_forwarded_packets_are_judged_by_their_original_sender(world: World, pla
     policy_checks.judge_by_who_sent(world, plane)
 
 
-def test_marks_of_others_are_left_and_ours_are_taken_off(world: World, plane: IptablesPolicy) -> None:
+def test_marks_of_others_are_kept_and_podwires_are_cleared(world: World, plane: IptablesPolicy) -> None:
     begin(plane, world, allow=ALLOW)
     tool = MANGLE[plane.programs.kind]
     inside("n1", tool, "-t", "mangle", "-A", "PREROUTING", "-j", "MARK", "--set-mark", "0x4321")
@@ -181,7 +181,7 @@ def test_ranges_change_as_elements_alone(world: World, plane: IptablesPolicy) ->
     plane.load(compiler, world.devices("n1"), LOGGING)
 
 
-def test_rules_of_others_stay_and_ours_come_back_before_them(world: World, plane: IptablesPolicy) -> None:
+def test_own_rules_are_restored_before_those_of_others(world: World, plane: IptablesPolicy) -> None:
     begin(plane, world, deny=DENY)
     tool = MANGLE[plane.programs.kind]
     plane.disturbed()
@@ -232,7 +232,7 @@ def eventually_gone(sets: IpSets, name: str) -> None:
         assert time.monotonic() < until
 
 
-def test_a_refused_change_is_answered_by_a_full_load(world: World, plane: IptablesPolicy) -> None:
+def test_a_full_load_follows_a_refused_change(world: World, plane: IptablesPolicy) -> None:
     compiler = begin(plane, world)
     tool = MANGLE[plane.programs.kind]
     for each in (tool, tool.replace("ip", "ip6", 1)):
@@ -247,7 +247,7 @@ def test_a_refused_change_is_answered_by_a_full_load(world: World, plane: Iptabl
     assert not any(plane.heal())
 
 
-def test_what_is_dropped_is_logged_and_counted(world: World, plane: IptablesPolicy) -> None:
+def test_drops_are_logged_and_counted(world: World, plane: IptablesPolicy) -> None:
     compiler = begin(plane, world, deny=DENY)
     with contextlib.closing(Nflog(GROUP, path("n1"))) as log:
         before = sum(each.count.packets for each in plane.counts())
@@ -263,7 +263,7 @@ def test_what_is_dropped_is_logged_and_counted(world: World, plane: IptablesPoli
     assert plane.hit(logged.prefix) == hit
 
 
-def test_what_the_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_feature_of_the_machine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(Unsupported, match="iptables-restore is not installed"):
         IptablesPolicy(FACTS["n1"])

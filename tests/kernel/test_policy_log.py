@@ -96,9 +96,7 @@ def told(log: Nflog) -> list[Logged]:
     return list(log.read(10_000)[0])
 
 
-def test_what_is_dropped_is_logged_with_the_policy_and_counted(
-    world: World, plane: PolicyDataPlane, log: Nflog
-) -> None:
+def test_drops_are_logged_with_their_policy_and_counted(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
     enforce(plane, world, compiler_of(DENIED))
     assert send(DENIED, TO_DB, 3) == 0
     assert send(DENIED, replace(TO_DB, port="ICMP"), first=42_000) == 0
@@ -118,7 +116,7 @@ def test_what_is_dropped_is_logged_with_the_policy_and_counted(
     assert by_policy(plane.counts())["shop/quiet", "dropped"].packets == 4
 
 
-def test_audit_lets_through_and_says_what_it_would_drop(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+def test_audit_accepts_packets_and_logs_would_be_drops(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
     enforce(plane, world, compiler_of(AUDITED))
     assert send(AUDITED, TO_DB, 2) == 2
     assert send(AUDITED, replace(TO_DB, source="node/n1"), first=42_000) == 1
@@ -144,7 +142,7 @@ def test_the_rule_of_a_cluster_policy_in_audit_is_named(world: World, plane: Pol
     assert (found.verdict, found.policies, found.rule) == ("dropped", ("two",), 0)
 
 
-def test_no_more_is_logged_than_was_asked_for(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+def test_the_log_rate_is_limited_and_logging_can_stop(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
     enforce(plane, world, compiler_of(DENIED), FEW)
     assert send(DENIED, TO_DB, 50) == 0
     assert 5 <= len(told(log)) <= 8
@@ -155,7 +153,7 @@ def test_no_more_is_logged_than_was_asked_for(world: World, plane: PolicyDataPla
 
 
 @pytest.mark.parametrize(("asked", "lines"), [("none", 0), ("drops", 1), ("all", 2)])
-def test_a_policy_says_itself_what_is_logged(
+def test_the_log_setting_of_policies_selects_logged_verdicts(
     world: World, plane: PolicyDataPlane, log: Nflog, asked: str, lines: int
 ) -> None:
     node = QUIET if asked == "drops" else LOG
@@ -167,7 +165,7 @@ def test_a_policy_says_itself_what_is_logged(
     assert len(allowed) + len(told(log)) == lines
 
 
-def test_what_was_counted_stays_when_rules_go_and_come_again(world: World, plane: PolicyDataPlane) -> None:
+def test_counters_keep_their_values_when_rules_are_replaced(world: World, plane: PolicyDataPlane) -> None:
     compiler = compiler_of(DENIED)
     enforce(plane, world, compiler)
     assert send(DENIED, TO_DB, 4) == 0
@@ -202,7 +200,7 @@ APART = (
 """Namespace, source, destination, port, and what is told: pods that no policy selects, a device that nobody told of."""
 
 
-def test_what_is_dropped_apart_from_policies_is_told(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
+def test_drops_without_a_policy_are_reported(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
     devices = world.devices("n1")
     world.attach("shop/stray", "n1", ("10.180.0.77", "fd18::77"))
     facts = replace(FACTS["n1"], log=LOG, encapsulation_ports=(4789,), cluster_ranges=("10.180.0.0/16",))

@@ -77,11 +77,11 @@ def test_answers_pass_where_both_ends_are_isolated(world: World, plane: Nftables
     stream.close()
 
 
-def test_a_pod_that_nobody_told_of_is_shut_off(world: World, plane: NftablesPolicy) -> None:
+def test_an_unknown_pod_can_neither_send_nor_receive(world: World, plane: NftablesPolicy) -> None:
     policy_checks.shut_off_strangers(world, plane)
 
 
-def test_a_pod_cannot_send_from_another_ones_address(world: World, plane: NftablesPolicy) -> None:
+def test_a_pod_cannot_send_with_another_pods_address(world: World, plane: NftablesPolicy) -> None:
     policy_checks.stop_borrowed_addresses(world, plane, lambda: counter("forward-egress") + counter("input"))
     assert (counter("forward-egress"), counter("input")) == (2, 1)
 
@@ -127,7 +127,7 @@ def test_ranges_change_as_elements_alone(world: World, plane: NftablesPolicy) ->
     assert not any(plane.load(compiler, world.devices("n1"), facts))
 
 
-def test_tables_of_others_stay_and_our_own_come_back(world: World, plane: NftablesPolicy) -> None:
+def test_foreign_tables_stay_and_own_tables_are_restored(world: World, plane: NftablesPolicy) -> None:
     compiler = compilers(PORTS)["n1"]
     load(plane, compiler, world)
     inside("n1", "nft", "add table ip somebody; add chain ip somebody c; add rule ip somebody c counter")
@@ -142,7 +142,7 @@ def test_tables_of_others_stay_and_our_own_come_back(world: World, plane: Nftabl
     assert not clear(path("n1"))
 
 
-def test_a_refused_change_is_answered_by_a_full_load(world: World, plane: NftablesPolicy, echo: Echo) -> None:
+def test_a_full_load_follows_a_refused_change(world: World, plane: NftablesPolicy, echo: Echo) -> None:
     compiler = begin(plane, world)
     inside("n1", "nft", "delete table ip " + TABLE)
     change(plane, world, compiler, deny=DENY)

@@ -268,7 +268,7 @@ def settled(machine: Machine) -> int:
 
 
 @pytest.mark.slow
-def test_pods_are_found_and_what_a_bridge_hides_is_said(machine: Machine) -> None:
+def test_pods_are_found_and_hidden_bridge_traffic_is_reported(machine: Machine) -> None:
     runtime = Runtime(machine, chained=False)
     node = machine.root / "node-1"
     machine.api("create", NETWORKPOLICIES, deny("a", "Ingress"), "default")

@@ -155,7 +155,7 @@ def received(name: str) -> int:
     return sum(int(each) for each in (counts["NoPorts"], counts["InDatagrams"], six["Udp6NoPorts"]))
 
 
-def test_nobody_sends_from_anothers_address(world: OtherWorld, planes: Planes) -> None:
+def test_packets_with_another_pods_source_are_dropped(world: OtherWorld, planes: Planes) -> None:
     """Neither past a policy of the other pod, nor with an address that no pod has."""
     only = {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}
     allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[only])
@@ -179,7 +179,7 @@ def test_nobody_sends_from_anothers_address(world: OtherWorld, planes: Planes) -
 
 
 @ON_A_BRIDGE
-def test_a_bridge_forwards_nobodys_false_claim(world: OtherWorld, planes: Planes) -> None:
+def test_a_bridge_drops_packets_with_a_false_source(world: OtherWorld, planes: Planes) -> None:
     """ARP and neighbour advertisements for another pod's address go no further than the port."""
     load(world, planes, OPEN)
     batch("blog-db", [f"neigh replace {DB} lladdr ff:ff:ff:ff:ff:ff dev eth0"])
@@ -200,7 +200,7 @@ def packed(address: str) -> bytes:
     return socket.inet_aton(address)
 
 
-def test_a_pod_that_nobody_told_of_is_shut_off(world: OtherWorld, planes: Planes) -> None:
+def test_an_unknown_pod_can_neither_send_nor_receive(world: OtherWorld, planes: Planes) -> None:
     load(world, planes, OPEN)
     world.attach("shop/new", "n1", ("10.180.0.9", "fd18::9"))
     new = world.attached.pop("shop/new")
@@ -271,7 +271,7 @@ def test_unknown_bridge_port_is_shut_where_packets_are_invisible(
 
 
 @ON_A_BRIDGE
-def test_no_pod_is_a_router_to_others(world: OtherWorld, planes: Planes, unseen: None) -> None:
+def test_router_advertisements_of_pods_are_dropped(world: OtherWorld, planes: Planes, unseen: None) -> None:
     load(world, planes, OPEN)
     before = inside("shop-db", "ip", "-6", "route")
     advert = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
@@ -286,7 +286,7 @@ def test_no_pod_is_a_router_to_others(world: OtherWorld, planes: Planes, unseen:
 
 
 @ON_A_BRIDGE
-def test_what_is_missing_is_turned_on_for_this_bridge_alone(world: OtherWorld, planes: Planes, unseen: None) -> None:
+def test_missing_hooks_are_enabled_for_this_bridge_alone(world: OtherWorld, planes: Planes, unseen: None) -> None:
     planes["n1"].enable_netfilter = True
     load(world, planes, OPEN, DENY)
     assert not planes["n1"].problem
@@ -359,7 +359,7 @@ class WithoutBridgeTables(Nft):
 
 
 @ON_A_BRIDGE
-def test_a_kernel_without_tables_for_bridges_is_said(world: OtherWorld, planes: Planes) -> None:
+def test_a_kernel_without_bridge_tables_is_reported(world: OtherWorld, planes: Planes) -> None:
     """Packets at the IP hooks still follow the policies; bridged packets that skip these hooks make the change fail."""
     with WithoutBridgeTables(path("n1")) as poor:
         plane, planes["n1"]._nft = planes["n1"]._nft, poor

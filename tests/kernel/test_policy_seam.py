@@ -39,9 +39,9 @@ def test_every_case_is_run_with_real_packets() -> None:
         assert any(case.name in line for line in of_it), case.name
 
 
-def test_it_passes_what_its_data_plane_passes() -> None:
+def test_a_renamed_data_plane_passes_the_same_cases() -> None:
     assert "100%" in run(*PYTEST, "-k", "renamed and test_packet_table and (except or Pass)", PACKETS)
 
 
-def test_settings_take_its_name() -> None:
+def test_settings_accept_its_name() -> None:
     assert run("-c", _SETTINGS).strip() == "renamed"

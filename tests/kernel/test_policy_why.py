@@ -101,7 +101,7 @@ def quiet() -> Case:
     return next(case for case in CASES if case.name == "a policy without rules isolates")
 
 
-def test_rules_that_are_gone(places: Places, mode: str) -> None:
+def test_missing_rules_are_shown_as_drift(places: Places, mode: str) -> None:
     case = quiet()
     nodes = KernelRules(case, mode, places)
     nodes.close()
@@ -110,7 +110,7 @@ def test_rules_that_are_gone(places: Places, mode: str) -> None:
     assert any(line.sign == "+" and "drop" in line.text.lower() for line in found.nodes[0].drift)
 
 
-def test_rules_tell_what_they_count(places: Places) -> None:
+def test_counters_of_rules_are_shown(places: Places) -> None:
     case = quiet()
     nodes = KernelRules(case, "nftables", places)
     try:
@@ -124,7 +124,7 @@ def test_rules_tell_what_they_count(places: Places) -> None:
         nodes.rules.clear()
         steps = said(nodes, case, 0, 4).nodes[0].steps
         assert steps[-1].rule == "counter packets 7 bytes 420 drop"
-        assert steps[-1].object == "no ingress rule of shop/quiet"
+        assert steps[-1].object == "no ingress rule for pods app=db of shop"
         assert not said(nodes, case, 0, 4).nodes[0].drift
     finally:
         nodes.close()

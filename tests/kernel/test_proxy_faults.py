@@ -92,7 +92,7 @@ def _renamed(name: str, address: str) -> Service:
     return msgspec.structs.replace(service, metadata=meta, spec=spec)
 
 
-def test_services_go_on_while_changes_are_refused(world: World) -> None:
+def test_services_keep_working_while_changes_are_refused(world: World) -> None:
     with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane:
         both = by_name("ClusterIP").resolved()
         plane.load(both)
@@ -121,7 +121,7 @@ def test_services_go_on_while_changes_are_refused(world: World) -> None:
         plane.remove()
 
 
-def test_a_set_that_somebody_made_too_small_is_replaced(world: World) -> None:
+def test_a_foreign_set_that_is_too_small_is_replaced(world: World) -> None:
     with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane:
         case = by_name("NodePort with policy Cluster").resolved()
         plane.load(case)
@@ -138,7 +138,7 @@ def test_a_set_that_somebody_made_too_small_is_replaced(world: World) -> None:
         plane.remove()
 
 
-def test_a_refusal_is_told_though_not_all_of_it_fits(world: World) -> None:
+def test_a_refusal_is_reported_even_when_answers_overflow(world: World) -> None:
     """When the kernel sends more errors than the socket holds (ENOBUFS), the first error is reported."""
     with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane, Nft(path("node")) as nft:
         plane.load(by_name("ClusterIP").resolved())

@@ -5,6 +5,7 @@ The clients keep their sockets, or go on connecting, while endpoints come, move 
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -194,7 +195,7 @@ class Connecting(threading.Thread):
         self.join()
 
 
-def test_an_endpoint_that_moves_to_another_slice_is_never_missed(world: World, plane: Any) -> None:
+def test_an_endpoint_that_moves_between_slices_stays_reachable(world: World, plane: Any) -> None:
     """The slice that gains the endpoint changes first, then the one that loses it."""
 
     def at(first: bool, second: bool) -> Case:
@@ -273,7 +274,7 @@ def test_an_endpoint_that_becomes_ready_or_goes_is_followed(world: World, plane:
 
 
 @pytest.mark.parametrize("name", [name for name in DATAPLANES if name != "ipvs"])
-def test_who_began_while_the_rules_were_away_is_not_refused(world: World, name: str) -> None:
+def test_flows_that_start_without_rules_are_not_refused(world: World, name: str) -> None:
     """When the rules are back, packets of such a flow are dropped untranslated until the flow is forgotten."""
     plane = opened(name)
     services = case([{"pod": "two"}], ports=UDP).resolved()
@@ -297,7 +298,7 @@ def test_who_began_while_the_rules_were_away_is_not_refused(world: World, name: 
         plane.close()
 
 
-def test_who_began_before_the_start_is_served(world: World) -> None:
+def test_flows_that_start_before_the_agent_are_served(world: World) -> None:
     plane = opened("nftables")
 
     async def scenario() -> None:
@@ -344,6 +345,50 @@ def test_flow_that_starts_after_a_flush_is_served(world: World, write: str) -> N
         for client in early:
             client.close()
             inside("node", "nft", "delete", "table", "ip", "other")
+        plane.remove()
+        plane.close()
+
+
+GAPS = (
+    "flush chain ip podwire-proxy dispatch",
+    "flush chain ip podwire-proxy cluster-4",
+    "flush map ip podwire-proxy services",
+    "flush map ip podwire-proxy endpoints",
+    "flush table ip podwire-proxy",
+    "delete chain ip podwire-proxy nat-prerouting",
+    "delete table ip podwire-proxy",
+)
+
+
+@pytest.mark.parametrize("command", GAPS)
+def test_connection_refused_in_a_gap_succeeds_when_sent_again(world: World, command: str) -> None:
+    """The proxy cannot repair before the first packets are sent, because this test holds its event loop."""
+    plane = opened("nftables")
+    ports = [{"name": "web", "port": 80}, {"name": "dns", **UDP[0]}]
+
+    def connected(clients: list[socket.socket]) -> bool:
+        """Whether the last client is connected; a refused one is followed by another from the same port."""
+        if clients[-1].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED:
+            source = clients[-1].getsockname()
+            clients[-1].close()
+            clients.append(connecting("far", "10.96.0.10", 80, source))
+        return is_connected(clients[-1])
+
+    async def scenario() -> None:
+        async with following(plane, case([{"pod": "two"}], ports=ports)):
+            talker, clients = Talker("far", "10.96.0.10", 53), []
+            with contextlib.closing(talker.sock):
+                inside("node", "nft", command)
+                clients.append(connecting("far", "10.96.0.10", 80))
+                assert talker.ask() == ""
+                assert not is_connected(clients[0])
+                await until(lambda: connected(clients))
+                await becomes("two:8080", talker.ask)
+            clients[-1].close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
         plane.remove()
         plane.close()
 

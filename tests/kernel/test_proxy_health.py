@@ -71,13 +71,14 @@ def ask(address: str, port: int, path: str = "/") -> tuple[int, str, dict[str, o
 
 
 def service(*ready: str) -> tuple[ResolvedPort, ...]:
-    return (
-        ResolvedPort(service="t/x", port_name="", protocol="tcp", family="ip", port=80, cluster_ip="10.96.0.1",
-                    health_check_node_port=32000, local_ready=ready),
+    return tuple(
+        ResolvedPort(service="t/x", port_name="", protocol="tcp", family=family, port=80, cluster_ip=address,
+                    health_check_node_port=32000, local_ready=ready)
+        for family, address in (("ip", "10.96.0.1"), ("ip6", "fd00:96::1"))
     )  # fmt: skip
 
 
-def test_health_check_node_ports(world: None) -> None:
+def test_health_check_node_ports_count_local_endpoints(world: None) -> None:
     async def scenario() -> None:
         refused: list[tuple[str, str]] = []
         clock = SystemClock()
@@ -110,14 +111,14 @@ def test_health_check_node_ports(world: None) -> None:
     asyncio.run(scenario())
 
 
-def test_where_node_ports_answer(world: None) -> None:
+def test_node_ports_answer_at_the_configured_addresses(world: None) -> None:
     facts = NodeFacts(name="n1", addresses=ADDRESSES)
     assert node_port_addresses(facts, NODE) == ADDRESSES
     some = msgspec.structs.replace(facts, node_port_ranges=("192.168.99.2/31", "::/0"))
     assert node_port_addresses(some, NODE) == ("192.168.99.3", "fd99::1")
 
 
-def test_healthz_and_livez(world: None) -> None:
+def test_healthz_and_livez_report_the_proxy(world: None) -> None:
     async def scenario() -> None:
         pulse = Pulse(SystemClock())
         node = Node(metadata=ObjectMeta(name="n1"))

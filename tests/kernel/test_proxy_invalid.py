@@ -90,7 +90,7 @@ def test_a_lost_segment_of_the_server_does_not_reset(
                 assert receiver.recv(5) == b"still"
 
 
-def test_what_is_dropped_is_counted(world: World, plane: Any) -> None:
+def test_drops_are_counted(world: World, plane: Any) -> None:
     (web,) = by_name("ClusterIP").resolved()["default/web"]
     with netns.inside(path(SERVER)), socket.create_server((ADDRESSES[SERVER][0], 0)) as listener:
         served = ResolvedEndpoint(ADDRESSES[SERVER][0], listener.getsockname()[1], True)

@@ -116,7 +116,7 @@ def test_a_restart_writes_nothing(plane: ServiceOwner) -> None:
             assert not any(again.load(case.resolved())), case.name
 
 
-def test_a_restart_into_another_world(plane: ServiceOwner) -> None:
+def test_a_restart_applies_changes_made_meanwhile(plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:
         again.load(by_name("ClusterIP").resolved())
@@ -144,7 +144,7 @@ def test_rules_of_others_stay(plane: ServiceOwner) -> None:
     iptables(plane, "-t", "nat", "-F")
 
 
-def test_what_is_left_of_the_mode_is_cleared(plane: ServiceOwner) -> None:
+def test_state_of_an_earlier_run_is_cleared(plane: ServiceOwner) -> None:
     assert not clear(path("node"))
     plane.load(by_name("ClusterIP").resolved())
     assert clear(path("node"))
@@ -152,7 +152,7 @@ def test_what_is_left_of_the_mode_is_cleared(plane: ServiceOwner) -> None:
     assert "KUBE-" not in iptables(plane, "-t", "nat", "-S")
 
 
-def test_tables_that_came_with_the_mode_go_with_it() -> None:
+def test_tables_that_the_mode_created_are_deleted_with_it() -> None:
     place = path("bare")
     netns.create(place)
     try:
@@ -168,7 +168,7 @@ def test_tables_that_came_with_the_mode_go_with_it() -> None:
         netns.delete(place)
 
 
-def test_rules_without_our_mark_are_not_cleared(plane: ServiceOwner) -> None:
+def test_rules_without_the_owner_mark_are_not_cleared(plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     iptables(plane, "-t", "nat", "-X", "PODWIRE-PROXY")
     inside("node", f"ip6tables-{plane.programs.kind}", "-t", "nat", "-X", "PODWIRE-PROXY")
@@ -200,18 +200,18 @@ def test_changes_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -
     changes_under_traffic(world, plane, least=10)
 
 
-def test_a_refused_change_is_answered_by_a_full_load(plane: ServiceOwner) -> None:
+def test_a_full_load_follows_a_refused_change(plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     iptables(plane, "-t", "nat", "-F", "KUBE-SERVICES")
     plane.update({"default/web": ()})
     assert in_kernel(plane) == wanted(plane)
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
+def test_affinity_ends_with_a_removed_endpoint(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
 
 
-def test_changes_of_others_are_noticed_and_own_ones_are_not(world: World) -> None:
+def test_only_changes_by_others_are_reported(world: World) -> None:
     with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
         plane.load(by_name("ClusterIP").resolved())
         assert not plane.disturbed()
@@ -225,7 +225,7 @@ def test_changes_of_others_are_noticed_and_own_ones_are_not(world: World) -> Non
         assert not plane.disturbed()
 
 
-def test_the_proxy_follows_its_sources_and_heals(world: World) -> None:
+def test_the_proxy_follows_its_sources_and_restores_rules(world: World) -> None:
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
         proxy_follows_and_heals(world, plane)
         plane.remove()
@@ -244,7 +244,7 @@ class Interrupted(IptablesDataPlane):
         return written
 
 
-def test_what_is_flushed_during_healing_is_healed_too(world: World) -> None:
+def test_rules_that_are_flushed_during_a_repair_are_restored(world: World) -> None:
     case = by_name("ClusterIP")
     services, slices, nodes = Collection[api.Service](), Collection[api.EndpointSlice](), Collection[Node]()
     for source in (services, slices, nodes):
@@ -332,7 +332,7 @@ def loose_ends(ruleset: Ruleset) -> set[str]:
     return own ^ {target for target in targets if target.startswith(("KUBE-SVC-", "KUBE-SEP-"))}
 
 
-def test_what_is_desired_is_whole_also_during_a_change(plane: ServiceOwner, restless_threads: None) -> None:
+def test_the_desired_state_is_complete_during_a_change(plane: ServiceOwner, restless_threads: None) -> None:
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     plane.load({})
     found: list[set[str]] = []
@@ -378,7 +378,7 @@ def everywhere() -> NodeFacts:
 
 
 @pytest.mark.parametrize("policy", ["NodePort with policy Cluster", "externalTrafficPolicy Local"])
-def test_node_ports_answer_on_loopback_where_asked_for(world: World, plane: ServiceOwner, policy: str) -> None:
+def test_node_ports_answer_on_loopback_when_configured(world: World, plane: ServiceOwner, policy: str) -> None:
     case = by_name(policy)
     plane.load(case.resolved(), everywhere())
     assert not any(plane.load(case.resolved()))
@@ -418,7 +418,7 @@ def test_loopback_is_guarded_while_it_is_routed(world: World, plane: ServiceOwne
         assert sysctl.read(ROUTE_LOCALNET, path("node")) == "0"
 
 
-def test_what_a_crash_left_is_shut_and_taken_away(world: World, plane: ServiceOwner) -> None:
+def test_loopback_settings_of_an_earlier_run_are_removed(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("NodePort with policy Cluster").resolved(), everywhere())
     with Counters(path("node")) as counters:
         assert {INVALID_DROPPED, LOCALHOST_ACCEPTED} <= counters.packets().keys()
@@ -428,7 +428,7 @@ def test_what_a_crash_left_is_shut_and_taken_away(world: World, plane: ServiceOw
     assert not clear(path("node"))
 
 
-def test_a_start_without_loopback_shuts_what_an_earlier_one_opened(world: World, plane: ServiceOwner) -> None:
+def test_a_start_without_loopback_closes_loopback_of_an_earlier_run(world: World, plane: ServiceOwner) -> None:
     case = by_name("NodePort with policy Cluster").resolved()
     plane.load(case, everywhere())
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), plane.programs)) as again:

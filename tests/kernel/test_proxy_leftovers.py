@@ -78,7 +78,7 @@ def plane(world: None) -> Iterator[ServiceOwner]:
     made.close()
 
 
-def test_cleanup_takes_every_mode_and_kube_proxy_and_nothing_else(plane: ServiceOwner) -> None:
+def test_cleanup_removes_every_mode_and_kube_proxy_and_nothing_else(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
     for table in ("ip kube-proxy", "ip6 kube-proxy", "inet kube-proxy", "ip foreign"):
         nft("add", "table", *table.split())
@@ -90,7 +90,7 @@ def test_cleanup_takes_every_mode_and_kube_proxy_and_nothing_else(plane: Service
         nft("delete", "table", *table.split())
 
 
-def test_the_tables_of_kube_proxy_alone(plane: ServiceOwner) -> None:
+def test_cleanup_can_remove_the_tables_of_kube_proxy_alone(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
     nft("add", "table", "ip6", "kube-proxy")
     assert clear_kube_proxy(NODE)
@@ -146,7 +146,7 @@ def test_connection_to_a_removed_endpoint_is_reset_on_request(plane: ServiceOwne
                     time.sleep(0.02)
 
 
-def test_the_command(plane: ServiceOwner) -> None:
+def test_the_cleanup_command_says_what_it_removed(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
 
     def cleanup() -> str:

@@ -101,7 +101,7 @@ def test_a_restart_writes_nothing(world: World, plane: ServiceOwner) -> None:
             assert not any(again.load(case.resolved())), case.name
 
 
-def test_a_restart_into_another_world(world: World, plane: ServiceOwner) -> None:
+def test_a_restart_applies_changes_made_meanwhile(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with contextlib.closing(NftablesDataPlane(NODE, path("node"))) as again:
         again.load(by_name("ClusterIP").resolved())
@@ -125,7 +125,7 @@ def test_tables_of_an_older_version_are_adopted_without_gap(world: World, plane:
     assert not failures_of(world, case)
 
 
-def test_clients_beyond_the_memory_are_served(world: World, plane: ServiceOwner) -> None:
+def test_clients_beyond_the_size_of_the_affinity_set_are_served(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("session affinity").resolved())
     small = held("ip").replace("size 1048576", "size 2")
     inside("node", "nft", "delete", "table", "ip", TABLE)
@@ -177,7 +177,7 @@ def test_changes_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -
     changes_under_traffic(world, plane, least=50)
 
 
-def test_a_refused_commit_is_answered_by_a_full_load(world: World, plane: ServiceOwner) -> None:
+def test_a_full_load_follows_a_refused_commit(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     inside("node", "nft", "flush", "map", "ip", TABLE, "services")
     plane.update({"default/web": ()})
@@ -185,9 +185,25 @@ def test_a_refused_commit_is_answered_by_a_full_load(world: World, plane: Servic
         assert str(parse_table(held(table.family))) == str(table.canonical())
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
+def test_affinity_ends_with_a_removed_endpoint(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
 
 
-def test_the_proxy_follows_its_sources_and_heals(world: World, plane: ServiceOwner) -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["flush chain ip {} dispatch", "flush map ip {} services", "add rule ip {} nat-output drop", "flush table ip {}"],
+)
+def test_repair_writes_what_was_touched_before_it_reads(plane: ServiceOwner, command: str) -> None:
+    plane.load(by_name("NodePort with policy Cluster").resolved())
+    before = held("ip")
+    inside("node", "nft", command.format(TABLE))
+    assert held("ip") != before
+    wait_for(plane.disturbed)
+    first, *compared = plane.heal()
+    assert first and not any(compared)
+    assert held("ip") == before
+    assert not any(plane.heal())
+
+
+def test_the_proxy_follows_its_sources_and_restores_rules(world: World, plane: ServiceOwner) -> None:
     proxy_follows_and_heals(world, plane.plane)

@@ -63,7 +63,9 @@ def load(plane: Any, case: Case, nodes: dict[str, NodeFacts]) -> None:
 
 @pytest.mark.uml
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
-def test_scenario(world: World, plane: Any, nodes: dict[str, NodeFacts], case: Case) -> None:
+def test_real_packets_have_the_expected_outcome(
+    world: World, plane: Any, nodes: dict[str, NodeFacts], case: Case
+) -> None:
     load(plane, case, nodes)
     inside("node", "conntrack", "-F")  # a port that a client of an earlier case had would go where that one went
     packets = tuple(real(packet) for packet in case.by(plane.name).packets)
@@ -95,7 +97,7 @@ def sticky(seconds: int) -> Case:
 
 
 @pytest.mark.parametrize("plane", ["nftables"], indirect=True)
-def test_every_one_of_many_clients_keeps_its_endpoint(world: World, plane: Any) -> None:
+def test_each_of_many_clients_keeps_its_endpoint(world: World, plane: Any) -> None:
     plane.load(sticky(600).resolved())
     inside("outside", "ip", "route", "add", "local", "172.20.0.0/16", "dev", "lo")
     inside("node", "ip", "route", "add", "172.20.0.0/16", "via", "192.168.99.2")

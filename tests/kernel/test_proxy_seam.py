@@ -31,11 +31,11 @@ def test_every_case_runs_through_tracer_and_real_packets() -> None:
             assert len([line for line in of_it if case.name in line]) >= 3, case.name
 
 
-def test_it_passes_what_its_data_plane_passes() -> None:
+def test_a_renamed_data_plane_passes_the_same_cases() -> None:
     said = run("-k", "renamed and (hairpin or slices or balancer)", REAL, *(f"tests/unit/proxy/{n}" for n in TRACED))
     assert "100%" in said
 
 
-def test_what_changes_is_followed_through_it() -> None:
+def test_changes_are_followed_through_the_renamed_data_plane() -> None:
     run("-k", "renamed and (ready or share or every_way)", "tests/kernel/test_proxy_following.py",
         "tests/kernel/test_proxy_changes.py")  # fmt: skip

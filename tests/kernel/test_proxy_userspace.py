@@ -70,15 +70,15 @@ def test_changes_under_traffic_lose_nothing(world: World, plane: ServiceOwner) -
     changes_under_traffic(world, plane, least=50)
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
+def test_affinity_ends_with_a_removed_endpoint(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
 
 
-def test_the_proxy_follows_its_sources_and_heals(world: World, plane: ServiceOwner) -> None:
+def test_the_proxy_follows_its_sources_and_restores_rules(world: World, plane: ServiceOwner) -> None:
     proxy_follows_and_heals(world, plane.plane)
 
 
-def test_an_answer_of_the_relay_is_no_change_of_rules(world: World, plane: ServiceOwner) -> None:
+def test_an_answer_of_the_relay_is_not_a_rule_change(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ClusterIP").resolved())
     plane.disturbed()
     peer = plane._client._peer
@@ -98,7 +98,7 @@ def test_foreign_tables_stay(world: World, plane: ServiceOwner) -> None:
     inside("node", "nft", "delete", "table", "ip", "foreign")
 
 
-def test_a_changed_endpoint_is_no_transaction(world: World, plane: ServiceOwner) -> None:
+def test_a_changed_endpoint_needs_no_transaction(world: World, plane: ServiceOwner) -> None:
     resolved = by_name("ClusterIP").resolved()
     plane.load(resolved)
     (port,) = resolved["default/web"]
@@ -109,7 +109,7 @@ def test_a_changed_endpoint_is_no_transaction(world: World, plane: ServiceOwner)
     assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(4)} == {"one"}
 
 
-def test_a_port_of_the_relay_answers_nobody_directly(world: World, plane: ServiceOwner) -> None:
+def test_a_port_of_the_relay_refuses_direct_connections(world: World, plane: ServiceOwner) -> None:
     plane.load(by_name("ports and protocols are independent").resolved())
     state = plane.relay()
     assert state is not None

@@ -38,7 +38,7 @@ BACKENDS = ["vxlan", "hostgw"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_pods_nodes_and_the_world(make: Make, backend: str) -> None:
+def test_pods_reach_pods_nodes_and_outside_hosts(make: Make, backend: str) -> None:
     cluster = make(3)
     cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
@@ -59,7 +59,7 @@ def test_pods_nodes_and_the_world(make: Make, backend: str) -> None:
 
 @pytest.mark.parametrize("families", ["46", "64"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_both_families(make: Make, backend: str, families: str) -> None:
+def test_pods_reach_each_other_in_both_families(make: Make, backend: str, families: str) -> None:
     cluster = make(2, families=families)
     cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
@@ -72,7 +72,7 @@ def test_both_families(make: Make, backend: str, families: str) -> None:
             assert source_seen(cluster.all[1].place, theirs)
 
 
-def test_a_router_between_nodes(make: Make) -> None:
+def test_a_router_between_nodes_needs_no_pod_routes(make: Make) -> None:
     cluster = make(3, segments=2)
     far, near = cluster.all[0], cluster.all[2]
     pods = {node.name: node.pod(f"p{node.number}") for node in cluster.all}
@@ -117,7 +117,7 @@ def test_a_second_run_changes_nothing(make: Make, backend: str) -> None:
     assert said == ""
 
 
-def test_what_somebody_removes_comes_back(make: Make) -> None:
+def test_removed_routing_objects_are_restored(make: Make) -> None:
     cluster = make(2)
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
@@ -139,7 +139,7 @@ def test_what_somebody_removes_comes_back(make: Make) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_node_that_leaves_leaves_nothing(make: Make, backend: str) -> None:
+def test_a_removed_node_leaves_no_objects(make: Make, backend: str) -> None:
     cluster = make(3)
     cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
@@ -233,7 +233,7 @@ def test_traffic_outlives_the_agent(make: Make) -> None:
 
 
 @pytest.mark.parametrize("mtu", [1400, 9000])
-def test_pods_fill_the_underlay(make: Make, mtu: int) -> None:
+def test_pods_use_the_full_mtu_of_the_underlay(make: Make, mtu: int) -> None:
     cluster = make(2)
     for node in cluster.all:
         inside(cluster.fabric, "ip", "link", "set", f"n{node.number}", "mtu", str(mtu))
@@ -256,7 +256,7 @@ def test_pods_fill_the_underlay(make: Make, mtu: int) -> None:
             probe.sendto(b"x" * (largest + 1), (b.address, 9))
 
 
-def test_vxlan_from_elsewhere_is_dropped(make: Make) -> None:
+def test_vxlan_from_hosts_that_are_not_nodes_is_dropped(make: Make) -> None:
     cluster = make(2)
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")

@@ -83,7 +83,7 @@ async def settled(place: Path) -> AsyncIterator[Watched]:
         watched.machine.close()
 
 
-def test_peers_that_routing_adds_itself_are_no_disturbance(place: Path) -> None:
+def test_peers_that_routing_adds_cause_no_full_run(place: Path) -> None:
     async def body() -> None:
         async with settled(place) as watched:
             for peers in (5, 6, 8):
@@ -99,7 +99,7 @@ def left(place: Path, wanted: NetworkState) -> str:
         return str(network.plan(netlink, wanted, OWNER))
 
 
-def test_peers_come_go_and_change_by_the_difference(place: Path) -> None:
+def test_peer_changes_write_only_the_difference(place: Path) -> None:
     async def body() -> None:
         async with settled(place) as watched:
             before = state(2)
@@ -115,7 +115,7 @@ def test_peers_come_go_and_change_by_the_difference(place: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_difference_that_fails_is_a_comparison(place: Path) -> None:
+def test_a_full_comparison_follows_a_failed_difference(place: Path) -> None:
     async def body() -> None:
         async with settled(place) as watched:
             run(place, f"ip link del {DEVICE}")
@@ -128,7 +128,7 @@ def test_a_difference_that_fails_is_a_comparison(place: Path) -> None:
     asyncio.run(body())
 
 
-def test_neighbours_of_the_underlay_come_and_go(place: Path) -> None:
+def test_neighbours_of_the_underlay_cause_no_run(place: Path) -> None:
     async def body() -> None:
         async with settled(place) as watched:
             run(place, f"ip neigh add 10.89.0.99 lladdr {MAC.format(9)} dev eth0", "ip neigh del 10.89.0.99 dev eth0")
@@ -149,7 +149,7 @@ def test_neighbours_of_the_underlay_come_and_go(place: Path) -> None:
         "ip address add 10.89.0.12/24 dev eth0",
     ],
 )
-def test_what_others_change_of_it_is(place: Path, damage: str) -> None:
+def test_changes_of_its_objects_by_others_cause_a_run(place: Path, damage: str) -> None:
     async def body() -> None:
         async with settled(place) as watched:
             run(place, damage)
@@ -161,7 +161,7 @@ def test_what_others_change_of_it_is(place: Path, damage: str) -> None:
     asyncio.run(body())
 
 
-def test_damage_during_a_write_is_told(place: Path) -> None:
+def test_damage_during_a_write_is_reported(place: Path) -> None:
     async def body() -> None:
         async with settled(place) as watched:
             run(place, "ip route del 10.244.2.0/24")

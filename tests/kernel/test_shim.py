@@ -65,7 +65,7 @@ def test_programs_may_end_before_their_start_is_read(shim: "subprocess.Popen[byt
     """A program that has ended before its start is read does not end the shim."""
 
     async def body(client: ShimClient, ends: ExitCodes) -> None:
-        setting = CommandContext("c", {"PATH": os.environ["PATH"]})
+        setting = CommandContext("c")
 
         async def series(number: int) -> list[str]:
             said = []

@@ -34,7 +34,7 @@ def tracked() -> set[tuple[str, Ends, Ends]]:
         return {(flow.protocol, flow.original, flow.reply) for flow in conntrack.flows()}
 
 
-def test_only_flows_to_a_removed_endpoint_are_forgotten(place: Path) -> None:
+def test_only_flows_to_a_removed_endpoint_are_deleted(place: Path) -> None:
     before = tracked()
     assert before == {ends(number) for number in range(COUNT)}
     forget = flow_cleaner(lambda: (), place)((service(7, BACKENDS),), (service(7, BACKENDS - 1),))
@@ -46,7 +46,7 @@ def test_only_flows_to_a_removed_endpoint_are_forgotten(place: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [3, 40])
-def test_a_few_services_and_many_are_cleaned_alike(place: Path, changed: int) -> None:
+def test_flows_of_few_and_of_many_services_are_deleted(place: Path, changed: int) -> None:
     before = tracked()
     services = range(100, 100 + changed)
     forget = flow_cleaner(lambda: (), place)(
@@ -58,7 +58,7 @@ def test_a_few_services_and_many_are_cleaned_alike(place: Path, changed: int) ->
     assert before - tracked() == gone
 
 
-def test_tcp_flows_are_forgotten_on_request(place: Path) -> None:
+def test_tcp_flows_are_deleted_on_request(place: Path) -> None:
     before = tracked()
     web = msgspec.structs.replace(service(7, BACKENDS), protocol="tcp")
     forget = flow_cleaner(lambda: (), place, UDP_AND_TCP)((web,), ())
@@ -69,7 +69,7 @@ def test_tcp_flows_are_forgotten_on_request(place: Path) -> None:
     assert before - tracked() == gone
 
 
-def test_node_port_flows_are_forgotten_at_node_addresses_only(place: Path) -> None:
+def test_node_port_flows_are_deleted_at_node_addresses_only(place: Path) -> None:
     """Here a Service address stands for the node's address, and other Services use the same port."""
     before = tracked()
     port = msgspec.structs.replace(service(7, BACKENDS), cluster_ip="10.97.0.1", node_port=53)
@@ -80,7 +80,7 @@ def test_node_port_flows_are_forgotten_at_node_addresses_only(place: Path) -> No
     assert before - tracked() == gone
 
 
-def test_what_the_kernel_is_asked_for(place: Path) -> None:
+def test_the_kernel_filters_flows_by_protocol_and_target(place: Path) -> None:
     with Conntrack(place) as conntrack:
         to_it = conntrack.flows(protocol="UDP", target=Target(frontend(5), 53))
         assert {flow.original.dst for flow in to_it} == {frontend(5)}

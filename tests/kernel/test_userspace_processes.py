@@ -60,7 +60,7 @@ def used(plane: UserspaceDataPlane) -> Iterator[None]:
     PLANES.pop()
 
 
-def test_another_program_loses_no_byte(plane: UserspaceDataPlane) -> None:
+def test_a_new_program_loses_no_byte(plane: UserspaceDataPlane) -> None:
     def renew() -> None:
         before = state(plane).pid
         link = RelayClient(path("node"))
@@ -81,7 +81,7 @@ def test_a_new_agent_finds_the_relay_and_loses_no_byte(plane: UserspaceDataPlane
     both_ways(restart)
 
 
-def test_the_mode_ends_and_established_connections_go_on(plane: UserspaceDataPlane) -> None:
+def test_established_connections_outlive_the_mode(plane: UserspaceDataPlane) -> None:
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         plane.load(ports(server.endpoint))
         with client("node") as connection:
@@ -117,7 +117,7 @@ def test_when_both_are_killed_another_relay_is_started(plane: UserspaceDataPlane
         assert connection.recv(100).decode().split()[0] == "one"
 
 
-def test_the_relay_obeys_root_alone(plane: UserspaceDataPlane) -> None:
+def test_the_relay_accepts_commands_from_root_alone(plane: UserspaceDataPlane) -> None:
     plane.load(ports(at("one", 8080)))
     pid = os.fork()
     if pid == 0:
@@ -131,7 +131,7 @@ def test_the_relay_obeys_root_alone(plane: UserspaceDataPlane) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_a_worker_finds_its_way_through_pools_that_are_gone(plane: UserspaceDataPlane) -> None:
+def test_a_new_worker_handles_removed_pools(plane: UserspaceDataPlane) -> None:
     """Descriptor numbers in the journal may belong to other files by now."""
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         for _ in range(3):
@@ -189,7 +189,7 @@ def test_a_program_that_cannot_be_started_changes_nothing(plane: UserspaceDataPl
             assert state(plane).keeper == before.keeper
 
 
-def test_an_agent_of_another_version_takes_the_relay_along(
+def test_an_agent_of_another_version_replaces_the_relay(
     plane: UserspaceDataPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relay with another version of the code continues under the agent, with its connections and ports."""
@@ -208,7 +208,7 @@ def test_an_agent_of_another_version_takes_the_relay_along(
         assert after.ports == before.ports
 
 
-def test_what_cannot_be_accepted_waits(world: World) -> None:
+def test_connections_wait_while_none_can_be_accepted(world: World) -> None:
     """With memory for two connections, the third is served when one of them has ended."""
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         target = (server.endpoint.address, server.endpoint.port)

@@ -64,7 +64,7 @@ def used(plane: UserspaceDataPlane) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("source", ["far", "node", "outside", "one"])
-def test_bytes_go_both_ways_at_once(plane: UserspaceDataPlane, source: str) -> None:
+def test_bytes_flow_in_both_directions_at_once(plane: UserspaceDataPlane, source: str) -> None:
     both_ways(lambda: None, source)
     assert state(plane).connections == 0
 
@@ -77,7 +77,7 @@ def test_a_keeper_that_is_killed_loses_no_byte(plane: UserspaceDataPlane) -> Non
     both_ways(kill(plane, "keeper", 2))
 
 
-def test_new_connections_while_workers_are_killed(plane: UserspaceDataPlane) -> None:
+def test_new_connections_work_while_workers_are_killed(plane: UserspaceDataPlane) -> None:
     """Each is answered, also those that a worker had just accepted."""
     with Server("one", lambda c: c.sendall(c.recv(10))) as server:
         plane.load(ports(server.endpoint))
@@ -104,7 +104,7 @@ def test_new_connections_while_workers_are_killed(plane: UserspaceDataPlane) -> 
         assert set(results) == {b"hello"}
 
 
-def test_half_close(plane: UserspaceDataPlane) -> None:
+def test_a_half_closed_connection_still_carries_data(plane: UserspaceDataPlane) -> None:
     def answer(connection: socket.socket) -> None:
         asked = b""
         while data := connection.recv(100):
@@ -120,7 +120,7 @@ def test_half_close(plane: UserspaceDataPlane) -> None:
             assert connection.recv(100) == b""
 
 
-def test_the_server_may_be_done_first(plane: UserspaceDataPlane) -> None:
+def test_the_server_may_close_first(plane: UserspaceDataPlane) -> None:
     rest: list[bytes] = []
     done = threading.Event()
 
@@ -139,7 +139,7 @@ def test_the_server_may_be_done_first(plane: UserspaceDataPlane) -> None:
         assert b"".join(rest) == b"more"
 
 
-def test_a_reset_becomes_a_reset(plane: UserspaceDataPlane) -> None:
+def test_a_reset_is_passed_on(plane: UserspaceDataPlane) -> None:
     def reset(connection: socket.socket) -> None:
         connection.recv(10)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -183,7 +183,7 @@ def test_a_slow_reader_stops_the_sender(plane: UserspaceDataPlane) -> None:
             assert seen == [sent.hexdigest()]
 
 
-def test_many_connections_at_once(plane: UserspaceDataPlane) -> None:
+def test_the_relay_carries_many_connections_at_once(plane: UserspaceDataPlane) -> None:
     """All are open before the first is answered."""
     count = 1500
     go = threading.Event()
@@ -221,7 +221,7 @@ def test_many_connections_at_once(plane: UserspaceDataPlane) -> None:
     listener.close()
 
 
-def test_the_next_endpoint_is_tried(plane: UserspaceDataPlane) -> None:
+def test_the_next_endpoint_is_tried_when_one_refuses(plane: UserspaceDataPlane) -> None:
     """One endpoint refuses, one does not answer; every client gets the third."""
     with Server("two", lambda c: c.sendall(b"two")) as server:
         plane.load(ports(at("one", 1), ResolvedEndpoint("203.0.113.99", 80), server.endpoint))
@@ -267,7 +267,7 @@ def test_many_udp_clients_keep_their_endpoint(plane: UserspaceDataPlane) -> None
         assert len(clients) <= state(plane).sessions <= len(clients) + of_others
 
 
-def test_udp_leaves_an_endpoint_that_is_gone(plane: UserspaceDataPlane) -> None:
+def test_udp_clients_leave_a_removed_endpoint(plane: UserspaceDataPlane) -> None:
     plane.load(udp_ports(at("one", 8080), at("two", 8080)))
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(udp_client()) for _ in range(8)]
@@ -284,7 +284,7 @@ def test_udp_leaves_an_endpoint_that_is_gone(plane: UserspaceDataPlane) -> None:
             assert time.monotonic() < deadline, found
 
 
-def test_a_udp_session_ends_when_nothing_comes(world: World) -> None:
+def test_an_idle_udp_session_ends(world: World) -> None:
     """It ends 30 s after a single answer, or 120 s after several; the test sets the clock."""
     now = [1000.0]
     memory = Memory.create(16)

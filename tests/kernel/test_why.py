@@ -43,7 +43,7 @@ def view(case: Case, mode: str, place: Path) -> ServiceRules:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_held_is_what_the_table_states(place: Path, mode: str) -> None:
+def test_the_kernel_holds_the_table_of_the_share(place: Path, mode: str) -> None:
     plane = open_dataplane(mode, NODE, place)
     try:
         for case in CASES:
@@ -59,7 +59,7 @@ def test_what_is_held_is_what_the_table_states(place: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_endpoint_that_is_gone_from_the_kernel_is_drift(place: Path, mode: str) -> None:
+def test_an_endpoint_missing_in_the_kernel_is_drift(place: Path, mode: str) -> None:
     case = next(case for case in CASES if case.name == "NodePort with policy Cluster")
     plane = open_dataplane(mode, NODE, place)
     try:
@@ -77,7 +77,7 @@ def test_an_endpoint_that_is_gone_from_the_kernel_is_drift(place: Path, mode: st
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_kernel_without_rules(place: Path, mode: str) -> None:
+def test_a_kernel_without_rules_has_no_tracer(place: Path, mode: str) -> None:
     case = next(case for case in CASES if case.name == "ClusterIP")
     hop, _ = explain_hop(traced(case.packets[0]), backed(case), view(case, mode, place))
     assert (hop.outcome, hop.reason) == ("untouched", "Drift")
@@ -95,7 +95,7 @@ def test_lists_of_clients_are_read_with_their_ages(place: Path) -> None:
     assert all(0.25 <= age < 60 for seen in found.values() for age in seen.values())
 
 
-def test_rules_are_told_as_nft_lists_them(place: Path) -> None:
+def test_rules_are_printed_as_nft_lists_them(place: Path) -> None:
     listed, steps = told(place, "nftables", "nft", "list", "ruleset")
     lines = {line.strip().removeprefix("elements = { ").removesuffix(" }").rstrip(",") for line in listed}
     sets = {line.strip().removesuffix(" {") for line in listed}
@@ -107,7 +107,7 @@ def test_rules_are_told_as_nft_lists_them(place: Path) -> None:
             assert text.removesuffix(" }") in lines
 
 
-def test_rules_are_told_as_iptables_save_prints_them(place: Path) -> None:
+def test_rules_are_printed_as_iptables_save_prints_them(place: Path) -> None:
     listed, steps = told(place, "iptables", "iptables-save")
     for step in steps:
         assert f"-A {step.where.rpartition(' ')[2]} {step.rule}" in listed

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("name", ["ip_vs", "ipip", "geneve", "ipvlan", "macvlan", "dummy", "vxlan", "tun", "conntrack"])
-def test_the_kernel_has(name: str) -> None:
+def test_the_uml_kernel_has_the_features(name: str) -> None:
     assert Features().probe(name), Features().probe(name)
 
 
@@ -37,7 +37,7 @@ def test_sctp_connects() -> None:
             assert client.recv(100) == b"hello"
 
 
-def test_modules_load_when_they_are_asked_for() -> None:
+def test_modules_load_on_demand() -> None:
     subprocess.run(("ip", "link", "add", "slow0", "type", "dummy"), check=True)
     subprocess.run(("tc", "qdisc", "add", "dev", "slow0", "root", "netem", "delay", "10ms"), check=True)
     subprocess.run(("ip", "link", "delete", "slow0"), check=True)
@@ -45,12 +45,12 @@ def test_modules_load_when_they_are_asked_for() -> None:
     assert "openvswitch" in Path("/proc/modules").read_text()
 
 
-def test_what_is_written_stays_in_the_guest() -> None:
+def test_files_written_in_the_guest_stay_in_the_guest() -> None:
     mounts = {words[1]: words[2] for words in map(str.split, Path("/proc/mounts").read_text().splitlines())}
     assert mounts["/"] == "overlay"
     assert mounts["/tmp"] == mounts["/run"] == "tmpfs"
     assert "hostfs" not in {kind for place, kind in mounts.items() if place != "/run/exchange"}
 
 
-def test_the_network_of_the_machine_is_out_of_reach() -> None:
+def test_the_guest_cannot_reach_the_machines_network() -> None:
     assert {name for _, name in socket.if_nameindex() if not name.startswith("tunl")} == {"lo"}

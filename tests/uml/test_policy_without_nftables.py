@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("wanted", ["nftables", "auto"])
-def test_iptables_stands_in_for_nftables(place: Path, wanted: str) -> None:
+def test_iptables_is_used_when_nftables_is_missing(place: Path, wanted: str) -> None:
     switch = Switch(PolicyModes(place), wanted, PolicyFacts(pod_ranges=("10.0.0.0/24",)))
     try:
         assert switch.name == "iptables"

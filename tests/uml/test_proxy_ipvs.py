@@ -113,7 +113,7 @@ def test_ipvsadm_and_ip_show_what_was_written(plane: ServiceOwner) -> None:
     assert "10.180.0.2,tcp:8080,10.180.0.2" in inside("node", "ipset", "list", "KUBE-LOOP-BACK")
 
 
-def test_one_endpoint_costs_a_message_or_two(plane: ServiceOwner) -> None:
+def test_one_endpoint_change_costs_at_most_two_messages(plane: ServiceOwner) -> None:
     plane.load({"default/web": web("one")})
     assert plane.update({"default/web": web("one", "two")}) == (
         "add KUBE-LOOP-BACK 10.180.0.2,tcp:8080,10.180.0.2",
@@ -126,7 +126,7 @@ def test_one_endpoint_costs_a_message_or_two(plane: ServiceOwner) -> None:
     )
 
 
-def test_a_restart_into_another_world(plane: ServiceOwner) -> None:
+def test_a_restart_applies_changes_made_meanwhile(plane: ServiceOwner) -> None:
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     with another() as again:
         again.load(by_name("ClusterIP").resolved())
@@ -156,7 +156,7 @@ def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: Se
     assert results and set(results) <= {"one", "two"}
 
 
-def test_settings_of_the_namespace(plane: ServiceOwner) -> None:
+def test_ipvs_settings_of_the_namespace_are_set(plane: ServiceOwner) -> None:
     told = IpvsSettings(strict_arp=True, tcp_timeout=1000, udp_timeout=50)
     plane.load({}, replace(NODE, ipvs=told))
     names = ("net.ipv4.vs.conntrack", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.conf.all.arp_ignore",
@@ -237,7 +237,7 @@ address add 10.96.0.77/32 dev kube-ipvs0
 """
 
 
-def test_what_kube_proxy_left_is_taken_over(world: World, plane: ServiceOwner) -> None:
+def test_virtual_servers_of_kube_proxy_are_taken_over(world: World, plane: ServiceOwner) -> None:
     for line in KUBE_PROXY.splitlines():
         inside("node", "ip", *line.split())
     inside("node", "ipset", "create", "KUBE-NODE-PORT-TCP", "bitmap:port", "range", "0-65535")
@@ -256,7 +256,7 @@ def test_what_kube_proxy_left_is_taken_over(world: World, plane: ServiceOwner) -
     ipvsadm("-C")
 
 
-def test_everything_of_ours_can_be_taken_away(plane: ServiceOwner) -> None:
+def test_everything_that_podwire_added_can_be_removed(plane: ServiceOwner) -> None:
     assert not clear(path("node"))
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     assert clear(path("node"))
@@ -283,7 +283,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_what_somebody_changed_is_put_right(world: World, plane: ServiceOwner, what: str) -> None:
+def test_changed_virtual_servers_are_repaired(world: World, plane: ServiceOwner, what: str) -> None:
     plane.load(by_name("ClusterIP").resolved())
     for line in BREAKS[what]:
         inside("node", *line.split())
@@ -294,7 +294,7 @@ def test_what_somebody_changed_is_put_right(world: World, plane: ServiceOwner, w
     assert world.connect("outside", "10.96.0.10", 80)[0] in PODS
 
 
-def test_changed_addresses_are_noticed_and_own_changes_are_not(world: World, plane: ServiceOwner) -> None:
+def test_only_foreign_changes_of_addresses_are_reported(world: World, plane: ServiceOwner) -> None:
     facts = replace(NODE, node_port_ranges=("192.168.99.0/24", "::/0"))
     services = by_name("NodePort with policy Cluster").resolved()
     plane.load(services, facts)
@@ -368,7 +368,7 @@ def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
         ServiceModes(path("node")).clear("ipvs")
 
 
-def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
+def test_leaving_ipvs_keeps_udp_clients_and_resets_tcp(world: World) -> None:
     """A UDP client that keeps its socket is served by the next mode; a TCP client gets a reset."""
     services = by_name("ports and protocols are independent").resolved() | {"default/kept": (
         replace(kept("one")[0], service="default/kept", cluster_ip="10.96.0.77"),
@@ -399,7 +399,7 @@ def test_what_goes_on_and_what_ends_when_ipvs_is_left(world: World) -> None:
         ServiceModes(path("node")).clear("ipvs")
 
 
-def test_nothing_is_left_open(plane: ServiceOwner) -> None:
+def test_no_descriptor_is_left_open(plane: ServiceOwner) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

@@ -38,7 +38,7 @@ def plane(world: World) -> Iterator[ServiceOwner]:
     made.close()
 
 
-def test_an_endpoint_that_goes_keeps_its_connections(world: World, plane: ServiceOwner) -> None:
+def test_a_removed_endpoint_keeps_its_connections(world: World, plane: ServiceOwner) -> None:
     """Scenario 90: an endpoint has weight 0 while a connection is open and is removed soon after; so is a Service."""
     other = tuple(replace(port, service="default/other", cluster_ip="10.96.0.11") for port in kept("far"))
     plane.load({"default/web": kept("one"), "default/other": other})
@@ -76,7 +76,7 @@ def test_an_endpoint_that_comes_back_gets_its_weight_back(world: World, plane: S
         assert {connections.connect() for _ in range(4)} == {"one", "two"}
 
 
-def test_connections_to_an_endpoint_that_is_gone_end_on_request(world: World, plane: ServiceOwner) -> None:
+def test_connections_to_a_removed_endpoint_end_on_request(world: World, plane: ServiceOwner) -> None:
     """A terminating endpoint that still serves keeps them."""
     (both,) = kept("one", "two")
     (rest,) = kept("two")
@@ -116,7 +116,9 @@ def test_connections_are_spread_evenly(world: World, plane: ServiceOwner, schedu
 
 @pytest.mark.parametrize(("scheduler", "counts"), [("rr", False), ("wrr", False), ("lc", True), ("wlc", True),
                                                    ("sed", True), ("nq", True)])  # fmt: skip
-def test_some_look_at_open_connections(world: World, plane: ServiceOwner, scheduler: str, counts: bool) -> None:
+def test_some_schedulers_prefer_endpoints_with_fewer_connections(
+    world: World, plane: ServiceOwner, scheduler: str, counts: bool
+) -> None:
     """With four connections at each of two pods and none at the third, schedulers that count them choose the third."""
     facts = replace(NODE, ipvs=IpvsSettings(scheduler=scheduler))
     plane.load({"default/web": kept("one", "two")}, facts)
@@ -159,7 +161,7 @@ def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:
         IpvsDataPlane(replace(NODE, ipvs=IpvsSettings(scheduler="nonesuch")), path("node"))
 
 
-def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: ServiceOwner) -> None:
+def test_another_scheduler_takes_effect_on_existing_servers(world: World, plane: ServiceOwner) -> None:
     plane.load({"default/web": kept("one")})
     with OpenConnections("one") as connections:
         connections.connect()
@@ -168,5 +170,5 @@ def test_another_scheduler_takes_effect_on_what_is_there(world: World, plane: Se
         assert connections.talk()
 
 
-def test_affinity_forgets_an_endpoint_that_is_gone(world: World, plane: ServiceOwner) -> None:
+def test_affinity_ends_with_a_removed_endpoint(world: World, plane: ServiceOwner) -> None:
     affinity_to_an_endpoint_that_goes(world, plane)
