@@ -7,7 +7,9 @@ write to disk, the watch, the agent and the kernel; "write alone" is the same wr
 agent is that of all its threads, what it does by itself meanwhile included, divided by the changes. A new Service is
 one without an EndpointSlice, then its slice, until a connection to its address reaches a pod. The agent's start runs
 from the process's first moment until it says that it is ready: nothing in the kernel, and all of it there already.
-"Rules taken away" is a foreign process that deletes the table.
+"Rules taken away" is a foreign process that deletes the table. Under load, four clients connect all the time; "refused"
+counts the connections of one such moment that were refused, "late" those that took more than half a second (their first
+packet was lost) or failed otherwise.
 
     sudo python -m bench.service_changes [--quick]
 """
@@ -22,6 +24,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +46,7 @@ from podwire.local.topology import Topology
 from podwire.model.service import SERVICE_NAME_LABEL
 from podwire.proxy.dataplanes.nftables.layout import TABLE
 from podwire.runtime.clock import SystemClock
-from podwire.state.nft_diff import removal
+from podwire.state.nft_diff import DeleteElements, FlushChain, Operation, Transaction, removal
 
 SPACE = "bench"
 PORT = 8080
@@ -54,6 +57,14 @@ AIMED = 10_000
 PATIENCE_S = 10.0
 WRITERS = 32
 STORM = 1_000
+CLIENTS = 4
+PAUSE_S = 0.01
+"""Between two connections of a client: 400 connections a second in all."""
+LATE_S = 0.5
+REST_S = 1.0
+"""Between two repairs: the agent uses at most half of the time for them."""
+FLUSHED = ("table", "chain", "map")
+"""What is taken away under load: the table, the chain that all connections pass, the map of all Services."""
 
 POD = """---
 apiVersion: v1
@@ -90,7 +101,7 @@ class Pods:
 
     def __init__(self, places_of: dict[str, Path], addresses: dict[str, str]) -> None:
         self.addresses = addresses
-        self._client = places_of["client"]
+        self.client = places_of["client"]
         self._listeners: dict[str, socket.socket] = {}
         for name in ("a", "b"):
             with netns.inside(places_of[name]):
@@ -104,18 +115,18 @@ class Pods:
     def reached(self, address: str, wanted: str) -> float:
         """Tries until a connection gets to a pod; the moment when that was. Blocks."""
         deadline = time.perf_counter() + PATIENCE_S
-        with netns.inside(self._client):
+        with netns.inside(self.client):
             while time.perf_counter() < deadline:
                 with socket.socket() as sock:
                     sock.settimeout(0.004)
                     with contextlib.suppress(OSError):
                         sock.connect((address, 80))
-                        if self._accepted() == wanted:
+                        if self.accepted() == wanted:
                             return time.perf_counter()
                 time.sleep(0.0003)
         raise SystemExit(f"{address}: no connection reached pod {wanted} within {PATIENCE_S:.0f} s")
 
-    def _accepted(self) -> str:
+    def accepted(self) -> str:
         """Who took the last connection; all that wait are taken off."""
         ready, _, _ = select.select(list(self._listeners.values()), [], [], 0.05)
         name = next((name for name, each in self._listeners.items() if each in ready), "")
@@ -199,11 +210,84 @@ class World:
         return found
 
 
-def flush(place: Path) -> float:
-    """Takes the rules of IPv4 Services away; the moment when that is done. Blocks."""
+def flush(place: Path, what: str = "table") -> float:
+    """Takes rules of IPv4 Services away, of :data:`FLUSHED`; the moment when that is done. Blocks."""
     with Nft(place) as nft:
-        nft.commit(removal("ip", TABLE))
+        operations: tuple[Operation, ...] = removal("ip", TABLE).operations
+        if what == "chain":
+            operations = (FlushChain("dispatch"),)
+        elif what == "map" and (table := nft.read("ip", TABLE)) is not None:
+            services = next(held for held in table.sets if held.name == "services")
+            operations = (DeleteElements(services, services.elements),)
+        nft.commit(Transaction("ip", TABLE, operations))
     return time.perf_counter()
+
+
+class Load:
+    """Clients that connect to an address all the time while the block runs, and what became of them."""
+
+    def __init__(self, pods: Pods, address: str) -> None:
+        self._pods = pods
+        self._address = address
+        self._done = threading.Event()
+        self._threads = [threading.Thread(target=self._connect) for _ in range(CLIENTS)]
+        self._threads.append(threading.Thread(target=self._accept))
+        self.refused = self.late = 0
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _connect(self) -> None:
+        with netns.inside(self._pods.client):
+            while not self._done.is_set():
+                with socket.socket() as sock:
+                    sock.settimeout(PATIENCE_S)
+                    begun = time.perf_counter()
+                    try:
+                        sock.connect((self._address, 80))
+                        self.late += time.perf_counter() - begun > LATE_S
+                    except ConnectionRefusedError:
+                        self.refused += 1
+                    except OSError:
+                        self.late += 1
+                time.sleep(PAUSE_S)
+
+    def _accept(self) -> None:
+        while not self._done.is_set():
+            self._pods.accepted()
+
+    def repaired(self) -> float:
+        """Tries until a connection is made; the moment when that was. Blocks."""
+        with netns.inside(self._pods.client):
+            while True:
+                with socket.socket() as sock, contextlib.suppress(OSError):
+                    sock.settimeout(0.004)
+                    sock.connect((self._address, 80))
+                    return time.perf_counter()
+
+
+def repairs(
+    place: Path, pods: Pods, address: str, turns: int
+) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    """Milliseconds until a connection, refused and late connections of each turn, by what is taken away. Blocks."""
+    found: dict[str, tuple[list[float], list[float], list[float]]] = {what: ([], [], []) for what in FLUSHED}
+    for what in FLUSHED * turns:
+        time.sleep(REST_S)
+        with Load(pods, address) as load:
+            time.sleep(0.1)
+            gone = flush(place, what)
+            found[what][0].append((load.repaired() - gone) * 1000)
+            time.sleep(0.2)
+        found[what][1].append(load.refused)
+        found[what][2].append(load.late)
+    return found
 
 
 def agent() -> int:
@@ -288,8 +372,19 @@ async def measure(world: World, topology: Topology, count: int, *, turns: int, s
     for _ in range(turns // 20):
         gone = await asyncio.to_thread(flush, place)
         healed.append((await asyncio.to_thread(world.pods.reached, address, "ab"[(turns - 1) % 2]) - gone) * 1000)
+    repaired = await asyncio.to_thread(repairs, place, world.pods, address, turns // 20)
     what = f"{count:,} Services: "
+    under_load = [
+        Row(f"{what}{name}", unit, tuple(values), aim=aim)
+        for flushed, (times, refused, late) in repaired.items()
+        for name, unit, values, aim in (
+            (f"a {flushed} flushed under load until a connection", "ms", times, 20 if count <= 1_000 else None),
+            (f"a {flushed} flushed under load: refused", "", refused, None),
+            (f"a {flushed} flushed under load: late", "", late, None),
+        )
+    ]
     return [
+        *under_load,
         Row(what + "a change until a packet is there", "ms", tuple(arrived), (("write alone", tuple(writes)),), 20),
         Row(
             what + "the same, 99th percentile",

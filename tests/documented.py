@@ -39,6 +39,15 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/development.md", 'scripts/uml pytest tests/kernel/test_proxy_scenarios.py -k "ipvs and hairpin"'),
             ("docs/development.md", "scripts/uml bash -c 'ip link add type dummy; ip -d link'"),
             ("docs/testing.md", "sudo .venv/bin/pytest examples/guarded/tests"),
+            ("docs/conformance.md", "make conformance"),
+            ("docs/conformance.md", 'make conformance SIGS="apps node"'),
+        ),
+        "needs the end-to-end test binary of a Kubernetes release": (
+            ("docs/conformance.md", "make conformance E2E=./e2e.test"),
+            ("docs/conformance.md", "make conformance E2E=./e2e.test SIGS=apps GINKGO=./ginkgo PROCS=4"),
+        ),
+        "names a policy of the reader's; tests/e2e/test_admission_policies.py reads the type checking of its own": (
+            ("docs/apiserver.md", "kubectl get validatingadmissionpolicy NAME -o jsonpath='{.status.typeChecking}'"),
         ),
         "installs, then runs `podwire up` with the options of the README's first command": (("README.md", "make up"),),
         _README: (

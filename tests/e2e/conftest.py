@@ -11,10 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.connection import Connection
 from tests.e2e.driver import Cluster, podwire
 
 _ROOT = Path(__file__).parents[2]
 _UP_S = 180
+_SETTINGS = """
+nodes: 2
+metrics: {resolutionS: 3}
+autoscaler: {syncPeriodS: 2}
+"""
 # kubectl and Helm of `make setup`, after those of the machine.
 os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
@@ -36,7 +42,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     name = f"e2e-{os.getpid()}"
     state = tmp_path_factory.mktemp("state")
     try:
-        up = [*podwire(), "up", "--name", name, "--nodes", "2", "--state-dir", str(state)]
+        settings = home / "cluster.yaml"
+        settings.write_text(_SETTINGS)
+        up = [*podwire(), "up", "--name", name, "--state-dir", str(state), "--config", str(settings)]
         done = subprocess.run(up, capture_output=True, text=True, timeout=_UP_S, cwd=_ROOT, check=False)
         assert done.returncode == 0, f"{' '.join(up)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
         text = subprocess.run(
@@ -69,3 +77,11 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.run(["kubectl", "delete", "namespace", name, "--wait=false"])
+
+
+@pytest.fixture(scope="module")
+def api(cluster: Cluster) -> Iterator[Connection]:
+    """A connection to the API as the cluster's administrator."""
+    connection = Connection(cluster.kubeconfig)
+    yield connection
+    connection.close()

@@ -1,24 +1,17 @@
 """Objects of a cluster, read over one connection that stays open.
 
-Tests wait for objects by reading them again and again. As a process each of these reads would cost 55 ms of processor
-time, most of what the end-to-end tests need; the verbs of kubectl themselves have tests of their own.
+Tests wait for objects by reading them again and again. As processes of kubectl these reads would be most of what the
+end-to-end tests need; the verbs of kubectl themselves have tests of their own.
 """
 
-import atexit
-import base64
-import http.client
-import json
-import ssl
-import tempfile
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
-import yaml
+from tests.e2e.connection import Connection
 
-_TIMEOUT_S = 120
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
@@ -46,25 +39,8 @@ class Reader:
     """Reads objects with the credentials of a kubeconfig."""
 
     def __init__(self, kubeconfig: str) -> None:
-        config = yaml.safe_load(Path(kubeconfig).read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self._address = urlsplit(cluster["server"])
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        self._tls = ssl.create_default_context(cadata=authority)
-        with tempfile.NamedTemporaryFile() as pair:
-            pair.write(base64.b64decode(user["client-certificate-data"]))
-            pair.write(base64.b64decode(user["client-key-data"]))
-            pair.flush()
-            self._tls.load_cert_chain(pair.name)
-        self._connection: http.client.HTTPSConnection | None = None
+        self._connection = Connection(kubeconfig)
         self._resources: dict[str, Resource] = {}
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Closes the connection; the next read opens another one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def get(self, words: tuple[str, ...]) -> Any:
         """What ``kubectl get WORDS -o json`` prints, decoded.
@@ -114,26 +90,9 @@ class Reader:
                             yield word, resource
 
     def _ask(self, path: str, accept: str = "application/json") -> Any:
-        """The body of an answer; asked again over a new connection where the old one has ended."""
-        for last in (False, True):
-            connection = self._connection or self._connect()
-            try:
-                connection.request("GET", path, headers={"Accept": accept})
-                answer = connection.getresponse()
-                body = answer.read()
-                break
-            except (OSError, http.client.HTTPException) as failure:
-                connection.close()
-                fresh, self._connection = self._connection is None, None
-                assert not (last or fresh), f"GET {path}: {failure}"
-        self._connection = connection
-        assert answer.status == http.client.OK, f"GET {path}: {answer.status} {body.decode(errors='replace')}"
-        return json.loads(body)
-
-    def _connect(self) -> http.client.HTTPSConnection:
-        host, port = self._address.hostname, self._address.port
-        assert host is not None
-        return http.client.HTTPSConnection(host, port, context=self._tls, timeout=_TIMEOUT_S)
+        answer = self._connection.send("GET", path, accept=accept)
+        assert answer.status == HTTPStatus.OK, f"GET {path}: {answer.status} {answer.body}"
+        return answer.body
 
 
 def parse(words: tuple[str, ...]) -> Query:

@@ -20,7 +20,6 @@ def test_health_and_version(cluster: Cluster) -> None:
     assert 'apiserver_storage_objects{resource="nodes"} 2' in cluster.kubectl("get", "--raw", "/metrics")
     assert "kubelet_running_pods" in cluster.kubectl("get", "--raw", "/api/v1/nodes/node-1/proxy/metrics")
     assert "control plane" in cluster.kubectl("cluster-info")
-    assert "Metrics API not available" in cluster.refused("top", "nodes")
 
 
 def test_auth(cluster: Cluster, namespace: str) -> None:
@@ -151,11 +150,3 @@ def test_drain_respects_the_budget_and_uncordon_brings_pods_back(cluster: Cluste
     finally:
         cluster.kubectl("uncordon", node)
     assert "SchedulingDisabled" not in cluster.kubectl("get", "node", node)
-
-
-def test_kinds_without_effect_come_with_a_warning(cluster: Cluster, namespace: str) -> None:
-    _web(cluster, namespace)
-    done = cluster.run(["kubectl", "autoscale", "deployment", "web", "--max=3", "-n", namespace])
-    assert done.returncode == 0
-    assert "Warning: horizontalpodautoscalers.autoscaling: nothing scales by it" in done.stderr
-    assert cluster.get("deployment", "web", "-n", namespace)["spec"]["replicas"] == 1

@@ -14,6 +14,13 @@ from tests.e2e.test_service_mode_under_load import switch
 from podwire.proxy.dataplanes.userspace.client import RelayClient
 from podwire.proxy.dataplanes.userspace.messages import State
 
+POLICY = """
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: none}
+spec: {podSelector: {matchLabels: {app: none}}}
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -70,3 +77,15 @@ def test_mode_switches_and_killed_relays_lose_no_connection(cluster: Cluster) ->
     assert len(inside.seen) == len(outside.seen) == 3
     assert "podwire-userspace" not in in_node(cluster, "node-1", "nft", "list", "tables")
     eventually(lambda: relay(cluster) is None)
+
+
+def test_status_warns_of_policies_that_cannot_see_clients(cluster: Cluster) -> None:
+    def warned() -> bool:
+        return "proxy.mode userspace: 1 policy sees the node" in done("status", "--name", cluster.name)
+
+    switch(cluster, "userspace")
+    assert not warned()
+    cluster.kubectl("apply", "-f", "-", stdin=POLICY)
+    eventually(warned)
+    switch(cluster, "nftables")
+    eventually(lambda: not warned())

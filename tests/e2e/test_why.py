@@ -321,7 +321,7 @@ def test_what_policies_are_said_to_do_they_do(world: Cluster, row: Row) -> None:
     missed = policy["ingress"]["nearest"][0]["misses"]
     assert NEAR in policy["message"] or missed[0]["text"] == "ports TCP 80"
     (rule,) = [step for step in policy["nodes"][-1]["steps"] if step["rule"].endswith("drop")]
-    assert rule["object"] == "no ingress rule of default/shut"
+    assert rule["object"] == "no ingress rule for pods app=shut of default"
 
 
 def test_lines_are_those_of_files(world: Cluster, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Objects that the API server should never have accepted: valid objects with one field replaced."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,17 +118,37 @@ VALUES: tuple[Any, ...] = (*_TEXTS, *_NUMBERS, *_OTHERS)
 
 def hostile(valid: dict[str, Any], kind: type[Any]) -> Iterator[tuple[str, Any]]:
     """The decoded objects with their field path and value; those that cannot be decoded are left out by every part."""
+    for label, changed in _changed(valid):
+        try:
+            yield label, decode_object(msgspec.json.encode(changed), kind)
+        except ProtocolError:
+            continue
+
+
+def undecodable(valid: dict[str, Any], kind: type[Any]) -> Iterator[dict[str, Any]]:
+    """The objects that cannot be decoded, as the API server would send them, once for each field."""
+    fields: set[str] = set()
+    for label, changed in _changed(valid, _OTHERS):
+        field = label.partition("=")[0]
+        try:
+            decode_object(msgspec.json.encode(changed), kind)
+        except ProtocolError:
+            if field not in fields:
+                fields.add(field)
+                yield changed
+
+
+def _changed(valid: dict[str, Any], values: tuple[Any, ...] = VALUES) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each field with each value, as the path and the value, and the object."""
+    written = msgspec.json.encode(valid)
     for path in _paths(valid):
-        for value in VALUES:
-            changed = copy.deepcopy(valid)
+        for value in values:
+            changed = msgspec.json.decode(written)
             holder: Any = changed
             for step in path[:-1]:
                 holder = holder[step]
             holder[path[-1]] = value
-            try:
-                yield f"{'.'.join(map(str, path))}={value!r:.40}", decode_object(msgspec.json.encode(changed), kind)
-            except ProtocolError:
-                continue
+            yield f"{'.'.join(map(str, path))}={value!r:.40}", changed
 
 
 def _paths(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

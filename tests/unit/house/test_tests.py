@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 _ROOT = Path(__file__).parents[3]
 _FILES = sorted((_ROOT / "tests").rglob("*.py"))
@@ -17,28 +18,42 @@ _VAGUE = {
 _COMMON_METHODS = {"run", "start", "join", "get", "put", "close", "append"}
 """Methods of many classes: a call of one is no check, though a helper of that name checks something."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+class WrittenFunction(NamedTuple):
+    """What the rules ask of a function; its tree is not kept."""
+
+    name: str
+    line: int
+    checks: bool
+    """Whether the function itself holds an assertion, an expected failure, or a failure."""
+    calls: frozenset[str]
+    """The names of what it calls."""
 
 
 @cache
-def _functions(path: Path) -> tuple[Function, ...]:
+def _functions(path: Path) -> tuple[WrittenFunction, ...]:
     tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    return tuple(node for node in ast.walk(tree) if isinstance(node, Function))
+    return tuple(_written(node) for node in _functions_in(tree))
 
 
-def _tests() -> Iterator[tuple[Path, Function]]:
-    for path in _FILES:
-        yield from ((path, function) for function in _functions(path) if function.name.startswith("test_"))
+def _functions_in(block: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions in a module, class, function or compound statement; expressions have none."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(block, field, ())
+        for node in below if isinstance(below, list) else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+            yield from _functions_in(node)
 
 
-def _checks(function: Function) -> bool:
-    """Whether the function itself holds an assertion, an expected failure, or a failure."""
+def _written(function: ast.FunctionDef | ast.AsyncFunctionDef) -> WrittenFunction:
+    checks, called = False, set()
     for node in ast.walk(function):
-        if isinstance(node, ast.Assert | ast.Raise):
-            return True
-        if isinstance(node, ast.Call) and _called(node) in ("raises", "fail", "warns"):
-            return True
-    return False
+        checks = checks or isinstance(node, ast.Assert | ast.Raise)
+        if isinstance(node, ast.Call):
+            called.add(_called(node))
+    checks = checks or not called.isdisjoint(("raises", "fail", "warns"))
+    return WrittenFunction(function.name, function.lineno, checks, frozenset(called))
 
 
 def _called(call: ast.Call) -> str:
@@ -51,33 +66,33 @@ def _called(call: ast.Call) -> str:
     return ""
 
 
-@cache
-def _calls(function: Function) -> frozenset[str]:
-    return frozenset(_called(node) for node in ast.walk(function) if isinstance(node, ast.Call))
+def _tests() -> Iterator[tuple[Path, WrittenFunction]]:
+    for path in _FILES:
+        yield from ((path, function) for function in _functions(path) if function.name.startswith("test_"))
 
 
 @cache
 def _checking_helpers() -> frozenset[str]:
     """Names of helpers that check something, by themselves or through another helper."""
     helpers = [each for path in _FILES for each in _functions(path) if not each.name.startswith("test_")]
-    known = {helper.name for helper in helpers if _checks(helper)}
-    while more := {helper.name for helper in helpers if helper.name not in known and _calls(helper) & known}:
+    known = {helper.name for helper in helpers if helper.checks}
+    while more := {helper.name for helper in helpers if helper.name not in known and helper.calls & known}:
         known |= more
     return frozenset(known)
 
 
 def test_every_test_can_fail() -> None:
     idle = [
-        f"{path.relative_to(_ROOT)}:{test.lineno} {test.name}"
+        f"{path.relative_to(_ROOT)}:{test.line} {test.name}"
         for path, test in _tests()
-        if not _checks(test) and not _calls(test) & _checking_helpers()
+        if not test.checks and not test.calls & _checking_helpers()
     ]
     assert not idle, f"add an assertion, or delete the test: {', '.join(idle)}"
 
 
 def test_names_of_tests_have_ten_words_at_most() -> None:
     long = [
-        f"{path.relative_to(_ROOT)}:{test.lineno} {test.name}"
+        f"{path.relative_to(_ROOT)}:{test.line} {test.name}"
         for path, test in _tests()
         if len(test.name.removeprefix("test_").split("_")) > _MAX_WORDS
     ]

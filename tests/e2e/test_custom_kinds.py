@@ -1,0 +1,81 @@
+"""CustomResourceDefinitions and their objects: watches, status, defaults, field selectors."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from tests.e2e.connection import Connection
+
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def definition(plural: str, schema: dict[str, Any], **version: Any) -> dict[str, Any]:
+    """A definition of a kind in a group of this test run."""
+    group = f"kinds-{os.getpid()}.example.com"
+    only = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, **version}
+    names = {"plural": plural, "kind": plural.capitalize(), "listKind": f"{plural.capitalize()}List"}
+    return {
+        "metadata": {"name": f"{plural}.{group}", "labels": {"kinds": plural}},
+        "spec": {"group": group, "scope": "Cluster", "names": names, "versions": [only]},
+    }
+
+
+@contextmanager
+def defined(api: Connection, body: dict[str, Any]) -> Iterator[str]:
+    """The path of the objects of a kind, which is served until the end of the block."""
+    api.do("POST", _DEFINITIONS, body)
+    spec = body["spec"]
+    try:
+        yield f"/apis/{spec['group']}/v1/{spec['names']['plural']}"
+    finally:
+        api.do("DELETE", f"{_DEFINITIONS}/{body['metadata']['name']}")
+
+
+def made(path: str, name: str, **content: Any) -> dict[str, Any]:
+    """An object of the kind at a path."""
+    _, _, group, version, plural = path.split("/")
+    return {
+        "apiVersion": f"{group}/{version}", "kind": plural.capitalize(), "metadata": {"name": name}, **content,
+    }  # fmt: skip
+
+
+def test_custom_objects_are_watched(api: Connection) -> None:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    with defined(api, definition("watched", schema)) as path:
+        version = api.do("GET", path)["metadata"]["resourceVersion"]
+        for name in ("a", "b"):
+            api.do("POST", path, made(path, name, content={"key": "value"}))
+            api.do("PATCH", f"{path}/{name}", {"content": {"key": "other"}})
+            api.do("DELETE", f"{path}/{name}")
+        watch = api.watch(path, resourceVersion=version)
+        events = [(one["type"], one["object"]["metadata"]["name"]) for one in islice(watch, 6)]
+        watch.close()
+        assert events == [(what, name) for name in ("a", "b") for what in ("ADDED", "MODIFIED", "DELETED")]
+
+
+def test_definitions_are_listed_and_deleted_together(api: Connection) -> None:
+    bodies = [definition(f"listed{number}", {"type": "object"}) for number in range(3)]
+    for body in bodies:
+        body["metadata"]["labels"] = {"kinds": "listed"}
+        api.do("POST", _DEFINITIONS, body)
+    found = api.do("GET", _DEFINITIONS, labelSelector="kinds=listed")["items"]
+    assert [one["metadata"]["name"] for one in found] == [body["metadata"]["name"] for body in bodies]
+    api.do("DELETE", _DEFINITIONS, labelSelector="kinds=listed")
+    assert api.do("GET", _DEFINITIONS, labelSelector="kinds=listed")["items"] == []
+
+
+def test_status_of_a_definition_is_read_and_written(api: Connection) -> None:
+    body = definition("statuses", {"type": "object"})
+    with defined(api, body):
+        path = f"{_DEFINITIONS}/{body['metadata']['name']}/status"
+        read = api.do("GET", path)
+        assert {one["type"] for one in read["status"]["conditions"]} >= {"NamesAccepted", "Established"}
+        update = {"type": "StatusUpdate", "status": "True", "reason": "E2E", "message": "Set from a test"}
+        read["status"]["conditions"].append(update)
+        written = api.do("PUT", path, read)["status"]["conditions"]
+        assert [one["type"] for one in written][-1] == "StatusUpdate"
+        patch = {"status": {"conditions": [{**update, "type": "StatusPatched"}]}}
+        patched = api.do("PATCH", path, patch)["status"]["conditions"]
+        assert [one["type"] for one in patched] == ["StatusPatched"]
