@@ -6,6 +6,7 @@ definitions add more at run time, as values of the same type. Names, short names
 subresources are those of Kubernetes 1.36's own discovery documents.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -397,3 +398,11 @@ KINDS: dict[Key, ResourceKind] = {(kind.group, kind.version, kind.plural): kind 
 
 BY_KIND: dict[Key, ResourceKind] = {(kind.group, kind.version, kind.kind): kind for kind in _LIST}
 """Every built-in kind by group, version and kind."""
+
+
+def kind_named(api_version: str, kind: str, kinds: Mapping[Key, ResourceKind]) -> ResourceKind | None:
+    """The kind of that name in a group and version (``apps/v1``), or None."""
+    for found in kinds.values():
+        if found.kind == kind and found.api_version == api_version:
+            return found
+    return None

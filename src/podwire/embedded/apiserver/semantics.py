@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from podwire.embedded.apiserver import bodies, crd, failures
+from podwire.embedded.apiserver import bodies, conversion, crd, failures
 from podwire.embedded.apiserver.allocate import ServiceAllocator
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.connectoptions import CONNECTIONS
@@ -139,18 +139,20 @@ class Semantics:
         return True
 
     def changed(self, call: Call, obj: Object) -> Object:
-        """An object that a webhook has changed: decoded by its schema, with its defaults.
+        """An object that admission has changed, in the version of the call: decoded by its schema, with its defaults.
 
         Raises: ApiError 400 when a field has the wrong type.
         """
-        served = self.custom.served(call.kind) if call.kind.custom else None
+        served = self.custom.served(call.kind) if call.kind.custom and call.subresource in ("", "status") else None
         if served is not None:
             return self.fill(call, crd.decode(obj, served.raw, call.kind).obj)
         own = call.kind.subresource(call.subresource) if call.subresource else None
         if call.subresource in CONNECTIONS:
             return obj
         found = fields.decode(obj, self._schema_of(call), call.kind).obj
-        return found if own is not None and own.kind != call.kind.kind else self.fill(call, found)
+        if own is not None and own.kind != call.kind.kind:
+            return found
+        return self.fill(call, conversion.stored(call.kind, found))
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Checks an object that is about to be stored.

@@ -158,9 +158,10 @@ class ApiServer:
         changed, schema = self._semantics.changed, self._semantics.schema
         return AdmissionChain(
             AdmissionContext(
-                self.store, self.kinds, self.authorizer, self._clock, changed, schema, dialer, conversions.into
+                self.store, self.kinds, self.authorizer, self._clock, changed, schema, dialer, conversions.into,
+                conversions.view,
             )
-        )
+        )  # fmt: skip
 
     async def start(self) -> tuple[tuple[str, int], ...]:
         """Fills an empty state and listens; returns the addresses in use.

@@ -32,6 +32,27 @@ def complete(work: Waits[Given]) -> Given:
     raise AssertionError("the server's own write would wait for a webhook")
 
 
+def remainder(work: Waits[None]) -> Waits[None] | None:
+    """Begins work; returns None when it is done, and where it has to wait, what is left of it."""
+    try:
+        awaited = next(work)
+    except StopIteration:
+        return None
+    return _continued(work, awaited)
+
+
+def _continued(work: Waits[None], awaited: Awaitable[Any]) -> Waits[None]:
+    try:
+        while True:
+            given = yield awaited
+            try:
+                awaited = work.send(given)
+            except StopIteration:
+                return
+    finally:
+        work.close()
+
+
 async def _rest(work: Waits[Given], awaited: Awaitable[Any]) -> Given:
     try:
         while True:

@@ -1,19 +1,25 @@
 import asyncio
+import base64
 import datetime
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.embedded.apiserver.converted_tabs import DEFINITIONS, Converter, definition
 
 from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import ApiServer
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.http.answer import Result, Streaming
 from podwire.http.message import Request, Response
+from podwire.http.server import HttpServer
+from podwire.http.tls import server_context
 from podwire.runtime.clock import SystemClock
+from podwire.runtime.tasks import TaskSet
 
 ADMIN = {"subject": ((("organizationName", "system:masters"),), (("commonName", "admin"),))}
 
@@ -131,3 +137,32 @@ def play(settings: ApiServerSettings) -> Iterator[Callable[..., None]]:
         asyncio.run(asyncio.wait_for(body(), 20))
 
     yield run
+
+
+@pytest.fixture
+def converter(credentials: Path) -> Callable[[], Any]:
+    @asynccontextmanager
+    async def run() -> AsyncIterator[Converter]:
+        hook = Converter()
+        handle = lambda request: hook.answer(request)  # noqa: E731, PLW0108  tests replace it
+        server = HttpServer(handle, TaskSet(lambda *_: None), SystemClock())
+        tls = server_context(str(credentials / "server.crt"), str(credentials / "server.key"))
+        host, port = await server.listen("127.0.0.1", 0, tls)
+        hook.url = f"https://{host}:{port}/convert"
+        try:
+            yield hook
+        finally:
+            await server.close()
+
+    return run
+
+
+@pytest.fixture
+def define(credentials: Path) -> Callable[..., Any]:
+    bundle = base64.b64encode((credentials / "ca.crt").read_bytes()).decode()
+
+    async def write(api: Any, url: str) -> None:
+        status, answer = await api("POST", DEFINITIONS, definition(url, bundle))
+        assert status == 201, answer
+
+    return write

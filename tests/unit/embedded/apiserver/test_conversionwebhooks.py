@@ -3,113 +3,17 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.unit.embedded.apiserver.converted_tabs import DEFINITIONS, GROUP, V1, V2, Object, definition, tab
 
 from podwire.http.message import Request, Response
-from podwire.http.server import HttpServer
-from podwire.http.tls import server_context
-from podwire.runtime.clock import SystemClock
-from podwire.runtime.tasks import TaskSet
 
-Object = dict[str, Any]
 Play = Callable[..., None]
 
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-GROUP = "example.com"
-V1, V2 = (f"/apis/{GROUP}/{version}/namespaces/default/tabs" for version in ("v1", "v2"))
 MERGE = {"content_type": "application/merge-patch+json"}
-
-
-class Converter:
-    """v1 has ``spec.hostPort``, v2 has ``spec.host`` and ``spec.port``; keeps all requests."""
-
-    def __init__(self) -> None:
-        self.asked: list[Object] = []
-        self.change: Callable[[Object], Any] = lambda response: response
-        self.url = ""
-
-    def answer(self, request: Request) -> Response:
-        asked = json.loads(request.body)["request"]
-        self.asked.append(asked)
-        found = [self.convert(obj, asked["desiredAPIVersion"]) for obj in asked["objects"]]
-        response = {"uid": asked["uid"], "result": {"status": "Success"}, "convertedObjects": found}
-        changed = self.change(response)
-        if isinstance(changed, Response):
-            return changed
-        review = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": changed}
-        return Response(200, json.dumps(review).encode())
-
-    def convert(self, obj: Object, version: str) -> Object:
-        spec = dict(obj.get("spec") or {})
-        if version.endswith("v2"):
-            host, _, port = spec.pop("hostPort", ":").partition(":")
-            spec |= {"host": host, "port": port, "unknown": "pruned"}
-        else:
-            spec["hostPort"] = f"{spec.pop('host', '')}:{spec.pop('port', '')}"
-        return {**obj, "apiVersion": version, "spec": spec}
-
-    @property
-    def sizes(self) -> list[int]:
-        """The numbers of objects in the requests so far, which are forgotten."""
-        asked, self.asked = self.asked, []
-        return [len(request["objects"]) for request in asked]
-
-
-@pytest.fixture
-def converter(credentials: Path) -> Callable[[], Any]:
-    @asynccontextmanager
-    async def run() -> AsyncIterator[Converter]:
-        hook = Converter()
-        handle = lambda request: hook.answer(request)  # noqa: E731, PLW0108  tests replace it
-        server = HttpServer(handle, TaskSet(lambda *_: None), SystemClock())
-        tls = server_context(str(credentials / "server.crt"), str(credentials / "server.key"))
-        host, port = await server.listen("127.0.0.1", 0, tls)
-        hook.url = f"https://{host}:{port}/convert"
-        try:
-            yield hook
-        finally:
-            await server.close()
-
-    return run
-
-
-@pytest.fixture
-def define(credentials: Path) -> Callable[..., Any]:
-    bundle = base64.b64encode((credentials / "ca.crt").read_bytes()).decode()
-
-    async def write(api: Any, url: str) -> None:
-        status, answer = await api("POST", DEFINITIONS, definition(url, bundle))
-        assert status == 201, answer
-
-    return write
-
-
-def definition(url: str, bundle: str = "") -> Object:
-    def version(name: str, *fields: str) -> Object:
-        spec: Object = {"type": "object", "properties": {field: {"type": "string"} for field in (*fields, "note")}}
-        spec["properties"]["replicas"] = {"type": "integer"}
-        return {
-            "name": name, "served": True, "storage": name == "v2",
-            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
-                "spec": spec, "status": {"type": "object", "properties": {"ready": {"type": "string"}}}}}},
-            "subresources": {"status": {}, "scale": {
-                "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
-        }  # fmt: skip
-
-    webhook = {"clientConfig": {"url": url, "caBundle": bundle}, "conversionReviewVersions": ["v1"]}
-    return {
-        "metadata": {"name": f"tabs.{GROUP}"},
-        "spec": {
-            "group": GROUP, "scope": "Namespaced", "names": {"plural": "tabs", "kind": "Tab"},
-            "conversion": {"strategy": "Webhook", "webhook": webhook},
-            "versions": [version("v1", "hostPort"), version("v2", "host", "port")],
-        },
-    }  # fmt: skip
 
 
 async def until(check: Callable[[], bool]) -> None:
@@ -117,15 +21,11 @@ async def until(check: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def _tab(name: str, **spec: Any) -> Object:
-    return {"apiVersion": f"{GROUP}/v1", "kind": "Tab", "metadata": {"name": name}, "spec": spec}
-
-
 def test_objects_are_stored_in_one_version_and_read_in_all(play: Play, converter: Any, define: Any) -> None:
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            status, made = await api("POST", V1, _tab("a", hostPort="h:80"))
+            status, made = await api("POST", V1, tab("a", hostPort="h:80"))
             assert (status, made["apiVersion"], made["spec"]) == (201, f"{GROUP}/v1", {"hostPort": "h:80"})
             stored = api.server.store.get(f"{GROUP}/tabs", "default", "a").object()
             assert (stored["apiVersion"], stored["spec"]["host"], stored["spec"]["port"]) == (f"{GROUP}/v2", "h", "80")
@@ -143,7 +43,7 @@ def test_list_is_one_call_and_kept(play: Play, converter: Any, define: Any) -> N
         async with converter() as hook:
             await define(api, hook.url)
             for number in range(3):
-                await api("POST", V2, {**_tab(f"t{number}", host="h", port="1"), "apiVersion": f"{GROUP}/v2"})
+                await api("POST", V2, {**tab(f"t{number}", host="h", port="1"), "apiVersion": f"{GROUP}/v2"})
             assert hook.sizes == []
             _, listed = await api("GET", V1)
             assert [item["spec"] for item in listed["items"]] == [{"hostPort": "h:1"}] * 3
@@ -161,7 +61,7 @@ def test_writes_at_the_other_version_change_the_stored_one(play: Play, converter
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            _, made = await api("POST", V1, _tab("a", hostPort="h:80"))
+            _, made = await api("POST", V1, tab("a", hostPort="h:80"))
             _, found = await api("PATCH", f"{V1}/a", {"spec": {"hostPort": "i:81"}}, **MERGE)
             assert (found["spec"], found["metadata"]["generation"]) == ({"hostPort": "i:81"}, 2)
             _, found = await api("PUT", f"{V1}/a", {**found, "spec": {"hostPort": "j:82"}})
@@ -171,7 +71,7 @@ def test_writes_at_the_other_version_change_the_stored_one(play: Play, converter
             _, scaled = await api("PATCH", f"{V1}/a/scale", {"spec": {"replicas": 3}}, **MERGE)
             assert scaled["spec"] == {"replicas": 3}
             apply = {"content_type": "application/apply-patch+yaml"}
-            status, found = await api("PATCH", f"{V1}/a?fieldManager=m", _tab("a", note="n"), **apply)
+            status, found = await api("PATCH", f"{V1}/a?fieldManager=m", tab("a", note="n"), **apply)
             assert (status, found["spec"]) == (200, {"hostPort": "j:82", "replicas": 3, "note": "n"})
             _, stored = await api("GET", f"{V2}/a")
             assert (stored["spec"]["host"], stored["spec"]["port"], stored["spec"]["note"]) == ("j", "82", "n")
@@ -186,7 +86,7 @@ def test_watch_sends_converted_objects_in_order(play: Play, converter: Any, defi
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            await api("POST", V1, _tab("a", hostPort="h:1"))
+            await api("POST", V1, tab("a", hostPort="h:1"))
             events = await api.watch(f"{V1}?watch=true")
             for number in range(2, 6):
                 await api("PATCH", f"{V2}/a", {"spec": {"port": str(number)}}, **MERGE)
@@ -203,7 +103,7 @@ def test_change_of_the_definition_ends_watches_and_converts_anew(play: Play, con
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            await api("POST", V1, _tab("a", hostPort="h:1"))
+            await api("POST", V1, tab("a", hostPort="h:1"))
             events = await api.watch(f"{V1}?watch=true")
             conversion = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
             status, _ = await api("PATCH", f"{DEFINITIONS}/tabs.{GROUP}", conversion, **MERGE)
@@ -224,11 +124,11 @@ def test_change_of_the_definition_ends_watches_and_converts_anew(play: Play, con
         (lambda answer: {**answer, "result": {}}, "failed: response.result.status was '', not 'Success'"),
         (lambda answer: {**answer, "convertedObjects": []}, "returned 0 objects, expected 1"),
         (
-            lambda answer: {**answer, "convertedObjects": [_tab("a")]},
+            lambda answer: {**answer, "convertedObjects": [tab("a")]},
             f"at index 0: invalid groupVersion (expected {GROUP}/v2, received {GROUP}/v1)",
         ),
         (
-            lambda answer: {**answer, "convertedObjects": [{**_tab("b"), "apiVersion": f"{GROUP}/v2"}]},
+            lambda answer: {**answer, "convertedObjects": [{**tab("b"), "apiVersion": f"{GROUP}/v2"}]},
             "returned invalid converted object at index 0: must have the same name: a != b",
         ),
     ],
@@ -240,7 +140,7 @@ def test_failing_webhook_fails_the_request(
         async with converter() as hook:
             await define(api, hook.url)
             hook.change = change
-            status, found = await api("POST", V1, _tab("a", hostPort="h:1"))
+            status, found = await api("POST", V1, tab("a", hostPort="h:1"))
             assert (status, found["reason"]) == (500, "InternalError")
             assert found["message"].startswith(f"conversion webhook for {GROUP}/v1, Kind=Tab "), found
             assert problem in found["message"], found
@@ -253,7 +153,7 @@ def test_failing_webhook_fails_reads_and_watches(play: Play, converter: Any, def
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            await api("POST", V2, {**_tab("a", host="h"), "apiVersion": f"{GROUP}/v2"})
+            await api("POST", V2, {**tab("a", host="h"), "apiVersion": f"{GROUP}/v2"})
             hook.change = lambda _: Response(500, b"boom")
             for path in (V1, f"{V1}/a"):
                 status, found = await api("GET", path)
@@ -270,7 +170,7 @@ def test_dry_run_stores_nothing(play: Play, converter: Any, define: Any) -> None
     async def scenario(api: Any) -> None:
         async with converter() as hook:
             await define(api, hook.url)
-            status, made = await api("POST", f"{V1}?dryRun=All", _tab("a", hostPort="h:1"))
+            status, made = await api("POST", f"{V1}?dryRun=All", tab("a", hostPort="h:1"))
             assert (status, made["spec"]) == (201, {"hostPort": "h:1"})
             assert (await api("GET", f"{V1}/a"))[0] == 404
 
@@ -345,7 +245,7 @@ def test_admission_webhook_gets_the_version_of_its_rules(play: Play, converter: 
             }  # fmt: skip
             path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
             await api("POST", path, {"metadata": {"name": "a"}, "webhooks": [config]})
-            status, made = await api("POST", V1, _tab("a", hostPort="h:1"))
+            status, made = await api("POST", V1, tab("a", hostPort="h:1"))
             assert (status, made["spec"]) == (201, {"hostPort": "h:1", "note": "n"})
         assert (asked[0]["object"]["apiVersion"], asked[0]["object"]["spec"]["host"]) == (f"{GROUP}/v2", "h")
         assert (asked[0]["kind"]["version"], asked[0]["requestKind"]["version"]) == ("v2", "v1")

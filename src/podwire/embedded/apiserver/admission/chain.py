@@ -23,7 +23,7 @@ from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.dial import ServiceDialer
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.schema.data import SchemaNode
-from podwire.embedded.apiserver.store import Store
+from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.embedded.apiserver.waits import Waits
 from podwire.errors import ApiError
 from podwire.runtime.clock import Clock
@@ -75,6 +75,8 @@ class AdmissionContext(msgspec.Struct, frozen=True):
     """Opens connections to Services."""
     convert: Callable[[ResourceKind, Sequence[Object]], Awaitable[list[Object] | ApiError]]
     """Custom objects in the version of a kind, where a webhook converts them."""
+    view: Callable[[ResourceKind, StoredObject], Waits[Object]]
+    """A stored object in the version of a kind; raises ApiError when a conversion webhook fails."""
 
 
 class AdmissionRequest:

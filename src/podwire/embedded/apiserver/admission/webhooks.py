@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from podwire.embedded.apiserver import conversion, failures
+from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission import review
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.admission.matching import covered_kind, is_exempt, selects
 from podwire.embedded.apiserver.admission.review import WebhookAnswer, WebhookFailure
 from podwire.embedded.apiserver.admission.variables import RequestVariables
+from podwire.embedded.apiserver.admission.versions import accepted, in_version
 from podwire.embedded.apiserver.admission.webhookclient import WebhookClient
 from podwire.embedded.apiserver.admission.webhookconfig import Configured, Webhook, read_webhooks
 from podwire.embedded.apiserver.cel.conditions import ConditionError, all_hold, compile_conditions
 from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.patch import json_patch
 from podwire.embedded.apiserver.store import ObjectChange
-from podwire.embedded.apiserver.waits import Waits
+from podwire.embedded.apiserver.waits import Waits, remainder
 from podwire.errors import ApiError
 from podwire.observe.log import Log
 
@@ -81,17 +82,26 @@ class WebhookCaller:
             if kind is not None:
                 yield _Chosen(found.uid, webhook, kind)
 
-    def selects(self, chosen: _Chosen, request: AdmissionRequest) -> bool:
-        """Whether the webhook's selectors and match conditions choose the request as it is now.
+    def shown(
+        self, chosen: _Chosen, request: AdmissionRequest, known: dict[ResourceKind, AdmissionRequest]
+    ) -> Waits[AdmissionRequest | None]:
+        """The request in the webhook's version; None when its selectors and match conditions do not choose it.
+
+        ``known`` keeps the request in the versions that were asked for, for further webhooks.
 
         Raises: ApiError 400 for a dry run that the webhook does not support, 403 when a condition that cannot be
-        evaluated decides.
+        evaluated decides, 500 when a conversion webhook fails.
         """
-        if not selects(chosen.webhook, request, self._store) or not self._meets_conditions(chosen, request):
-            return False
+        if not selects(chosen.webhook, request, self._store):
+            return None
+        kind = chosen.kind
+        if kind not in known:
+            known[kind] = yield from in_version(request, kind, self._context)
+        if not self._meets_conditions(chosen, known[kind]):
+            return None
         if request.call.dry_run and chosen.webhook.has_side_effects:
             raise failures.bad_request(f'admission webhook "{chosen.webhook.name}" does not support dry run')
-        return True
+        return known[kind]
 
     def _meets_conditions(self, chosen: _Chosen, request: AdmissionRequest) -> bool:
         webhook = chosen.webhook
@@ -106,12 +116,8 @@ class WebhookCaller:
             raise failures.forbidden(request.call.kind, request.name, str(failure)) from failure
 
     async def ask(self, chosen: _Chosen, request: AdmissionRequest) -> WebhookAnswer | ApiError:
-        """What the webhook decides, or the failure that ends the request; never raises ApiError."""
+        """What the webhook decides of a request in its version, or the failure that ends it; never raises ApiError."""
         webhook = chosen.webhook
-        shown = await self._in_version(chosen.kind, request)
-        if isinstance(shown, ApiError):
-            return shown
-        request = shown
         uid = str(uuid.uuid4())
         body = msgspec.json.encode(review.render_review(request, chosen.kind, uid))
         try:
@@ -129,16 +135,6 @@ class WebhookCaller:
                 return WebhookAnswer(True)
             return review.failed_call(webhook.name, str(failure))
         return answer
-
-    async def _in_version(self, kind: ResourceKind, request: AdmissionRequest) -> AdmissionRequest | ApiError:
-        """The request with its objects in the version of ``kind``, where a webhook has to convert them."""
-        if not kind.webhook or kind == request.call.kind:
-            return request
-        found = await self._context.convert(kind, [obj for obj in (request.obj, request.old) if obj])
-        if isinstance(found, ApiError):
-            return found
-        obj = found.pop(0) if request.obj else None
-        return AdmissionRequest(request.call, request.operation, obj, found[0] if found else None, request.options)
 
 
 def _accept(chosen: _Chosen, request: AdmissionRequest, answer: WebhookAnswer | ApiError) -> WebhookAnswer:
@@ -159,8 +155,7 @@ class MutatingAdmissionWebhook:
 
     def __init__(self, context: AdmissionContext) -> None:
         self._caller = WebhookCaller(context, MUTATING)
-        self._decode = context.decode
-        self._convert = context.convert
+        self._context = context
 
     def mutate(self, request: AdmissionRequest) -> Waits[None] | None:
         """Calls the webhooks whose rules cover the request.
@@ -168,7 +163,7 @@ class MutatingAdmissionWebhook:
         Raises: ApiError when a webhook denies the request or fails and must not be passed over.
         """
         chosen = self._caller.chosen(request)
-        return self._mutate(request, chosen) if chosen else None
+        return remainder(self._mutate(request, chosen)) if chosen else None
 
     def _mutate(self, request: AdmissionRequest, chosen: list[_Chosen]) -> Waits[None]:
         """Keeps in ``invoked`` the object after the last call, the webhooks to call again, and those called once."""
@@ -178,18 +173,19 @@ class MutatingAdmissionWebhook:
         for found in chosen:
             if request.repeated and found.uid not in memory["again"]:
                 continue
-            if not self._caller.selects(found, request):
+            shown = yield from self._caller.shown(found, request, {})
+            if shown is None:
                 continue
-            if (yield from self._call(found, request)):
+            if (yield from self._call(found, request, shown)):
                 memory["again"] |= memory["callable"]
                 request.again = True
             if found.webhook.reinvocation_policy == "IfNeeded":
                 memory["callable"].add(found.uid)
         memory["object"] = request.obj if request.repeated else msgspec.json.decode(msgspec.json.encode(request.obj))
 
-    def _call(self, found: _Chosen, request: AdmissionRequest) -> Waits[bool]:
-        """Whether the webhook has changed the object."""
-        answer = _accept(found, request, (yield self._caller.ask(found, request)))
+    def _call(self, found: _Chosen, request: AdmissionRequest, shown: AdmissionRequest) -> Waits[bool]:
+        """Whether the webhook has changed the object, of which it gets what is ``shown``."""
+        answer = _accept(found, request, (yield self._caller.ask(found, shown)))
         if not answer.patch:
             return False
         if not request.obj:
@@ -198,31 +194,15 @@ class MutatingAdmissionWebhook:
                 "for this operation"
             )
             raise review.internal_error(problem)
-        before, call = request.obj, request.call
-        sent = (yield from self._view(found.kind, before)) if found.kind != call.kind else before
+        before = request.obj
         try:
-            patched = json_patch.apply(sent, answer.patch)
+            patched = json_patch.apply(shown.obj, answer.patch)
         except ApiError as failure:
             raise review.internal_error(failure.message) from failure
         if not isinstance(patched, dict) or not isinstance(patched.get("metadata", {}), dict):
             raise review.internal_error("the patched value is not an object")
-        if found.kind != call.kind:
-            own = call.kind
-            patched = (yield from self._view(own, patched)) if own.webhook else conversion.stored(found.kind, patched)
-        request.obj = self._decode(call, patched)
+        request.obj = yield from accepted(request, found.kind, patched, self._context)
         return request.obj != before
-
-    def _view(self, kind: ResourceKind, obj: Object) -> Waits[Object]:
-        """An object in the version of ``kind``.
-
-        Raises: ApiError when a conversion webhook fails.
-        """
-        if not kind.webhook:
-            return conversion.view(kind, obj)
-        found = yield self._convert(kind, (obj,))
-        if isinstance(found, ApiError):
-            raise found
-        return dict(found[0])
 
 
 class ValidatingAdmissionWebhook:
@@ -236,10 +216,18 @@ class ValidatingAdmissionWebhook:
 
         Raises: ApiError when a webhook denies the request or fails and must not be passed over.
         """
-        chosen = [found for found in self._caller.chosen(request) if self._caller.selects(found, request)]
-        return self._validate(request, chosen) if chosen else None
+        chosen = self._caller.chosen(request)
+        return remainder(self._validate(request, chosen)) if chosen else None
 
     def _validate(self, request: AdmissionRequest, chosen: list[_Chosen]) -> Waits[None]:
-        answers = yield asyncio.gather(*(self._caller.ask(found, request) for found in chosen))
-        for found, answer in zip(chosen, answers, strict=True):
+        known: dict[ResourceKind, AdmissionRequest] = {}
+        asked = []
+        for found in chosen:
+            shown = yield from self._caller.shown(found, request, known)
+            if shown is not None:
+                asked.append((found, shown))
+        if not asked:
+            return
+        answers = yield asyncio.gather(*(self._caller.ask(found, shown) for found, shown in asked))
+        for (found, _), answer in zip(asked, answers, strict=True):
             _accept(found, request, answer)

@@ -336,32 +336,6 @@ def test_first_denial_counts(play: Play) -> None:
     play(scenario)
 
 
-def test_author_of_a_policy_must_read_its_parameters(play: Play) -> None:
-    async def scenario(api: Any) -> None:
-        roles = "/apis/rbac.authorization.k8s.io/v1"
-        rule = {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["*"]}
-        readable = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}
-        await api("POST", f"{roles}/clusterroles", {"metadata": {"name": "author"}, "rules": [rule, readable]})
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "author"}
-        subjects = [{"kind": "User", "name": "ada", "apiGroup": "rbac.authorization.k8s.io"}]
-        body = {"metadata": {"name": "author"}, "roleRef": reference, "subjects": subjects}
-        await api("POST", f"{roles}/clusterrolebindings", body)
-        ada = {"subject": ((("commonName", "ada"),),)}
-        secret: Object = {"paramKind": {"apiVersion": "v1", "kind": "Secret"}}
-        target = f"{GROUP}/validatingadmissionpolicies"
-        status, answer = await api("POST", target, policy(**secret), user=ada)
-        assert (status, answer["message"]) == (
-            422,
-            'ValidatingAdmissionPolicy.admissionregistration.k8s.io "p" is invalid: spec.paramKind: Forbidden: user '
-            'ada must have "get" permission on all objects of the referenced paramKind (kind=Secret, apiVersion=v1)',
-        )
-        assert (await api("POST", target, policy(**KIND), user=ada))[0] == 201
-        assert (await api("PATCH", f"{target}/p", {"spec": secret}, user=ada, **MERGE))[0] == 422
-        assert (await api("PATCH", f"{target}/p", {"spec": secret}, **MERGE))[0] == 200
-
-    play(scenario)
-
-
 def test_images_of_an_environment_come_from_its_registry(play: Play) -> None:
     async def scenario(api: Any) -> None:
         labels = "namespaceObject.metadata.labels"

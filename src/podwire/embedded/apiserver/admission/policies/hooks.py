@@ -5,12 +5,11 @@ policies say to a kind, subresource and operation is kept until a policy, a bind
 ``k8s.io/apiserver/pkg/admission/plugin/policy/generic``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from podwire.embedded.apiserver import conversion
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.admission.matching import covered_kind, equivalents, is_exempt, selects
 from podwire.embedded.apiserver.admission.policies.definitions import (
@@ -23,9 +22,10 @@ from podwire.embedded.apiserver.admission.policies.definitions import (
     PolicyBinding,
     PolicySpec,
 )
-from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.kinds import ResourceKind, kind_named
 from podwire.embedded.apiserver.store import ObjectChange
-from podwire.errors import PodwireError
+from podwire.embedded.apiserver.waits import Waits
+from podwire.errors import ApiError, PodwireError
 from podwire.model.selector import LabelSelector
 
 _DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
@@ -53,6 +53,7 @@ class PolicyHooks:
     def __init__(self, context: AdmissionContext, policies: str, bindings: str) -> None:
         self._store = context.store
         self._kinds = context.kinds
+        self._view = context.view
         self._tables = (policies, bindings)
         self._policies: tuple[BoundPolicy, ...] | None = None
         self._candidates: dict[tuple[str, str, str, str, bool], tuple[BoundPolicy, ...]] = {}
@@ -107,8 +108,9 @@ class PolicyHooks:
             for rule in match.resource_rules
         )
 
-    def invocations(self, policies: tuple[BoundPolicy, ...], request: AdmissionRequest) -> Iterator[Invocation]:
+    def invocations(self, policies: tuple[BoundPolicy, ...], request: AdmissionRequest) -> Waits[list[Invocation]]:
         """What the request meets, policy by policy, binding by binding."""
+        met = []
         for policy in policies:
             kind = self._matched(policy.spec.match_constraints, request)
             for binding in policy.bindings if kind is not None else ():
@@ -116,12 +118,12 @@ class PolicyHooks:
                 if kind is None or (resources is not None and self._matched(resources, request) is None):
                     continue
                 try:
-                    params = self._params(policy.spec.param_kind, binding.spec.param_ref, request)
+                    params = yield from self._params(policy.spec.param_kind, binding.spec.param_ref, request)
                 except Misconfigured as failure:
-                    yield Invocation(policy, binding, kind, None, f"failed to configure binding: {failure!s}")
+                    met.append(Invocation(policy, binding, kind, None, f"failed to configure binding: {failure!s}"))
                     continue
-                for param in params:
-                    yield Invocation(policy, binding, kind, param)
+                met += [Invocation(policy, binding, kind, param) for param in params]
+        return met
 
     def _matched(self, match: MatchResources, request: AdmissionRequest) -> ResourceKind | None:
         if not selects(match, request, self._store):
@@ -132,13 +134,12 @@ class PolicyHooks:
             return request.call.kind
         return covered_kind(match.resource_rules, match.match_policy, request, self._kinds)
 
-    def _params(self, wanted: ParamKind | None, ref: ParamRef | None, request: AdmissionRequest) -> list[Object | None]:
+    def _params(
+        self, wanted: ParamKind | None, ref: ParamRef | None, request: AdmissionRequest
+    ) -> Waits[Sequence[Object | None]]:
         if wanted is None or ref is None:
             return [None]
-        group, _, version = wanted.api_version.rpartition("/")
-        kind = next(
-            (k for k in self._kinds.values() if (k.group, k.version, k.kind) == (group, version, wanted.kind)), None
-        )
+        kind = kind_named(wanted.api_version, wanted.kind, self._kinds)
         if kind is None:
             raise Misconfigured(f"paramKind kind `{wanted}` not known")
         namespace = ""
@@ -150,19 +151,13 @@ class PolicyHooks:
                 )
         elif ref.namespace:
             raise Misconfigured("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
-        found = self._selected(kind, namespace, ref)
+        found = yield from self._selected(kind, namespace, ref)
         if not found and ref.parameter_not_found_action == "Deny":
             raise Misconfigured("no params found for policy binding with `Deny` parameterNotFoundAction")
         return found
 
-    def _kind(self, wanted: ParamKind) -> ResourceKind | None:
-        group, _, version = wanted.api_version.rpartition("/")
-        for kind in self._kinds.values():
-            if (kind.group, kind.version, kind.kind) == (group, version, wanted.kind):
-                return kind
-        return None
-
-    def _selected(self, kind: ResourceKind, namespace: str, ref: ParamRef) -> list[Object | None]:
+    def _selected(self, kind: ResourceKind, namespace: str, ref: ParamRef) -> Waits[list[Object]]:
+        """The parameters, in the version of ``kind``."""
         if ref.name:
             entry = self._store.get(kind.table, namespace, ref.name)
             entries = [entry] if entry is not None else []
@@ -172,4 +167,10 @@ class PolicyHooks:
                 entry for entry in self._store.entries(kind.table)
                 if entry.namespace == namespace and selector.matches(entry.labels)
             ]  # fmt: skip
-        return [conversion.view(kind, entry.object()) for entry in entries]
+        found = []
+        for entry in entries:
+            try:
+                found.append((yield from self._view(kind, entry)))
+            except ApiError as failure:
+                raise Misconfigured(f"failed to convert params: {failure.message}") from failure
+        return found

@@ -8,15 +8,18 @@ A mutation is an apply configuration, merged into the object by the schema of it
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from podwire.embedded.apiserver import conversion, failures
+from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.admission.policies.definitions import BoundPolicy, Object
 from podwire.embedded.apiserver.admission.policies.hooks import Invocation, PolicyHooks
+from podwire.embedded.apiserver.admission.policies.programs import CompiledPolicies
 from podwire.embedded.apiserver.admission.variables import RequestVariables
+from podwire.embedded.apiserver.admission.versions import accepted, in_version
 from podwire.embedded.apiserver.cel.conditions import ConditionError, all_hold, failure_of
-from podwire.embedded.apiserver.cel.expressions import CompileError, EvaluationError
-from podwire.embedded.apiserver.cel.policies import CompiledMutation, MutatingProgram, compile_mutating
+from podwire.embedded.apiserver.cel.expressions import EvaluationError
+from podwire.embedded.apiserver.cel.policies import CompiledMutation, compile_mutating
 from podwire.embedded.apiserver.patch import json_patch, typed
+from podwire.embedded.apiserver.waits import Waits, remainder
 from podwire.errors import ApiError, PodwireError
 
 POLICIES = "admissionregistration.k8s.io/mutatingadmissionpolicies"
@@ -43,24 +46,23 @@ class MutatingAdmissionPolicy:
     def __init__(self, context: AdmissionContext) -> None:
         self._context = context
         self._hooks = PolicyHooks(context, POLICIES, BINDINGS)
-        self._programs: dict[str, tuple[int, MutatingProgram | str]] = {}
+        self._programs = CompiledPolicies(compile_mutating)
 
-    def mutate(self, request: AdmissionRequest) -> None:
+    def mutate(self, request: AdmissionRequest) -> Waits[None] | None:
         """Applies the mutations of the policies that the request meets.
 
         Raises: ApiError when one fails and must not be passed over.
         """
         policies = self._hooks.candidates(request)
-        if policies and request.obj:
-            self._mutate(request, policies)
+        return remainder(self._mutate(request, policies)) if policies and request.obj else None
 
-    def _mutate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> None:
+    def _mutate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> Waits[None]:
         """Keeps in ``invoked`` the object after the last turn, what to ask again, and what was asked once."""
         memory = request.invoked.setdefault(_MEMORY, {"object": None, "again": set(), "callable": set()})
         if request.repeated and memory["object"] != request.obj:
             memory["again"] |= memory["callable"]
         errors: list[PolicyError] = []
-        for met in list(self._hooks.invocations(policies, request)):
+        for met in (yield from self._hooks.invocations(policies, request)):
             if met.problem:
                 errors.append(PolicyError(met, met.problem, ""))
                 continue
@@ -68,7 +70,7 @@ class MutatingAdmissionPolicy:
             if request.repeated and key not in memory["again"]:
                 continue
             before = request.obj
-            errors += self._apply(met, request)
+            errors += yield from self._apply(met, request)
             if request.obj != before:
                 memory["again"] |= memory["callable"]
                 request.again = True
@@ -79,42 +81,37 @@ class MutatingAdmissionPolicy:
         if refused:
             raise _refusal(request, refused)
 
-    def _program(self, policy: BoundPolicy) -> MutatingProgram | str:
-        """The compiled policy, or what is wrong with it."""
-        known = self._programs.get(policy.name)
-        if known is None or known[0] != policy.version:
-            program: MutatingProgram | str
-            try:
-                program = compile_mutating(policy.spec)
-            except (CompileError, ConditionError) as failure:
-                program = str(failure)
-            known = self._programs[policy.name] = (policy.version, program)
-        return known[1]
-
-    def _apply(self, met: Invocation, request: AdmissionRequest) -> Iterator[PolicyError]:
+    def _apply(self, met: Invocation, request: AdmissionRequest) -> Waits[list[PolicyError]]:
         """Changes the object of the request; each mutation sees what the one before has made of it."""
-        program = self._program(met.policy)
+        program = self._programs.program(met.policy)
         if isinstance(program, str):
-            yield PolicyError(met, program)
-            return
-        variables = RequestVariables(request, met.kind, self._context, met.param)
+            return [PolicyError(met, program)]
+        try:
+            shown = yield from in_version(request, met.kind, self._context)
+        except ApiError as failure:
+            return [PolicyError(met, f"failed to convert object version: {failure.message}")]
+        variables = RequestVariables(shown, met.kind, self._context, met.param)
         ignore = met.policy.spec.failure_policy == "Ignore"
         try:
             if not all_hold(program.conditions, variables, variables.decide, ignore=ignore):
-                return
+                return []
         except ConditionError as failure:
-            yield PolicyError(met, str(failure))
-            return
+            return [PolicyError(met, str(failure))]
+        errors = []
         for mutation in program.mutations:
-            variables = RequestVariables(request, met.kind, self._context, met.param)
             try:
+                shown = yield from in_version(request, met.kind, self._context)
+                variables = RequestVariables(shown, met.kind, self._context, met.param)
                 found = program.composition.scope(variables, variables.decide).evaluate(mutation.expression)
                 changed = self._changed(mutation, found, met, variables["object"])
-                request.obj = self._context.decode(request.call, conversion.stored(request.call.kind, changed))
+                request.obj = yield from accepted(request, met.kind, changed, self._context)
             except EvaluationError as failure:
-                yield PolicyError(met, failure_of(mutation.expression, failure))
-            except (MutationError, ApiError) as failure:
-                yield PolicyError(met, str(failure) if isinstance(failure, MutationError) else failure.message)
+                errors.append(PolicyError(met, failure_of(mutation.expression, failure)))
+            except MutationError as failure:
+                errors.append(PolicyError(met, str(failure)))
+            except ApiError as failure:
+                errors.append(PolicyError(met, failure.message))
+        return errors
 
     def _changed(self, mutation: CompiledMutation, found: Any, met: Invocation, obj: Object) -> Object:
         if mutation.patch_type == "JSONPatch":

@@ -1,43 +1,82 @@
-"""The plugin PolicyParameterAccess: who writes a policy must be able to read its parameters.
+"""The plugin PolicyParameterAccess: who writes a policy or a binding must be able to read its parameters.
 
-Otherwise a policy would tell its author, by what it refuses, what objects hold that the author must not see. Source:
-``pkg/registry/admissionregistration/validatingadmissionpolicy/authz.go``.
+Otherwise a policy would tell its author, by what it refuses, what objects hold that the author must not see. A policy
+needs the right to get all objects of its kind of parameters, a binding that to get the object that it names, or to
+list those that its selector chooses; in all namespaces unless it names one. Who changes anything else is not asked.
+Source: ``pkg/registry/admissionregistration`` (``validatingadmissionpolicy/authz.go``,
+``validatingadmissionpolicybinding/authz.go``).
 """
+
+from typing import Any
 
 from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.admission.policies import mutating, validating
 from podwire.embedded.apiserver.authorization.rules import ANY, RequestAttributes
+from podwire.embedded.apiserver.kinds import kind_named
 from podwire.embedded.apiserver.validate import causes
+from podwire.errors import ApiError
 
-_TABLES = (mutating.POLICIES, validating.POLICIES)
+Object = dict[str, Any]
+
+_POLICIES = (mutating.POLICIES, validating.POLICIES)
+_POLICIES_OF = {mutating.BINDINGS: mutating.POLICIES, validating.BINDINGS: validating.POLICIES}
 
 
 class PolicyParameterAccess:
-    """Refuses a policy with a kind of parameters that the client may not read."""
+    """Refuses a policy or a binding with parameters that the client may not read."""
 
     def __init__(self, context: AdmissionContext) -> None:
+        self._store = context.store
         self._authorizer = context.authorizer
         self._kinds = context.kinds
 
     def validate(self, request: AdmissionRequest) -> None:
-        """Raises: Invalid when the client may not get all objects of the kind."""
-        if request.table not in _TABLES or request.call.subresource or request.operation == "DELETE":
+        """Raises: Invalid when the client may not read the parameters."""
+        if request.call.subresource or request.operation == "DELETE":
             return
-        wanted = (request.obj.get("spec") or {}).get("paramKind")
-        if not wanted or wanted == (request.old.get("spec") or {}).get("paramKind"):
+        if request.table in _POLICIES:
+            self._check_policy(request)
+        elif request.table in _POLICIES_OF:
+            self._check_binding(request)
+
+    def _check_policy(self, request: AdmissionRequest) -> None:
+        wanted = _spec(request.obj).get("paramKind")
+        if not wanted or wanted == _spec(request.old).get("paramKind"):
             return
-        group, _, version = wanted["apiVersion"].rpartition("/")
-        names = [
-            kind.plural
-            for kind in self._kinds.values()
-            if (kind.group, kind.version, kind.kind) == (group, version, wanted["kind"])
-        ]
-        resource = names[0] if names else ANY
-        asked = RequestAttributes("get", group, version, resource, namespace=ANY, name=ANY)
-        if not self._authorizer.decide(request.call.user, asked).allowed:
-            detail = (
-                f'user {request.call.user.name} must have "get" permission on all objects of the referenced paramKind '
-                f"(kind={wanted['kind']}, apiVersion={wanted['apiVersion']})"
-            )
-            raise failures.invalid(request.call.kind, request.name, [causes.forbidden("spec.paramKind", detail)])
+        if not self._may_read(request, "get", wanted, ANY, ANY):
+            raise _forbidden(
+                request, "spec.paramKind", "get",
+                f"all objects of the referenced paramKind (kind={wanted['kind']}, apiVersion={wanted['apiVersion']})",
+            )  # fmt: skip
+
+    def _check_binding(self, request: AdmissionRequest) -> None:
+        spec, old = _spec(request.obj), _spec(request.old)
+        reference = spec.get("paramRef")
+        if not reference or all(spec.get(field) == old.get(field) for field in ("paramRef", "policyName")):
+            return
+        policy = self._store.get(_POLICIES_OF[request.table], "", str(spec.get("policyName") or ""))
+        wanted = _spec(policy.object()).get("paramKind") if policy is not None else None
+        name, namespace = reference.get("name") or "", reference.get("namespace") or ""
+        verb = "get" if name else "list"
+        if not self._may_read(request, verb, wanted, namespace, name):
+            raise _forbidden(request, "spec.paramRef", verb, "the objects referenced by paramRef")
+
+    def _may_read(self, request: AdmissionRequest, verb: str, wanted: Object | None, namespace: str, name: str) -> bool:
+        """Whether the client may read a kind of parameters; None is a kind that is not known yet, so any."""
+        group, version, resource = ANY, ANY, ANY
+        if wanted is not None:
+            group, _, version = wanted["apiVersion"].rpartition("/")
+            kind = kind_named(wanted["apiVersion"], wanted["kind"], self._kinds)
+            resource = kind.plural if kind is not None else ANY
+        asked = RequestAttributes(verb, group, version, resource, namespace=namespace, name=name)
+        return self._authorizer.decide(request.call.user, asked).allowed
+
+
+def _spec(obj: Object) -> Object:
+    return obj.get("spec") or {}
+
+
+def _forbidden(request: AdmissionRequest, field: str, verb: str, objects: str) -> ApiError:
+    detail = f'user {request.call.user.name} must have "{verb}" permission on {objects}'
+    return failures.invalid(request.call.kind, request.name, [causes.forbidden(field, detail)])

@@ -18,7 +18,7 @@ from podwire.embedded.apiserver.cel import published, requests
 from podwire.embedded.apiserver.cel.composition import NAME
 from podwire.embedded.apiserver.cel.environment import MESSAGES
 from podwire.embedded.apiserver.cel.expressions import CompileError, check
-from podwire.embedded.apiserver.kinds import KINDS, Key, ResourceKind
+from podwire.embedded.apiserver.kinds import KINDS, Key, ResourceKind, kind_named
 from podwire.embedded.apiserver.schema.data import SchemaNode
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.embedded.apiserver.waits import complete
@@ -109,11 +109,9 @@ class PolicyTypeChecker:
         whole = published.type_of(self._schema(kind), kind.kind)
         types = {**requests.variables(params=params), "object": whole, "oldObject": whole}
         if spec.param_kind is not None:
-            group, _, version = spec.param_kind.api_version.rpartition("/")
-            wanted = (group, version, spec.param_kind.kind)
-            for other in self._kinds.values():
-                if (other.group, other.version, other.kind) == wanted:
-                    types["params"] = published.type_of(self._schema(other), other.kind)
+            found = kind_named(spec.param_kind.api_version, spec.param_kind.kind, self._kinds)
+            if found is not None:
+                types["params"] = published.type_of(self._schema(found), found.kind)
         defined: dict[str, str] = {}
         for variable in spec.variables:
             try:

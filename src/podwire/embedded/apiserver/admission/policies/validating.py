@@ -12,11 +12,15 @@ from podwire.embedded.apiserver import failures
 from podwire.embedded.apiserver.admission.chain import AdmissionContext, AdmissionRequest
 from podwire.embedded.apiserver.admission.policies.definitions import BoundPolicy, Object
 from podwire.embedded.apiserver.admission.policies.hooks import Invocation, PolicyHooks
+from podwire.embedded.apiserver.admission.policies.programs import CompiledPolicies
 from podwire.embedded.apiserver.admission.variables import RequestVariables
+from podwire.embedded.apiserver.admission.versions import in_version
 from podwire.embedded.apiserver.cel.composition import VariableScope
 from podwire.embedded.apiserver.cel.conditions import ConditionError, all_hold, failure_of
-from podwire.embedded.apiserver.cel.expressions import CompileError, EvaluationError, Expression
+from podwire.embedded.apiserver.cel.expressions import EvaluationError, Expression
 from podwire.embedded.apiserver.cel.policies import ValidatingProgram, compile_validating
+from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.waits import Waits, remainder
 from podwire.errors import ApiError
 
 POLICIES = "admissionregistration.k8s.io/validatingadmissionpolicies"
@@ -40,28 +44,28 @@ class ValidatingAdmissionPolicy:
     def __init__(self, context: AdmissionContext) -> None:
         self._context = context
         self._hooks = PolicyHooks(context, POLICIES, BINDINGS)
-        self._programs: dict[str, tuple[int, ValidatingProgram | str]] = {}
+        self._programs = CompiledPolicies(compile_validating)
 
-    def validate(self, request: AdmissionRequest) -> None:
+    def validate(self, request: AdmissionRequest) -> Waits[None] | None:
         """Evaluates the policies that the request meets.
 
         Raises: ApiError with the first denial.
         """
         policies = self._hooks.candidates(request)
-        if policies:
-            self._validate(request, policies)
+        return remainder(self._validate(request, policies)) if policies else None
 
-    def _validate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> None:
+    def _validate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> Waits[None]:
         denied: list[tuple[Invocation, Denial]] = []
-        variables: dict[object, RequestVariables] = {}
-        for met in self._hooks.invocations(policies, request):
-            if met.problem:
-                if met.policy.spec.failure_policy != "Ignore":
-                    denied.append((met, Denial(met.problem)))
-                continue
+        variables: dict[ResourceKind, RequestVariables | str] = {}
+        for met in (yield from self._hooks.invocations(policies, request)):
             if met.kind not in variables:
-                variables[met.kind] = RequestVariables(request, met.kind, self._context)
-            for denial in self._denials(met, variables[met.kind].with_param(met.param)):
+                variables[met.kind] = yield from self._variables(request, met.kind)
+            seen = met.problem or variables[met.kind]
+            if isinstance(seen, str):
+                if met.policy.spec.failure_policy != "Ignore":
+                    denied.append((met, Denial(seen)))
+                continue
+            for denial in self._denials(met, seen.with_param(met.param)):
                 actions = ("Deny",) if denial.audit else met.binding.spec.validation_actions
                 if "Deny" in actions:
                     denied.append((met, denial))
@@ -73,21 +77,17 @@ class ValidatingAdmissionPolicy:
         if denied:
             raise _refusal(request, *denied[0])
 
-    def _program(self, policy: BoundPolicy) -> ValidatingProgram | str:
-        """The compiled policy, or what is wrong with it."""
-        known = self._programs.get(policy.name)
-        if known is None or known[0] != policy.version:
-            program: ValidatingProgram | str
-            try:
-                program = compile_validating(policy.spec)
-            except (CompileError, ConditionError) as failure:
-                program = str(failure)
-            known = self._programs[policy.name] = (policy.version, program)
-        return known[1]
+    def _variables(self, request: AdmissionRequest, kind: ResourceKind) -> Waits[RequestVariables | str]:
+        """What expressions see of the request in the version of ``kind``, or why it cannot be had."""
+        try:
+            shown = yield from in_version(request, kind, self._context)
+        except ApiError as failure:
+            return f"failed to convert object version: {failure.message}"
+        return RequestVariables(shown, kind, self._context)
 
     def _denials(self, met: Invocation, variables: RequestVariables) -> Iterator[Denial]:
         ignore = met.policy.spec.failure_policy == "Ignore"
-        program = self._program(met.policy)
+        program = self._programs.program(met.policy)
         if isinstance(program, str):
             if not ignore:
                 yield Denial(program)
