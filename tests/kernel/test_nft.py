@@ -15,7 +15,7 @@ from podwire.errors import KernelError
 from podwire.kernel import netns
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_families import FAMILIES, FamilyTables, clear
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.nft_monitor import NftMonitor
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import AddElements, AddTable, DeleteElements, Transaction
 from podwire.state.nft_text import parse_rule, parse_table

@@ -10,7 +10,7 @@ from typing import Protocol
 from podwire.kernel.iptables import FAMILIES, Programs, Ticker
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.nft_monitor import NftMonitor
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
 

@@ -19,7 +19,7 @@ from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.nft_monitor import NftMonitor
 from podwire.state import ipvs_changes
 from podwire.state.chain_marks import ChainMark
 from podwire.state.ipset import IpSet

@@ -18,7 +18,8 @@ from podwire.kernel import uapi
 from podwire.kernel.failure import refusal
 from podwire.kernel.nft_answers import element_count, read_chain, read_elements, read_rule, read_set, read_table
 from podwire.kernel.nft_delinearize import delinearize
-from podwire.kernel.nft_messages import Batch, is_tree
+from podwire.kernel.nft_elements import is_tree
+from podwire.kernel.nft_messages import Batch
 from podwire.kernel.nft_socket import NftSocket, Refusal
 from podwire.state.nft import FAMILIES, Chain, Element, Set, Table
 from podwire.state.nft_diff import (

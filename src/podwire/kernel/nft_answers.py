@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from podwire.kernel import uapi
 from podwire.kernel.nft_codec import attribute_list, attributes, number, string
 from podwire.kernel.nft_delinearize import verdict_of
-from podwire.kernel.nft_messages import ELEM_COMMENT, HOOKS, SET_COMMENT, SET_FLAGS, is_tree, records
+from podwire.kernel.nft_elements import ELEM_COMMENT, is_tree, records
+from podwire.kernel.nft_messages import HOOKS, SET_COMMENT, SET_FLAGS
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Verdict
 from podwire.state.nft_types import types_of_number

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from podwire.errors import Unsupported
 from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor, Touched
+from podwire.kernel.nft_monitor import NftMonitor, Touched
 from podwire.state.nft import Table
 from podwire.state.nft_diff import FlushChain, Transaction, diff, removal
 
@@ -27,10 +27,10 @@ class FamilyTables:
     def __init__(self, name: str, netns: Path | str | None = None) -> None:
         self.name = name
         self.nft = Nft(netns)
-        self._monitor = NftMonitor(netns, (self.nft.port,))
+        self._monitor = NftMonitor(netns, (self.nft.port,), keep=name)
         self._missing: set[str] = set()
         self._committed = 0
-        self._missed = False
+        self._missed = self._heard = False
         self._touched: dict[str, Touched] = {}
 
     def close(self) -> None:
@@ -44,18 +44,31 @@ class FamilyTables:
 
     def disturbed(self) -> bool:
         """Whether another program may have changed one of the tables since the last call."""
-        changed = self._monitor.read()
         missed, self._missed = self._missed, False
+        heard, self._heard = self._heard, False
+        if missed:
+            self._touch(dict.fromkeys(FAMILIES, Touched(missed=True)))
+        return self._listen() or missed or heard
+
+    def _listen(self) -> bool:
+        """Takes what notifications name; returns whether they name one of the tables, or some were missed."""
+        changed = self._monitor.read()
         own = {family: changed[family, self.name] for family in FAMILIES if (family, self.name) in changed}
-        for family, touched in own.items():
-            known = self._touched.setdefault(family, Touched())
-            known.deleted = known.deleted or touched.deleted
-            known.chains.update(touched.chains)
-            known.sets.update(touched.sets)
-        return missed or ("", "") in changed or bool(own)
+        self._touch(own)
+        if ("", "") in changed:
+            self._touch(dict.fromkeys(FAMILIES, Touched(missed=True)))
+        return ("", "") in changed or bool(own)
+
+    def _touch(self, changes: Mapping[str, Touched]) -> None:
+        for family, touched in changes.items():
+            self._touched.setdefault(family, Touched()).add(touched)
 
     def take_touched(self) -> Mapping[str, Touched]:
-        """The chains and sets that other programs changed since the last call, by family, as far as it is known."""
+        """What other programs changed until now and since the last call, by family, as far as it is known.
+
+        What was not reported by :meth:`disturbed` yet is reported by its next call.
+        """
+        self._heard = self._listen() or self._heard
         touched, self._touched = self._touched, {}
         return touched
 
@@ -92,6 +105,7 @@ class FamilyTables:
 
         Raises: KernelError.
         """
+        self.take_touched()
         for family in FAMILIES:
             if family in self._missing:
                 continue
@@ -111,6 +125,7 @@ class FamilyTables:
 
         Raises: KernelError.
         """
+        self.take_touched()
         done = []
         for family, table in desired:
             done.append(diff(self.nft.read(family, self.name), table))

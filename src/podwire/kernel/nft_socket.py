@@ -1,26 +1,22 @@
-"""The nfnetlink socket: batches in one send, dumps, generation numbers, notifications.
+"""The nfnetlink socket: batches in one send, dumps, generation numbers.
 
 A batch must be one datagram, so the send buffer is made large with SO_SNDBUFFORCE (a full load of 10,000 Services is
 about 7 MB). The kernel handles a batch inside ``sendmsg``: when the call returns, all answers are in the receive
 buffer.
 """
 
-import ctypes
 import errno
 import socket
 import struct
 from pathlib import Path
-
-import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import nft_codec as nl
 from podwire.kernel import uapi
 from podwire.kernel.failure import refusal
 from podwire.kernel.netns import inside
-from podwire.state.nft import FAMILIES
 
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_ATTACH_FILTER = 32, 33, 26
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _BUFFER = 64 << 20
 _RECEIVE = 8 << 20
 _TRIES = 16
@@ -32,17 +28,6 @@ class Refusal(Exception):
     def __init__(self, sequence: int, number: int, text: str, offset: int) -> None:
         super().__init__(text)
         self.sequence, self.number, self.text, self.offset = sequence, number, text, offset
-
-
-class Touched(msgspec.Struct):
-    """What notifications named of a table."""
-
-    deleted: bool = False
-    """Whether the whole table was deleted, with all its chains and sets."""
-    chains: set[str] = msgspec.field(default_factory=set)
-    """Those whose rules changed, or that were made or deleted."""
-    sets: set[str] = msgspec.field(default_factory=set)
-    """Those whose elements changed."""
 
 
 def open_socket(netns: Path | str | int | None) -> socket.socket:
@@ -186,133 +171,3 @@ def _refusal(kind: int, flags: int, sequence: int, body: bytes) -> Refusal | Non
         text = nl.string(extra.get(uapi.NLMSGERR_ATTR_MSG))
         offset = struct.unpack("=I", extra[uapi.NLMSGERR_ATTR_OFFS])[0] if uapi.NLMSGERR_ATTR_OFFS in extra else 0
     return Refusal(sequence, number, text, offset)
-
-
-class NftMonitor:
-    """Notifications of rule changes; readable when ``fileno`` is.
-
-    Only table names are decoded: the changes are found by reading. A socket filter in the kernel drops transactions of
-    the sockets whose ports are in ``ignore``, so this process' own changes cost nothing here. The kernel still makes a
-    message per element while any socket listens (25 us; ten times the cost of the change), so a large load is done
-    between :meth:`pause` and :meth:`resume`.
-    """
-
-    def __init__(self, netns: Path | str | int | None = None, ignore: tuple[int, ...] = ()) -> None:
-        self._sock = open_socket(netns)
-        self._filter = _drop_ports(ignore)
-        if ignore:
-            code = ctypes.create_string_buffer(self._filter)
-            count = len(self._filter) // 8
-            self._sock.setsockopt(
-                socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", count, ctypes.addressof(code))
-            )
-        self._sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.NFNLGRP_NFTABLES)
-        self._sock.setblocking(False)
-        self._left_out: set[int] = set()
-
-    def ignore_port(self, port: int) -> None:
-        """Ignores changes by the socket with this port; the first socket of a program has its process id as port."""
-        self._left_out.add(port)
-
-    def fileno(self) -> int:
-        """The descriptor to wait on."""
-        return self._sock.fileno()
-
-    def close(self) -> None:
-        """Stops listening."""
-        self._sock.close()
-
-    def pause(self) -> None:
-        """Stops listening; the descriptor stays.
-
-        Raises: KernelError.
-        """
-        self._member(uapi.NETLINK_DROP_MEMBERSHIP)
-
-    def resume(self) -> None:
-        """Listens again; changes made meanwhile are not reported.
-
-        Raises: KernelError.
-        """
-        self._member(uapi.NETLINK_ADD_MEMBERSHIP)
-
-    def _member(self, option: int) -> None:
-        try:
-            self._sock.setsockopt(uapi.SOL_NETLINK, option, uapi.NFNLGRP_NFTABLES)
-        except OSError as failure:
-            raise refusal("listen", "nftables notifications", failure.errno or 0) from failure
-
-    def changed(self) -> set[tuple[str, str]]:
-        """(family, table) of all changes since the last call; ("", "") means that some were missed: read all tables."""
-        return set(self.read())
-
-    def read(self) -> dict[tuple[str, str], Touched]:
-        """What changed since the last call, by (family, table); ("", "") means that some were missed: read all."""
-        found: dict[tuple[str, str], Touched] = {}
-        known: tuple[int, bytes] = (0, b"")
-        while True:
-            try:
-                data = self._sock.recv(1 << 18)
-            except BlockingIOError:
-                return found
-            except OSError as failure:
-                if failure.errno != errno.ENOBUFS:
-                    raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
-                found[("", "")] = Touched()
-                continue
-            if struct.unpack_from("=I", data, _PORT_OFFSET)[0] in self._left_out:
-                continue
-            for kind, _, _, body in nl.messages(data):
-                if kind == (uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN) or len(body) <= 4:
-                    continue
-                if known[0] == kind and body.startswith(known[1]):
-                    continue  # another element of the same set, or another rule of the same chain
-                known = kind, _note(kind & 0xFF, body, found)
-
-
-def _note(kind: int, body: bytes, found: dict[tuple[str, str], Touched]) -> bytes:
-    """Adds what a notification is about; returns the beginning of all notifications about the same chain or set."""
-    fields = nl.attributes(body[4:])
-    family = _FAMILY_NAMES.get(body[0], "")
-    touched = found.setdefault((family, nl.string(fields.get(_TABLE_NAME))), Touched())
-    if kind in _OF_CHAINS:
-        touched.chains.add(nl.string(fields.get(_OF_CHAINS[kind])))
-    elif kind == uapi.NFT_MSG_DELTABLE:
-        touched.deleted = True
-    elif kind in _OF_SETS:
-        touched.sets.add(nl.string(fields.get(_OF_SETS[kind])))
-    if kind not in (uapi.NFT_MSG_NEWRULE, uapi.NFT_MSG_DELRULE, uapi.NFT_MSG_NEWSETELEM, uapi.NFT_MSG_DELSETELEM):
-        return body
-    sizes = [len(fields[_TABLE_NAME]), len(fields[_OF_CHAINS.get(kind) or _OF_SETS[kind]])]
-    return body[: 4 + sum((4 + size + 3) & ~3 for size in sizes)]
-
-
-_OF_CHAINS = {
-    uapi.NFT_MSG_NEWRULE: uapi.NFTA_RULE_CHAIN,
-    uapi.NFT_MSG_DELRULE: uapi.NFTA_RULE_CHAIN,
-    uapi.NFT_MSG_NEWCHAIN: uapi.NFTA_CHAIN_NAME,
-    uapi.NFT_MSG_DELCHAIN: uapi.NFTA_CHAIN_NAME,
-}
-"""Where the chain is named in a notification about rules or chains."""
-_OF_SETS = {
-    uapi.NFT_MSG_NEWSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
-    uapi.NFT_MSG_DELSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
-}
-"""Where the set is named in a notification about elements."""
-_FAMILY_NAMES = {number: name for name, number in FAMILIES.items()}
-_TABLE_NAME = uapi.NFTA_TABLE_NAME
-"""NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE and NFTA_SET_ELEM_LIST_TABLE have the same number."""
-_PORT_OFFSET = 12
-"""The offset of ``nlmsg_pid``, the port of the requesting socket, in a message."""
-
-
-def _drop_ports(ports: tuple[int, ...]) -> bytes:
-    """A classic BPF program that drops messages whose first header names one of the ports."""
-    load = struct.pack("HBBI", 0x20, 0, 0, _PORT_OFFSET)
-    tests = b""
-    for index, port in enumerate(ports):
-        swapped = int.from_bytes(struct.pack("=I", port), "big")
-        tests += struct.pack("HBBI", 0x15, len(ports) - index, 0, swapped)
-    keep = struct.pack("HBBI", 0x06, 0, 0, 0xFFFFFFFF)
-    drop = struct.pack("HBBI", 0x06, 0, 0, 0)
-    return load + tests + keep + drop

@@ -12,9 +12,9 @@ Guarantees:
    the loop.
 5. What another program changed is restored in two steps, also while the next commit waits. What the kernel's
    notifications name is written at once, where the data plane can do that in little time. Then the whole state is read
-   and compared. Only the step before of the same kind delays a step, so that each uses at most half of the time. Flows
-   that began while rules were missing, before the start too, are deleted, so that packets that are sent again reach a
-   Service.
+   and compared. Only the step before of the same kind delays a step, so that each uses at most half of the time. After
+   each step, flows that began while rules were missing, before the start too, are deleted, so that packets that are
+   sent again reach a Service.
 6. After a change of UDP endpoints (on request of TCP too), flows to endpoints that no longer serve are deleted, also
    when no endpoint is left.
 7. Health checks, metrics and flows of a refused commit follow when the commit succeeds.
@@ -225,14 +225,15 @@ class ServiceProxy:
         follower = self._follower
         follower.wake.clear()
         dirty, self._dirty = self._dirty, set()
-        disturbed = follower.disturbed.is_set()
-        follower.disturbed.clear()
         full, self._full = self._full or self._unfinished, False
         self._unfinished = True
         keys = set(self._sources.services.objects) | set(self._resolved) if full else dirty
         changed = await self._resolve(keys)
         if self._reporter is not None:
             self._reporter.begin()
+        follower.look()  # what is missing is restored first: the kernel refuses a change of elements that are gone
+        disturbed = follower.disturbed.is_set()
+        follower.disturbed.clear()
         self._gap = self._gap or disturbed
         self._writing = True
         try:
@@ -275,6 +276,8 @@ class ServiceProxy:
         elif changed:
             await asyncio.to_thread(self._plane.update, services, changed)
         if self._gap:
+            if self._restored:
+                await self._forget_flows({}, self._resolved, gap=True)
             healed = any(await asyncio.to_thread(self._plane.heal, services))
             restored, self._restored = self._restored or healed, False
             if restored:

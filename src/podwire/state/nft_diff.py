@@ -102,6 +102,18 @@ class AddElements(msgspec.Struct, frozen=True, gc=False):
         return f"add element {self.set.name} {{ {_sample(self.set, self.elements)} }}"
 
 
+class RestoreElements(msgspec.Struct, frozen=True, gc=False):
+    """Adds elements as the kernel encoded them when they were deleted; no effect on one that is there with its data."""
+
+    set: Set
+    elements: Mapping[bytes, bytes]
+    """The encoded elements by their keys."""
+
+    def __str__(self) -> str:
+        keys_alone = msgspec.structs.replace(self.set, data=())
+        return f"add element {self.set.name} {{ {_sample(keys_alone, dict.fromkeys(self.elements, Element()))} }}"
+
+
 class DeleteElements(msgspec.Struct, frozen=True, gc=False):
     """Removes elements; fails when one does not exist."""
 
@@ -122,6 +134,7 @@ Operation = (
     | AddSet
     | DeleteSet
     | AddElements
+    | RestoreElements
     | DeleteElements
 )
 
@@ -153,8 +166,13 @@ def diff(present: Table | None, desired: Table) -> Transaction:
     if present is None:
         return Transaction(desired.family, desired.name, _create(desired))
     if not _same_frame(present, desired):
-        return Transaction(desired.family, desired.name, (AddTable(), DeleteTable(), *_create(desired)))
+        return replacement(desired)
     return Transaction(desired.family, desired.name, tuple(_change(present, desired)))
+
+
+def replacement(desired: Table) -> Transaction:
+    """The transaction that makes a table anew, whether there is one or not; packets see no moment without rules."""
+    return Transaction(desired.family, desired.name, (AddTable(), DeleteTable(), *_create(desired)))
 
 
 def removal(family: str, name: str) -> Transaction:

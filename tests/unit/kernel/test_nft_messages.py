@@ -12,8 +12,9 @@ from podwire.kernel import nft_codec as nl
 from podwire.kernel import uapi
 from podwire.kernel.nft_answers import element_count, read_elements, read_set
 from podwire.kernel.nft_delinearize import delinearize
+from podwire.kernel.nft_elements import comment_data, element_lists, records
 from podwire.kernel.nft_linearize import linearize
-from podwire.kernel.nft_messages import Batch, comment_data, element_lists, records, set_body
+from podwire.kernel.nft_messages import Batch, set_body
 from podwire.state.nft import Element, Set
 from podwire.state.nft_diff import diff
 from podwire.state.nft_rules import Opaque, Rule

@@ -179,10 +179,17 @@ def test_named_parts_are_restored_at_once_while_a_repair_rests() -> None:
         async with bench.running():
             setattr(bench.plane, "restore", restore)  # noqa: B010
             bench.plane.whole = True
-            bench.plane.work = lambda: setattr(bench.clock, "time", bench.clock.time + 0.5)
+            forgot: list[int] = []
+
+            def heal() -> None:
+                forgot.append(bench.gaps)
+                bench.clock.time += 0.5
+
+            bench.plane.work = heal
             os.write(bench.plane.write, b"x")
             assert (await bench.calls(3))[1:] == [("restore", ()), ("heal", ())]
-            assert await bench.forgot(1), "although the heal found nothing to do"
+            assert forgot == [1], "before the heal reads everything"
+            assert await bench.forgot(2), "although the heal found nothing to do"
             bench.clock.blocked = True
             os.write(bench.plane.write, b"x")
             assert (await bench.calls(4))[3:] == [("restore", ())]
@@ -200,6 +207,22 @@ def test_early_flows_are_forgotten_when_the_kernel_lacked_rules(lacks: bool) -> 
             bench.proxy.configure(NodeFacts(name="n1", masquerade_all=True))
             assert [what for what, _ in await bench.calls(2)] == ["load", "load"]
             assert bench.gaps == lacks, "whatever else is written: the rules were there"
+
+    run(scenario)
+
+
+def test_rules_are_restored_before_a_change_is_written() -> None:
+    async def scenario(bench: Bench) -> None:
+        def restore() -> Written:
+            bench.plane.calls.append(("restore", ()))
+            return ("rule",)
+
+        async with bench.running():
+            setattr(bench.plane, "restore", restore)  # noqa: B010
+            bench.services.put("default/web", SERVICE)
+            bench.plane.unheard = True
+            wanted = [("restore", ()), ("update", ("default/web=",)), ("heal", ())]
+            assert (await bench.calls(4))[1:] == wanted
 
     run(scenario)
 

@@ -17,7 +17,7 @@ from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
-from podwire.kernel.nft_socket import NftMonitor
+from podwire.kernel.nft_monitor import NftMonitor
 from podwire.observe.health import Metric, Sample
 from podwire.policy.attached import AttachedPod
 from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table

@@ -8,6 +8,7 @@ the Service changes, and all elements for a whole table (2 us each).
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import zip_longest
+from types import MappingProxyType
 
 import msgspec
 
@@ -34,7 +35,9 @@ from podwire.state.nft_diff import (
     DeleteElements,
     FlushChain,
     Operation,
+    RestoreElements,
     Transaction,
+    replacement,
 )
 
 _SHARED = frozenset(("cluster-ips", "hairpin"))
@@ -99,16 +102,30 @@ class Contents:
                 self.compiler.add_elements(compiled, elements)
         return self.layout.table(frozenset(self.shapes), elements)
 
-    def rewritten(self, chains: Collection[str], sets: Collection[str]) -> Transaction:
-        """The transaction that writes these chains of the table whole, and the elements of these sets, unread."""
+    def replaced(self) -> Transaction:
+        """The transaction that makes the whole table anew, unread."""
+        return replacement(self.table())
+
+    def rewritten(
+        self,
+        chains: Collection[str],
+        sets: Collection[str],
+        removed: Mapping[str, Mapping[bytes, bytes]] = MappingProxyType({}),
+    ) -> Transaction:
+        """The transaction that writes these chains of the table whole, and the elements of these sets, unread.
+
+        ``removed`` are the encoded elements that alone are missing in a set; other sets are written whole.
+        """
         operations: list[Operation] = []
         for chain in self.layout.chains(frozenset(self.shapes)):
             if chain.name in chains:
                 operations += (AddChain(chain), FlushChain(chain.name))
                 operations += (AddRule(chain.name, rule) for rule in chain.rules)
         declared = [each for each in self.declared.values() if each.name in sets and not each.dynamic]
-        elements = self.elements() if any(not each.elements for each in declared) else {}
-        filled = ((each, each.elements or elements[each.name]) for each in declared)
+        changing = [each for each in declared if not each.elements]
+        operations += (RestoreElements(s, removed[s.name]) for s in changing if s.name in removed)
+        elements = self.elements() if any(s.name not in removed for s in changing) else {}
+        filled = ((s, s.elements or elements[s.name]) for s in declared if s.elements or s.name not in removed)
         operations += (AddElements(each, entries) for each, entries in filled if entries)
         return Transaction(self.layout.family, TABLE, tuple(operations))
 

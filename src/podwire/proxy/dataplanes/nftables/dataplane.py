@@ -5,8 +5,8 @@
 2. ``update`` commits only the elements of the changed Services, without reading.
 3. A refused transaction is followed by a full load. When that fails too, the error is raised and the next call loads
    again.
-4. ``restore`` writes the chains and sets that the kernel's notifications name, without reading. ``heal`` reads the
-   table and writes what still differs.
+4. ``restore`` writes what the kernel's notifications name, without reading: chains, deleted elements as the kernel
+   encoded them, a whole table that was deleted. ``heal`` reads the table and writes what still differs.
 5. ``close`` leaves everything in force; ``remove`` removes the tables.
 6. On a kernel without NAT for IPv6, IPv4 Services are programmed all the same; ``missing`` names the family.
 """
@@ -17,7 +17,7 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FamilyTables
-from podwire.kernel.nft_socket import Touched
+from podwire.kernel.nft_monitor import Touched
 from podwire.proxy.dataplane import INVALID_DROPPED, Counts
 from podwire.proxy.dataplanes.nftables.contents import Contents
 from podwire.proxy.dataplanes.nftables.layout import INVALID, TABLE, NftablesLayout
@@ -27,8 +27,8 @@ from podwire.state.nft import Table
 from podwire.state.nft_diff import Transaction
 from podwire.state.nft_rules import Counter
 
-_RESTORED_AT_ONCE = 2_000
-"""Up to this many Services, missing elements are written as soon as a notification comes: 10 ms for 1,000."""
+_COMPILED_AT_ONCE = 2_000
+"""Up to this many Services, elements are compiled again as soon as a notification comes."""
 _MANY = 1 << 31
 
 
@@ -128,26 +128,32 @@ class NftablesDataPlane:
             )
 
     def restore(self) -> tuple[Transaction, ...]:
-        """Writes the chains and sets that notifications named, without reading; returns what was committed.
+        """Writes what notifications named, without reading; returns what was committed.
 
-        With many Services only chains are written. The rest, and a table that was deleted, is left to :meth:`heal`.
+        Deleted elements are written as the kernel named them, unless another program added elements to the same set or
+        notifications were missed. Then, and for a deleted table, elements are compiled; with many Services that is left
+        to :meth:`heal`.
         """
         if self._lost:
             return ()
         with self._tables.notifications_off():
-            return tuple(self._restore_touched(self._tables.take_touched(), most=_RESTORED_AT_ONCE))
+            return tuple(self._restore_touched(self._tables.take_touched(), most=_COMPILED_AT_ONCE))
 
     def _restore_touched(self, touched: Mapping[str, Touched], most: int = _MANY) -> Iterator[Transaction]:
         """Yields what was committed; what the kernel refuses is left to the comparison with the whole table.
 
-        ``most`` is the number of Services up to which elements are written too.
+        ``most`` is the number of Services up to which elements are compiled.
         """
         for family, parts in touched.items():
             contents = self._contents.get(family)
-            if contents is None or parts.deleted:
+            if contents is None or (parts.deleted and len(contents) > most):
                 continue
-            sets = parts.sets if len(contents) <= most else ()
-            transaction = contents.rewritten(parts.chains, sets)
+            if parts.deleted:
+                transaction = contents.replaced()
+            else:
+                removed = {} if parts.missed else {n: e for n, e in parts.removed.items() if n not in parts.added}
+                sets = parts.sets if len(contents) <= most else removed.keys()
+                transaction = contents.rewritten(parts.chains, sets, removed)
             try:
                 self._tables.commit(transaction)
             except KernelError:

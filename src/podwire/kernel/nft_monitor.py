@@ -1,0 +1,205 @@
+"""Notifications of nftables changes, and what they name of one table.
+
+Notifications carry whole objects: one about a deleted element has its key, data and comment. :class:`Touched` keeps
+the deleted elements of a table as the kernel encoded them, so that they can be written again as they were.
+"""
+
+import ctypes
+import errno
+import socket
+import struct
+from pathlib import Path
+
+import msgspec
+
+from podwire.kernel import nft_codec as nl
+from podwire.kernel import uapi
+from podwire.kernel.failure import refusal
+from podwire.kernel.nft_socket import open_socket
+from podwire.state.nft import FAMILIES
+
+_SO_ATTACH_FILTER = 26
+
+
+class Touched(msgspec.Struct):
+    """What notifications named of a table."""
+
+    missed: bool = False
+    """Whether there may be changes that no notification named."""
+    deleted: bool = False
+    """Whether the whole table was deleted, with all its chains and sets."""
+    chains: set[str] = msgspec.field(default_factory=set)
+    """Those whose rules changed, or that were made or deleted."""
+    sets: set[str] = msgspec.field(default_factory=set)
+    """Those whose elements changed."""
+    added: set[str] = msgspec.field(default_factory=set)
+    """Sets that got elements; what was deleted from them need not be ours."""
+    removed: dict[str, dict[bytes, bytes]] = msgspec.field(default_factory=dict)
+    """Deleted elements by set and key, as list attributes of a message; only of the table that is kept."""
+
+    def add(self, later: "Touched") -> None:
+        """Adds what later notifications named."""
+        self.missed = self.missed or later.missed
+        self.deleted = self.deleted or later.deleted
+        self.chains |= later.chains
+        self.sets |= later.sets
+        self.added |= later.added
+        for name, elements in later.removed.items():
+            self.removed.setdefault(name, {}).update(elements)
+
+
+class NftMonitor:
+    """Notifications of rule changes; readable when ``fileno`` is.
+
+    Only names and keys are decoded. A socket filter in the kernel drops transactions of the sockets whose ports are in
+    ``ignore``, so this process' own changes cost nothing here. The kernel still makes a
+    message per element while any socket listens (25 us; ten times the cost of the change), so a large load is done
+    between :meth:`pause` and :meth:`resume`.
+    """
+
+    def __init__(self, netns: Path | str | int | None = None, ignore: tuple[int, ...] = (), keep: str = "") -> None:
+        """``keep`` is the name of the table whose deleted elements are kept."""
+        self._keep = keep
+        self._sock = open_socket(netns)
+        self._filter = _drop_ports(ignore)
+        if ignore:
+            code = ctypes.create_string_buffer(self._filter)
+            count = len(self._filter) // 8
+            self._sock.setsockopt(
+                socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", count, ctypes.addressof(code))
+            )
+        self._sock.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.NFNLGRP_NFTABLES)
+        self._sock.setblocking(False)
+        self._left_out: set[int] = set()
+
+    def ignore_port(self, port: int) -> None:
+        """Ignores changes by the socket with this port; the first socket of a program has its process id as port."""
+        self._left_out.add(port)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._sock.close()
+
+    def pause(self) -> None:
+        """Stops listening; the descriptor stays.
+
+        Raises: KernelError.
+        """
+        self._member(uapi.NETLINK_DROP_MEMBERSHIP)
+
+    def resume(self) -> None:
+        """Listens again; changes made meanwhile are not reported.
+
+        Raises: KernelError.
+        """
+        self._member(uapi.NETLINK_ADD_MEMBERSHIP)
+
+    def _member(self, option: int) -> None:
+        try:
+            self._sock.setsockopt(uapi.SOL_NETLINK, option, uapi.NFNLGRP_NFTABLES)
+        except OSError as failure:
+            raise refusal("listen", "nftables notifications", failure.errno or 0) from failure
+
+    def changed(self) -> set[tuple[str, str]]:
+        """(family, table) of all changes since the last call; ("", "") means that some were missed: read all tables."""
+        return set(self.read())
+
+    def read(self) -> dict[tuple[str, str], Touched]:
+        """What changed since the last call, by (family, table); ("", "") means that some were missed: read all."""
+        found: dict[tuple[str, str], Touched] = {}
+        last = _Repeated()
+        while True:
+            try:
+                data = self._sock.recv(1 << 18)
+            except BlockingIOError:
+                return found
+            except OSError as failure:
+                if failure.errno != errno.ENOBUFS:
+                    raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
+                found[("", "")] = Touched()
+                continue
+            if struct.unpack_from("=I", data, _PORT_OFFSET)[0] in self._left_out:
+                continue
+            for kind, _, _, body in nl.messages(data):
+                if kind == last.kind and body.startswith(last.head):  # another element of this set, or rule of a chain
+                    if last.removed is not None:
+                        last.removed[body[last.key]] = body[last.element :]
+                elif kind != _NEW_GENERATION and len(body) > 4:
+                    last = _note(kind, body, found, self._keep)
+
+
+class _Repeated(msgspec.Struct, frozen=True):
+    """What notifications about the same chain or set have in common, and where a deleted element is kept."""
+
+    kind: int = 0
+    head: bytes = b""
+    removed: dict[bytes, bytes] | None = None
+    element: int = 0
+    key: slice = slice(0)
+
+
+def _note(kind: int, body: bytes, found: dict[tuple[str, str], Touched], keep: str) -> _Repeated:
+    """Adds what a notification is about; returns how more of the same kind are recognized."""
+    kind_of_object = kind & 0xFF
+    fields = nl.attributes(body[4:])
+    table = nl.string(fields.get(_TABLE_NAME))
+    touched = found.setdefault((_FAMILY_NAMES.get(body[0], ""), table), Touched())
+    if kind_of_object in _OF_CHAINS:
+        touched.chains.add(nl.string(fields.get(_OF_CHAINS[kind_of_object])))
+    elif kind_of_object == uapi.NFT_MSG_DELTABLE:
+        touched.deleted = True
+    elif kind_of_object in _OF_SETS:
+        name = nl.string(fields.get(_OF_SETS[kind_of_object]))
+        touched.sets.add(name)
+        if kind_of_object == uapi.NFT_MSG_NEWSETELEM:
+            touched.added.add(name)
+    if kind_of_object not in _REPEATED:
+        return _Repeated(kind, body)
+    names = fields[_TABLE_NAME], fields[_OF_CHAINS.get(kind_of_object) or _OF_SETS[kind_of_object]]
+    size = 4 + sum((4 + len(name) + 3) & ~3 for name in names)
+    if kind_of_object != uapi.NFT_MSG_DELSETELEM or table != keep:
+        return _Repeated(kind, body[:size])
+    element = size + 4  # the list of elements follows the names; its only entry begins with the element's key
+    key_length = struct.unpack_from("=H", body, element + 8)[0] - 4
+    key = slice(element + 12, element + 12 + key_length)
+    removed = touched.removed.setdefault(nl.string(names[1]), {})
+    removed[body[key]] = body[element:]
+    return _Repeated(kind, body[:size], removed, element, key)
+
+
+_NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
+_REPEATED = (uapi.NFT_MSG_NEWRULE, uapi.NFT_MSG_DELRULE, uapi.NFT_MSG_NEWSETELEM, uapi.NFT_MSG_DELSETELEM)
+"""Notifications that come once for each rule or element."""
+_OF_CHAINS = {
+    uapi.NFT_MSG_NEWRULE: uapi.NFTA_RULE_CHAIN,
+    uapi.NFT_MSG_DELRULE: uapi.NFTA_RULE_CHAIN,
+    uapi.NFT_MSG_NEWCHAIN: uapi.NFTA_CHAIN_NAME,
+    uapi.NFT_MSG_DELCHAIN: uapi.NFTA_CHAIN_NAME,
+}
+"""Where the chain is named in a notification about rules or chains."""
+_OF_SETS = {
+    uapi.NFT_MSG_NEWSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
+    uapi.NFT_MSG_DELSETELEM: uapi.NFTA_SET_ELEM_LIST_SET,
+}
+"""Where the set is named in a notification about elements."""
+_FAMILY_NAMES = {number: name for name, number in FAMILIES.items()}
+_TABLE_NAME = uapi.NFTA_TABLE_NAME
+"""NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE and NFTA_SET_ELEM_LIST_TABLE have the same number."""
+_PORT_OFFSET = 12
+"""The offset of ``nlmsg_pid``, the port of the requesting socket, in a message."""
+
+
+def _drop_ports(ports: tuple[int, ...]) -> bytes:
+    """A classic BPF program that drops messages whose first header names one of the ports."""
+    load = struct.pack("HBBI", 0x20, 0, 0, _PORT_OFFSET)
+    tests = b""
+    for index, port in enumerate(ports):
+        swapped = int.from_bytes(struct.pack("=I", port), "big")
+        tests += struct.pack("HBBI", 0x15, len(ports) - index, 0, swapped)
+    keep = struct.pack("HBBI", 0x06, 0, 0, 0xFFFFFFFF)
+    drop = struct.pack("HBBI", 0x06, 0, 0, 0)
+    return load + tests + keep + drop
