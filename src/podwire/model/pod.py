@@ -288,6 +288,8 @@ class PodSpec(Fact, frozen=True):
     scheduler_name: str = ""
     scheduling_gates: tuple[dict[str, Any], ...] = ()
     priority: int | None = None
+    preemption_policy: str = ""
+    """``Never``, or ``PreemptLowerPriority`` (also when empty)."""
     share_process_namespace: bool | None = None
     security_context: dict[str, Any] | None = None
     overhead: dict[str, str | int | float] = {}

@@ -146,6 +146,7 @@ class Subresources:
             obj["metadata"]["annotations"] = {**(obj["metadata"].get("annotations") or {}), **annotations}
         _set_condition(obj, {"type": "PodScheduled", "status": "True", "lastProbeTime": None,
                              "lastTransitionTime": rfc3339(self._clock.now())})  # fmt: skip
+        obj["status"].pop("nominatedNodeName", None)
         if call.dry_run:
             return entry.version
         return self._store.put("/pods", obj).version

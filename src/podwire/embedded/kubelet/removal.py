@@ -2,13 +2,16 @@
 
 The order is: containers (:mod:`podwire.embedded.kubelet.stopping`); shim, cgroup, CNI DEL and network namespace; the
 object (grace period 0, by uid); the directory. A CNI DEL that fails is repeated. The object stays until DEL succeeds,
-so that the pod's address is released.
+so that the pod's address is released. A pod whose object is kept by finalizers ends in the phase Succeeded or Failed.
 """
 
 import shutil
 
+import msgspec
+
 from podwire.embedded.kubelet.podstate import PodState
 from podwire.embedded.kubelet.reporter import StatusReporter
+from podwire.embedded.kubelet.status import final_phase
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.errors import ApiError, ApiUnreachable, NotFound, ProtocolError
 from podwire.kube.resources import PODS
@@ -46,6 +49,8 @@ class Remover:
         state.node.ledger.drop(state.pod.metadata.uid)
         if not state.gone:
             if state.pod.metadata.finalizers:
+                phase = state.verdict.phase or final_phase(state.pod, state.containers)
+                state.verdict = msgspec.structs.replace(state.verdict, phase=phase)
                 await self._reporter.report(urgent=True)
             if not await self._delete_object():
                 self._retry()

@@ -102,6 +102,14 @@ def _phase(pod: Pod, states: Mapping[str, ContainerState]) -> str:
     return "Failed" if any(over) else "Succeeded"
 
 
+def final_phase(pod: Pod, states: Mapping[str, ContainerState]) -> str:
+    """The phase of a pod whose containers have ended for good, whatever the restart policy says."""
+    ended = _phase(pod, states)
+    if ended in ("Succeeded", "Failed"):
+        return ended
+    return "Succeeded" if all(states[container.name].code == 0 for container in pod.spec.containers) else "Failed"
+
+
 def _conditions(pod: Pod, phase: str, unready: list[str], *, done_init: bool, up: bool, now: str) -> list[Json]:
     ended = phase in ("Succeeded", "Failed")
     containers_ready = not ended and not unready

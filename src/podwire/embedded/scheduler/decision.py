@@ -7,7 +7,7 @@ equal scores the first by name is chosen. Cost: 15 us per pod and node.
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podwire.embedded.scheduler.filters import NodeRefusal, constraints_of, refusal
 from podwire.embedded.scheduler.matching import domains, in_domain, node_term_matches, untolerated
@@ -23,6 +23,16 @@ class SchedulingDecision:
 
     node: str = ""
     message: str = ""
+    """The reasons of all nodes."""
+    preemption: str = ""
+    """Why the deletion of other pods does not help."""
+    movable: tuple[str, ...] = ()
+    """The nodes that could take the pod if other pods were deleted."""
+
+    @property
+    def sentence(self) -> str:
+        """The whole message of Kubernetes' scheduler."""
+        return f"{self.message} preemption: {self.preemption}" if self.preemption else self.message
 
 
 def choose(
@@ -30,18 +40,21 @@ def choose(
     state: SchedulerState,
     claims: VolumeDemand = NO_CLAIMS,
     volumes: Collection[PersistentVolume] = (),
+    nominated: str = "",
 ) -> SchedulingDecision:
     """The best node that can take the pod, or the reasons of all nodes that cannot.
 
-    ``claims`` are what the pod's claims ask for; ``volumes`` are all volumes.
+    ``claims`` are what the pod's claims ask for; ``volumes`` are all volumes; ``nominated`` is the node where other
+    pods were deleted for the pod, which is chosen whenever it can take the pod.
     """
     if not state.nodes:
         return SchedulingDecision(message="no nodes available to schedule pods")
     if claims.problem:
-        return SchedulingDecision(message=_explain_all(claims.problem, len(state.nodes)))
+        return explain([NodeRefusal((claims.problem,))] * len(state.nodes))
     constraints = constraints_of(pod, state)
     able: list[NodeUsage] = []
     refusals: list[NodeRefusal] = []
+    movable: list[str] = []
     for node in state.nodes.values():
         refused = refusal(constraints, node)
         if refused is None and (reason := volume_refusal(claims, volumes, node.node)):
@@ -50,15 +63,18 @@ def choose(
             able.append(node)
         else:
             refusals.append(refused)
+            movable += [node.name] if refused.movable else []
     if not able:
-        return SchedulingDecision(message=explain(refusals))
+        return replace(explain(refusals), movable=tuple(movable))
     if len(able) == 1:
         return SchedulingDecision(node=able[0].name)
+    if any(node.name == nominated for node in able):
+        return SchedulingDecision(node=nominated)
     return SchedulingDecision(node=_best(pod, able, state))
 
 
-def explain(refusals: Sequence[NodeRefusal]) -> str:
-    """The message of Kubernetes' scheduler for nodes that cannot take a pod."""
+def explain(refusals: Sequence[NodeRefusal]) -> SchedulingDecision:
+    """The messages of Kubernetes' scheduler for nodes that cannot take a pod."""
     total = len(refusals)
     reasons = Counter(reason for refusal in refusals for reason in refusal.reasons)
     movable = sum(refusal.movable for refusal in refusals)
@@ -68,17 +84,9 @@ def explain(refusals: Sequence[NodeRefusal]) -> str:
             "Preemption is not helpful for scheduling": total - movable,
         }
     )
-    return (
-        f"0/{total} nodes are available: {_listed(reasons)}. "
-        f"preemption: 0/{total} nodes are available: {_listed(+preemption)}."
-    )
-
-
-def _explain_all(problem: str, total: int) -> str:
-    """Kubernetes' sentence about a pod that no node can take, whatever the node."""
-    return (
-        f"0/{total} nodes are available: {problem}. preemption: 0/{total} nodes are available: "
-        f"{total} Preemption is not helpful for scheduling."
+    available = f"0/{total} nodes are available: "
+    return SchedulingDecision(
+        message=f"{available}{_listed(reasons)}.", preemption=f"{available}{_listed(+preemption)}."
     )
 
 

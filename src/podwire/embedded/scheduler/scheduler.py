@@ -11,11 +11,14 @@ Guarantees:
 3. When a binding fails, the state is corrected and the pod is tried again after a growing delay.
 4. Parked pods are tried at most every 0.2 s after changes, and every 30 s without a change.
 5. The same refusal is written to a pod once.
+6. A pod that only the deletion of pods of lower priority can make fit is nominated for one node, where its victims are
+   deleted gracefully; until they are gone, the room counts as taken for pods of the same or lower priority.
 """
 
 import asyncio
 
 from podwire.embedded.scheduler.decision import SchedulingDecision, choose
+from podwire.embedded.scheduler.preemptor import Preemptor, Work
 from podwire.embedded.scheduler.usage import PodDemand, SchedulerState, pod_demand
 from podwire.embedded.scheduler.volumes import StorageObjects, volume_demand
 from podwire.embedded.storage.binding import SELECTED_NODE
@@ -56,9 +59,11 @@ class Scheduler:
         self._log = Log("scheduler")
         self._pods = environment.of(PODS)
         self._state = SchedulerState()
+        self._preemptor = Preemptor(environment, self._state, NAME)
         self._pending: dict[str, Pod] = {}
         self._parked: dict[str, Pod] = {}
-        self._refusals: dict[str, str] = {}
+        self._refusals: dict[str, tuple[str, str]] = {}
+        """The last message and nominated node that were written, by the pod's uid."""
         self._queue: WorkQueue[str] = WorkQueue(environment.clock)
         self._wake = asyncio.Event()
         environment.of(NODES).subscribe(self._node_changed)
@@ -106,6 +111,7 @@ class Scheduler:
             self._pending.pop(uid, None)
             self._parked.pop(uid, None)
             self._refusals.pop(uid, None)
+            self._state.nominated.pop(uid, None)
             if old is None or self._state.node_of(uid) != new.spec.node_name or _changed(old, new):
                 self._state.put_pod(pod_demand(new), new.spec.node_name)
                 self._unpark()
@@ -117,6 +123,8 @@ class Scheduler:
                 self._parked.pop(uid, None)
                 self._pending[uid] = new
                 self._wake.set()
+            if old is None and new.status.nominated_node_name:
+                self._state.nominated[uid] = (new.status.nominated_node_name, pod_demand(new))
 
     def _claim_changed(self, key: str, _old: PersistentVolumeClaim | None, _new: PersistentVolumeClaim | None) -> None:
         """Tries the parked pods that use a claim at once, since a claim is bound soon after it is made."""
@@ -130,7 +138,8 @@ class Scheduler:
         self._pending.pop(uid, None)
         self._parked.pop(uid, None)
         self._refusals.pop(uid, None)
-        if self._state.drop_pod(uid):
+        nominated = self._state.nominated.pop(uid, None) is not None
+        if self._state.drop_pod(uid) or nominated:
             self._unpark()
 
     def _unpark(self) -> None:
@@ -160,24 +169,32 @@ class Scheduler:
 
     async def _round(self) -> None:
         batch = sorted(self._pending.values(), key=_order)[:_BATCH]
-        work = []
+        work: list[Work] = []
         for pod in batch:
             self._pending.pop(pod.metadata.uid, None)
             demand = pod_demand(pod)
-            claims = volume_demand(pod, self._storage())
-            decision = choose(demand, self._state, claims, self._storage().volumes.values() if claims.static else ())
-            if decision.node and claims.delayed:
-                self._park(pod)
-                work += [self._select_node(claim, decision.node) for claim in claims.delayed]
-            elif decision.node:
-                self._state.put_pod(demand, decision.node)
-                work.append(self._bind(demand, decision.node))
-            else:
-                self._park(pod)
-                work.append(self._refuse(pod, decision))
+            with self._state.counting_nominated(demand):
+                work += self._decide(demand)
         for failure in await in_parallel(work):
             if not isinstance(failure, API_FAILURES):
                 raise failure
+
+    def _decide(self, demand: PodDemand) -> list[Work]:
+        """The API requests that one decision needs."""
+        pod, storage = demand.pod, self._storage()
+        claims = volume_demand(pod, storage)
+        nominated, _ = self._state.nominated.get(pod.metadata.uid, ("", demand))
+        volumes = storage.volumes.values() if claims.static else ()
+        decision = choose(demand, self._state, claims, volumes, nominated)
+        if decision.node and claims.delayed:
+            self._park(pod)
+            return [self._select_node(claim, decision.node) for claim in claims.delayed]
+        if decision.node:
+            self._state.put_pod(demand, decision.node)
+            return [self._bind(demand, decision.node)]
+        self._park(pod)
+        decision, work = self._preemptor.preempt(demand, decision, claims)
+        return [*work, self._refuse(pod, decision)]
 
     def _storage(self) -> StorageObjects:
         users = self._state.claim_users
@@ -225,19 +242,21 @@ class Scheduler:
             self._unpark()
 
     async def _refuse(self, pod: Pod, decision: SchedulingDecision) -> None:
+        """Writes why no node can take the pod, and the node for which the pod is nominated."""
         meta = pod.metadata
-        if self._refusals.get(meta.uid) == decision.message:
+        if self._refusals.get(meta.uid) == (decision.sentence, decision.node):
             return
-        self._refusals[meta.uid] = decision.message
-        self._recorder.event(_subject(meta), "Warning", "FailedScheduling", decision.message)
+        self._refusals[meta.uid] = (decision.sentence, decision.node)
+        self._recorder.event(_subject(meta), "Warning", "FailedScheduling", decision.sentence)
         condition = {
             "type": "PodScheduled",
             "status": "False",
             "reason": "Unschedulable",
-            "message": decision.message,
+            "message": decision.sentence,
             "lastTransitionTime": _since(pod) or rfc3339(self._clock.now()),
         }
-        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        status = {"conditions": [condition], "nominatedNodeName": decision.node or None}
+        body = {"metadata": {"uid": meta.uid}, "status": status}
         try:
             await self._client.patch(
                 PODS, meta.name, body, meta.namespace, subresource="status", patch_type=STRATEGIC_MERGE_PATCH

@@ -1,10 +1,13 @@
 """The scheduler's state: the nodes and the pods that use them, updated pod by pod.
 
 To add or remove a pod costs a few dictionary updates, so the state is never built again. A pod counts from the moment
-of the decision, before the API shows its binding.
+of the decision, before the API shows its binding. A pod for which other pods are deleted is *nominated* for a node: it
+counts there for pods of the same or lower priority, so that these do not take the room that becomes free.
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from podwire.embedded.storage.claims import claims_of
@@ -28,6 +31,11 @@ class PodDemand:
     anti_affinity: tuple[PodAffinityTerm, ...]
     claims: tuple[str, ...] = ()
     """The claims that the pod uses, as ``namespace/name``."""
+
+    @property
+    def priority(self) -> int:
+        """The pod's priority; 0 when it has none."""
+        return self.pod.spec.priority or 0
 
 
 @dataclass(slots=True)
@@ -60,6 +68,8 @@ class SchedulerState:
         self.claim_users: Counter[str] = Counter()
         """The number of placed pods that use a claim."""
         self.anti_affine: dict[str, tuple[str, PodDemand]] = {}
+        self.nominated: dict[str, tuple[str, PodDemand]] = {}
+        """The node for which a waiting pod is nominated, with the pod, by the pod's uid."""
         self._node_names: dict[str, str] = {}
         self._unplaced: dict[str, dict[str, PodDemand]] = {}
 
@@ -107,6 +117,22 @@ class SchedulerState:
             usage.used.subtract(demand.requests)
             usage.owners[demand.owner] -= 1
         return True
+
+    @contextmanager
+    def counting_nominated(self, demand: PodDemand) -> Iterator[None]:
+        """Counts the nominated pods of the same or higher priority, without ``demand`` itself, within the block."""
+        counted = [
+            (node, waiting)
+            for uid, (node, waiting) in self.nominated.items()
+            if uid != demand.pod.metadata.uid and waiting.priority >= demand.priority and not self.node_of(uid)
+        ]
+        for node, waiting in counted:
+            self.put_pod(waiting, node)
+        try:
+            yield
+        finally:
+            for _, waiting in counted:
+                self.drop_pod(waiting.pod.metadata.uid)
 
     def node_of(self, uid: str) -> str:
         """The name of the node on which a pod is counted; empty when the pod is not counted."""

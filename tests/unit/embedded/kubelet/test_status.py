@@ -7,7 +7,15 @@ import pytest
 
 from podwire.embedded.kubelet.lifecycle import ContainerState, is_sidecar
 from podwire.embedded.kubelet.orders import ContainerRecord
-from podwire.embedded.kubelet.status import PodVerdict, ResizeState, is_news, qos_class, render_status, same_status
+from podwire.embedded.kubelet.status import (
+    PodVerdict,
+    ResizeState,
+    final_phase,
+    is_news,
+    qos_class,
+    render_status,
+    same_status,
+)
 from podwire.model.pod import Pod
 
 NOW = "2026-01-01T00:00:00Z"
@@ -62,6 +70,23 @@ def test_phases(subject: Pod, changes: dict[str, Any], phase: str, ready: str, s
     assert status["phase"] == phase
     assert conditions(status)["Ready"] == ready
     assert list(status["containerStatuses"][0]["state"]) == [state]
+
+
+@pytest.mark.parametrize(
+    ("subject", "record", "phase"),
+    [
+        (pod(), over(0), "Succeeded"),
+        (pod(), over(137), "Failed"),
+        (pod("OnFailure"), over(3), "Failed"),
+        (pod("Never"), over(0), "Succeeded"),
+        (pod(), None, "Failed"),
+    ],
+)
+def test_removed_pod_ends_whatever_its_restart_policy(subject: Pod, record: ContainerRecord | None, phase: str) -> None:
+    [container] = subject.spec.containers
+    state = ContainerState(container)
+    state.record = record
+    assert final_phase(subject, {"c": state}) == phase
 
 
 def test_a_crash_loop_shows_reason_count_and_last_state() -> None:

@@ -97,13 +97,13 @@ REFUSALS: list[tuple[str, JsonObject, str]] = [
 def test_refusals(spec: JsonObject, reason: str) -> None:
     decision = decide(pod("p", spec), cluster())
     assert decision.node == ""
-    assert decision.message.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
+    assert decision.sentence.startswith(f"0/3 nodes are available: {reason}. preemption: 0/3 nodes are available: 3 ")
 
 
 def test_refusal_messages_equal_those_of_kubernetes() -> None:
     control = Taint(key="node-role.kubernetes.io/control-plane", effect="NoSchedule")
     state = cluster(node("n1", taints=(control,)), node("n2", unschedulable=True), node("n3", room={"pods": "0"}))
-    assert decide(pod("p"), state).message == (
+    assert decide(pod("p"), state).sentence == (
         "0/3 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint "
         "{node-role.kubernetes.io/control-plane: }, 1 node(s) were unschedulable. "
         "preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod, "
@@ -114,7 +114,7 @@ def test_refusal_messages_equal_those_of_kubernetes() -> None:
 
 
 def test_no_nodes() -> None:
-    assert decide(pod("p"), SchedulerState()).message == "no nodes available to schedule pods"
+    assert decide(pod("p"), SchedulerState()).sentence == "no nodes available to schedule pods"
 
 
 @pytest.mark.parametrize(
@@ -154,21 +154,21 @@ def test_host_ports() -> None:
     assert decide(pod("b", container(ports=[port])), state).node == "n2"
     put(state, pod("b", container(ports=[port])), "n2")
     refused = decide(pod("c", container(ports=[port])), state)
-    assert "2 node(s) didn't have free ports for the requested pod ports" in refused.message
+    assert "2 node(s) didn't have free ports for the requested pod ports" in refused.sentence
     datagrams = container(ports=[port | {"protocol": "UDP"}])
     assert decide(pod("d", datagrams), state).node
     put(state, pod("e", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "10.0.0.1"}])), "n1")
     loopback = pod("f", container(ports=[{"containerPort": 1, "hostPort": 99, "hostIP": "127.0.0.1"}]))
     assert refusal(constraints_of(pod_demand(loopback), state), state.nodes["n1"]) is None
     host = pod("g", container(ports=[{"containerPort": 8080}]) | {"hostNetwork": True})
-    assert "free ports" in decide(host, state).message
+    assert "free ports" in decide(host, state).sentence
 
 
 def test_requests_of_deleted_pods_become_free() -> None:
     state = cluster(node("n1"))
     big = container({"cpu": "1500m"})
     put(state, pod("a", big), "n1")
-    assert "Insufficient cpu" in decide(pod("b", big), state).message
+    assert "Insufficient cpu" in decide(pod("b", big), state).sentence
     assert state.drop_pod("a")
     assert not state.drop_pod("a")
     assert decide(pod("b", big), state).node == "n1"
@@ -203,9 +203,9 @@ def test_anti_affinity_both_ways_and_namespaces() -> None:
         subject = pod(name, shy, {"g": "1"})
         put(state, subject, decide(subject, state).node)
     assert {state.node_of(name) for name in "abc"} == {"n1", "n2", "n3"}
-    assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), state).message
+    assert "3 node(s) didn't match pod anti-affinity rules" in decide(pod("d", shy, {"g": "1"}), state).sentence
     plain = pod("e", labels={"g": "1"})
-    assert "3 node(s) didn't satisfy existing pods anti-affinity rules" in decide(plain, state).message
+    assert "3 node(s) didn't satisfy existing pods anti-affinity rules" in decide(plain, state).sentence
     assert decide(pod("f", labels={"g": "1"}, namespace="other"), state).node
     state.namespaces = {"d": {"team": "x"}, "other": {"team": "y"}}
     everywhere = {"affinity": {"podAntiAffinity": {AFFINE: [term({"g": "1"}, namespaceSelector={})]}}}
@@ -228,7 +228,7 @@ def test_hard_spread_over_zones() -> None:
         assert abs(zones.count("a") - zones.count("b")) <= 1
     state.put_node(node("n3", {"zone": "b"}, unschedulable=True))
     put(state, pod("extra", labels={"x": "y"}), "n1")
-    assert "topology spread constraints" in decide(pod("last", spread, {"x": "y"}), state).message
+    assert "topology spread constraints" in decide(pod("last", spread, {"x": "y"}), state).sentence
 
 
 PREFERENCES = [
@@ -281,9 +281,8 @@ def test_node_that_is_added_again_keeps_its_pods() -> None:
 
 
 def test_explain_sorts_reasons() -> None:
-    assert explain([NodeRefusal(("b",)), NodeRefusal(("a",), movable=True), NodeRefusal(("b",))]).startswith(
-        "0/3 nodes are available: 1 a, 2 b."
-    )
+    decision = explain([NodeRefusal(("b",)), NodeRefusal(("a",), movable=True), NodeRefusal(("b",))])
+    assert decision.message == "0/3 nodes are available: 1 a, 2 b."
 
 
 def test_a_thousand_pods_are_spread_over_a_hundred_nodes() -> None:
