@@ -35,6 +35,7 @@ from tests.uml.ipvs_connections import (
 
 from podwire.dataplane.tracing import trace_held
 from podwire.kernel import iptables_chains, netns
+from podwire.kernel.ipvs import Ipvs
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.network import read_paths
 from podwire.proxy import leftovers
@@ -157,15 +158,16 @@ def test_changes_and_restarts_under_traffic_lose_nothing(world: World, plane: Se
 
 
 def test_ipvs_settings_of_the_namespace_are_set(plane: ServiceOwner) -> None:
-    told = IpvsSettings(strict_arp=True, tcp_timeout=1000, udp_timeout=50)
-    plane.load({}, replace(NODE, ipvs=told))
+    settings = IpvsSettings(strict_arp=True, tcp_timeout=1000, udp_timeout=50)
+    plane.load({}, replace(NODE, ipvs=settings))
     names = ("net.ipv4.vs.conntrack", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.conf.all.arp_ignore",
              "net.ipv4.conf.all.arp_announce")  # fmt: skip
     assert inside("node", "sysctl", "-n", *names).split() == ["1", "1", "1", "2"]
-    tcp, fin, udp = plane._kernel.ipvs.timeouts()
+    with Ipvs(path("node")) as ipvs:
+        tcp, fin, udp = ipvs.timeouts()
     assert (tcp, udp) == (1000, 50) and fin > 0
     assert inside("outside", "sysctl", "-n", "net.ipv4.conf.all.arp_ignore").split() == ["0"]
-    assert not any(plane.load({}, replace(NODE, ipvs=told)))
+    assert not any(plane.load({}, replace(NODE, ipvs=settings)))
 
 
 # What is not ours

@@ -1,18 +1,20 @@
-"""The kernel state of all Services of one family, and the delta when Services change (pure).
+"""The kernel state of all Services, and the delta when Services change (pure).
 
 Several Services may need the same address, element or rule; it stays as long as one Service needs it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
+from types import MappingProxyType
 
 import msgspec
 
 from podwire.proxy.dataplanes.ipvs.compile import Compiled, compile_service
 from podwire.proxy.dataplanes.ipvs.layout import INSIDE, OUTSIDE, IpvsLayout
 from podwire.proxy.dataplanes.ipvs.names import SETS, declare, set_name
-from podwire.proxy.servicemap import ResolvedPort
+from podwire.proxy.frontends import Frontend
+from podwire.proxy.servicemap import ResolvedPort, ServiceMap, ports_of_family
 from podwire.proxy.xtables.compiled import CompiledServices
 from podwire.state.chain_marks import PROXY_IPVS
 from podwire.state.ipset import IpSet
@@ -119,6 +121,58 @@ class Contents:
         if not name.endswith("IPVS-IPS") or not self._elsewhere:
             return elements
         return {element: None for element in elements if element not in self._elsewhere}
+
+
+class NodeContents:
+    """The state of all families of a node."""
+
+    def __init__(self, families: Mapping[str, Contents] = MappingProxyType({})) -> None:
+        self.families = families
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The addresses of the device."""
+        return frozenset(address for contents in self.families.values() for address in contents.addresses)
+
+    def binds(self, address: str) -> bool:
+        """Whether the device holds an address for a Service."""
+        return any(contents.binds(address) for contents in self.families.values())
+
+    def servers(self, keys: Iterable[Key] | None = None) -> dict[Key, VirtualServer]:
+        """The virtual servers with these keys; None: all."""
+        by_family = [contents.servers for contents in self.families.values()]
+        if keys is None:
+            return {key: server for servers in by_family for key, server in servers.items()}
+        return {key: servers[key] for key in keys for servers in by_family if key in servers}
+
+    def serves(self, key: Key, endpoint: str) -> bool:
+        """Whether an endpoint (``address:port``) of a virtual server's Service serves."""
+        return any(endpoint in contents.serving(key) for contents in self.families.values())
+
+    def sets(self) -> Iterator[IpSet]:
+        """Every set with its elements."""
+        return (ip_set for contents in self.families.values() for ip_set in contents.sets())
+
+    def rulesets(self) -> dict[str, tuple[Ruleset, ...]]:
+        """The rules by family, one value for each table."""
+        return {family: contents.rulesets() for family, contents in self.families.items()}
+
+    def waiting(self, foreign: Set[Key]) -> frozenset[str]:
+        """The Services that wait for a frontend of another Service or of a foreign virtual server."""
+        services = {service for contents in self.families.values() for service in contents.claims.waiting()}
+        for contents in self.families.values():
+            for key in foreign & contents.servers.keys():
+                services |= {owner for owner in map(contents.claims.owner, _frontends(key)) if owner}
+        return frozenset(services)
+
+    def change(self, changed: ServiceMap) -> dict[str, IpvsDelta]:
+        """Applies new ports of Services; returns the delta of each family."""
+        return {f: contents.change(ports_of_family(changed, f)) for f, contents in self.families.items()}
+
+
+def _frontends(key: Key) -> tuple[Frontend, Frontend]:
+    """The frontends that a virtual server may serve: an address, or a node port."""
+    return Frontend(key.address, key.protocol, key.port), Frontend("", key.protocol, key.port)
 
 
 class _DeltaBuilder:
