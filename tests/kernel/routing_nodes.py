@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from ipaddress import ip_network
 from pathlib import Path
 
+from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import AttachmentKey, CniRequest
+from podwire.cni.repair import AttachmentRepair
 from podwire.cni.spec import NetConf, parse_result
 from podwire.cni.wiring import WiringFacts
 from podwire.kernel import netns
@@ -110,10 +112,15 @@ class ClusterNode:
         self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
         self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
         self.mtu = 1500
-        self.pods = PodNetwork(self.leases, self.plumber, lambda: WiringFacts(mtu=self.mtu, sources={4: self.ip}))
+        attachments = Attachments(self.leases, self.plumber)
+        self.repair = AttachmentRepair(attachments, self.wiring_facts)
+        self.pods = PodNetwork(attachments, self.wiring_facts)
         self.machine = KernelMachine(self.place)
         self.router = Router(self.name, lambda: cluster.nodes, self.machine, SystemClock(), cluster.registry)
         self.router.cidrs = (ip_network("10.244.0.0/16"),)
+
+    def wiring_facts(self) -> WiringFacts:
+        return WiringFacts(mtu=self.mtu, sources={4: self.ip})
 
     @property
     def ip(self) -> str:
@@ -149,7 +156,7 @@ class ClusterNode:
         assert self.router.problem == "", self.router.problem
         assert self.router.plan is not None
         self.mtu = self.router.plan.pod_mtu
-        self.pods.node_changed()
+        self.repair.node_changed()
         if self.name in self.cluster.nodes:
             self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())
 

@@ -51,7 +51,7 @@ def test_removed_objects_of_a_pod_are_restored(make: Callable[..., NodeAgent]) -
     inside(node.place, "sysctl", "-qw", f"net/ipv4/conf/{link}/rp_filter=0")
     eventually(lambda: parameter("rp_filter") == "1")
     inside(node.place, "sysctl", "-qw", f"net/ipv4/conf/{link}/send_redirects=1")
-    assert node.within(node.service.pods.heal) == []
+    assert node.within(node.service.repair.heal) == []
     assert parameter("send_redirects") == "0"
     assert "203.0.113.0/24" in inside(node.place, "ip", "route").stdout
 
@@ -83,7 +83,7 @@ def test_desired_state_is_printed_and_compared(make: Callable[..., NodeAgent]) -
     ports = {"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}}
     node.add("web", **ports)
     node.add("db")
-    shares = node.within(lambda: list(node.service.pods.shares()))
+    shares = node.within(lambda: list(node.service.shares()))
     assert share.parse(share.render(shares)) == shares
     assert [one.title for one in shares] == ["cni", "cni shop/web", "cni shop/db"]
     node.stop()

@@ -22,7 +22,7 @@ def add(shared: Shared) -> CniService:
     service.recover()
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples
-    shared.state_page.parts["cni"] = service.pods.shares
+    shared.state_page.parts["cni"] = service.shares
     shared.tasks |= {
         "cni": service.run,
         "cni deletion": service.delete_detached,

@@ -33,7 +33,7 @@ def add(shared: Shared, cni: CniService | None) -> None:
     """Adds the enforcement of policies for the pods of ``cni``, or of other CNI plugins when ``cni`` is None."""
     part = PolicyPart(shared, other_plugins=cni is None)
     if cni is not None:
-        cni.pods.gate = EnforcementGate(part.enforcement.admission, part.attach, part.enforcement.detach)
+        cni.attachments.gate = EnforcementGate(part.enforcement.admission, part.attach, part.enforcement.detach)
         part.enforcement.restore(tuple(attached_pod(held) for held in cni.leases.held.values()))
     else:
         from podwire.agent.otherplugins import add as add_other_plugins

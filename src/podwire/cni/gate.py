@@ -1,4 +1,4 @@
-"""The gate of a node that enforces policies: ADD waits until the pod's policies can be put in force.
+"""The policy gate: ADD waits until the pod's policies can be put in force.
 
 Policies are another part of the agent; they are reached through the functions that the gate is made with.
 """
@@ -14,6 +14,42 @@ from podwire.errors import CniError
 
 KNOWN_S = 5.0
 """How long ADD waits for the pod's object and the first load of policies; kubelet tries again later."""
+
+
+class PolicyGate(Protocol):
+    """Puts a pod's policies in force before the pod gets its devices."""
+
+    def before(self, request: CniRequest) -> Awaitable[None] | None:
+        """Returns what to await before a request is handled; None: the request can be handled at once.
+
+        Raises: CniError, also when awaited, when the wait took too long.
+        """
+        ...
+
+    def attach(self, attachment: Attachment) -> None:
+        """Called before a pod is wired.
+
+        Raises: KernelError; the pod is not wired then.
+        """
+        ...
+
+    def detach(self, attachment: Attachment) -> None:
+        """Called after a pod was unwired."""
+        ...
+
+
+class OpenGate:
+    """The gate of a node without policy enforcement."""
+
+    def before(self, _request: CniRequest) -> Awaitable[None] | None:
+        """Returns None: no request has to wait."""
+        return None
+
+    def attach(self, attachment: Attachment) -> None:
+        """Does nothing."""
+
+    def detach(self, attachment: Attachment) -> None:
+        """Does nothing."""
 
 
 class AdmissionCheck(Protocol):

@@ -17,17 +17,20 @@ table, is checked with ``sweep``.
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 
 import msgspec
 
+from podwire.cni import metrics
+from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.node import PodNetwork
 from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
+from podwire.cni.repair import AttachmentRepair
 from podwire.cni.server import CniServer
 from podwire.cni.wiring import OWNER, Wiring, WiringFacts
 from podwire.errors import KernelError
@@ -36,6 +39,7 @@ from podwire.observe.health import Sample
 from podwire.observe.log import Log
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
+from podwire.state.share import Share
 
 READY_S = 5.0
 _READY_POLL_S = 0.002
@@ -71,7 +75,9 @@ class CniService:
         self._check_sysctls = True
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
-        self.pods = PodNetwork(self.leases, self._plumber, lambda: self._node)
+        self.attachments = Attachments(self.leases, self._plumber)
+        self.repair = AttachmentRepair(self.attachments, lambda: self._node)
+        self._pods = PodNetwork(self.attachments, lambda: self._node)
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 
     def set_node(self, node: WiringFacts) -> None:
@@ -89,7 +95,7 @@ class CniService:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
-        self.pods.node_changed()
+        self.repair.node_changed()
         self._disturbed.set()
         if node.cidrs:
             self._served.set()
@@ -100,7 +106,7 @@ class CniService:
         """Takes over the pods that an earlier agent wired; to be called before ``run``."""
         if remembered := self._ledger.fact("node"):
             self._apply_node(msgspec.json.decode(remembered, type=WiringFacts))
-        self.pods.recover(self._settings.network)
+        self.repair.recover(self._settings.network)
         self._unwired.set()
         self._disturbed.set()
 
@@ -114,7 +120,7 @@ class CniService:
             await self._unwired.wait()
             await self._clock.sleep(DELETE_S)
             self._unwired.clear()
-            addresses = self.pods.take_released()
+            addresses = self.attachments.take_released()
             try:
                 await asyncio.to_thread(self._plumber.delete_detached, addresses)
             except KernelError as failure:
@@ -124,7 +130,7 @@ class CniService:
         """Releases the addresses and devices of pods that vanished without a DEL, until cancelled."""
         while True:
             await self._clock.sleep(SWEEP_S)
-            self.pods.sweep()
+            self.repair.sweep()
             self._unwired.set()
             self._check_sysctls = True
             self._disturbed.set()
@@ -140,7 +146,7 @@ class CniService:
                 await self._clock.sleep(HEAL_S)
                 self._disturbed.clear()
                 sysctls, self._check_sysctls = self._check_sysctls, False
-                failed = self.pods.heal(sysctls=sysctls)
+                failed = self.repair.heal(sysctls=sysctls)
                 problem = f"{failed[0]}, and {len(failed) - 1} more" if failed else ""
                 if problem and problem != logged:
                     self._log.warning("cannot restore the network of all pods; trying again", problem=problem)
@@ -177,17 +183,21 @@ class CniService:
         exhausted = self.leases.exhausted()
         return f"no free address in {', '.join(exhausted)}" if exhausted else ""
 
+    def shares(self) -> Iterator[Share]:
+        """The desired kernel state: the node's side of all pods with their hostPorts, then each pod's own side."""
+        return self.attachments.shares(self._node)
+
     def samples(self) -> list[Sample]:
         """The metrics."""
-        return self.pods.samples()
+        return metrics.samples(self._pods.requests, self.leases)
 
     def _before(self, request: CniRequest) -> Awaitable[None] | None:
         if request.command == "STATUS" and not self._served.is_set():
             return self._wait_for_cidrs()
-        return self.pods.before(request)
+        return self._pods.before(request)
 
     def _after(self, request: CniRequest, netns: str) -> Awaitable[None] | None:
-        wiring = self.pods.take_not_ready(request)
+        wiring = self._pods.take_not_ready(request)
         return None if wiring is None else self._wait_until_ready(wiring, netns)
 
     async def _wait_until_ready(self, wiring: Wiring, netns: str) -> None:
@@ -210,7 +220,7 @@ class CniService:
 
     def _handle(self, request: CniRequest, netns: str) -> bytes:
         try:
-            return self.pods.handle(request, netns)
+            return self._pods.handle(request, netns)
         finally:
             if request.command in ("DEL", "GC"):
                 self._unwired.set()

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from podwire.cni import spec
+from podwire.cni.gate import PolicyGate
 from podwire.cni.ipam.ledger import Attachment, Ledger
-from podwire.cni.node import PolicyGate
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.errors import CniError, KernelError
 from podwire.observe.health import Metric, Sample

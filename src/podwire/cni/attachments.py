@@ -1,0 +1,171 @@
+"""Adds and removes the attachments of one node: in the ledger, in the kernel and in the policy gate."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from podwire.cni import ports, spec, wiring
+from podwire.cni.gate import OpenGate, PolicyGate
+from podwire.cni.ipam.leases import Leases
+from podwire.cni.ipam.ledger import Attachment
+from podwire.cni.pinned import pinned
+from podwire.cni.protocol import AttachmentKey, CniRequest
+from podwire.cni.wiring import Wiring, WiringFacts
+from podwire.errors import CniError
+from podwire.observe.log import Log
+from podwire.state.network import NetworkState
+from podwire.state.nft import AbsentTable, Table
+from podwire.state.share import Share
+
+
+class Plumber(Protocol):
+    """The kernel operations that CNI needs; all calls are short."""
+
+    def wire(self, planned: Wiring, netns: str) -> bool:
+        """Creates a pod's devices; returns whether packets pass already.
+
+        Raises: KernelExists when the pod has the interface or the node has the device name; KernelError. Nothing is
+        left behind.
+        """
+        ...
+
+    def unwire(self, attachments: Iterable[Attachment]) -> None:
+        """Deletes pods' routes and neighbours at once and their devices soon; missing ones are ignored."""
+        ...
+
+    def rewire(self, attachments: Iterable[Attachment], node: WiringFacts) -> None:
+        """Gives running pods another MTU."""
+        ...
+
+    def missing(self, planned: Wiring, netns: str) -> list[str]:
+        """The lines of a wiring that the kernel does not hold."""
+        ...
+
+    def read(self) -> NetworkState:
+        """What the node's namespace holds."""
+        ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes devices of the node."""
+        ...
+
+    def present(self, attachments: Iterable[Attachment]) -> list[Attachment]:
+        """The attachments whose device exists."""
+        ...
+
+    def hold(self, state: NetworkState) -> Sequence[str]:
+        """Makes the node's namespace hold all routes and neighbours of pods; the failures as text."""
+        ...
+
+    def is_own(self, netns: str) -> bool:
+        """Whether a namespace is the node's own."""
+        ...
+
+    def hold_ports(self, table: Table | None) -> None:
+        """Makes the kernel hold the hostPort table."""
+        ...
+
+
+class Attachments:
+    """The attachments of one node, with what holds them: leases, kernel and policy gate."""
+
+    def __init__(self, leases: Leases, plumber: Plumber) -> None:
+        self.gate: PolicyGate = OpenGate()
+        self.leases = leases
+        self.plumber = plumber
+        self._log = Log("cni")
+        self._released: set[str] = set()
+
+    @property
+    def by_key(self) -> Mapping[AttachmentKey, Attachment]:
+        """The attachments in the ledger."""
+        return self.leases.held
+
+    def reserve(self, request: CniRequest, node: WiringFacts) -> tuple[Attachment, Wiring]:
+        """Chooses addresses and writes them to disk; on failure no address is held.
+
+        Raises: CniError.
+        """
+        addresses = self.leases.choose(pinned(request.conf.runtime_config.annotations))
+        try:
+            attachment = wiring.attach(request, addresses)
+            planned = wiring.plan(attachment, node)
+            self.leases.hold(attachment)
+        except ValueError as problem:
+            self.leases.put_back(addresses)
+            raise CniError(spec.INVALID_CONFIG, f"cannot plan {request.pod_name}", str(problem)) from problem
+        except CniError:
+            self.leases.put_back(addresses)
+            raise
+        return attachment, planned
+
+    def undo(self, attachment: Attachment) -> None:
+        """Takes back an attachment whose ADD failed.
+
+        Raises: KernelError; the addresses are free all the same.
+        """
+        try:
+            self.plumber.unwire([attachment])
+        finally:
+            self.leases.release([attachment])
+            self.gate.detach(attachment)
+
+    def remove(self, attachments: Sequence[Attachment]) -> None:
+        """Unwires pods, then deletes their attachments from the ledger.
+
+        Raises: KernelError, CniError.
+        """
+        if not attachments:
+            return
+        self.plumber.unwire(attachments)
+        self.leases.release(attachments)
+        for attachment in attachments:
+            self.gate.detach(attachment)
+        self._released.update(ip for attachment in attachments for ip in attachment.addresses)
+        if any(attachment.ports for attachment in attachments):
+            self.hold_ports()
+
+    def remove_vanished(self, attachments: Sequence[Attachment], reason: str) -> None:
+        """Removes attachments of pods that vanished without a DEL, and logs the reason.
+
+        Raises: KernelError, CniError.
+        """
+        self.remove(attachments)
+        for attachment in attachments:
+            self._log.warning(
+                "released the addresses of a pod that vanished without a DEL",
+                pod=f"{attachment.namespace}/{attachment.pod}",
+                key=str(attachment.key),
+                addresses=",".join(attachment.addresses),
+                reason=reason,
+            )
+
+    def hold_ports(self) -> None:
+        """Makes the kernel hold the hostPort table.
+
+        Raises: KernelError.
+        """
+        self.plumber.hold_ports(ports.plan(self.leases.held.values()))
+
+    def take_released(self) -> frozenset[str]:
+        """The addresses released since the last call that no pod holds again: their connections may be deleted."""
+        held = {ip for attachment in self.leases.held.values() for ip in attachment.addresses}
+        released = frozenset(self._released - held)
+        self._released.clear()
+        return released
+
+    def shares(self, node: WiringFacts) -> Iterator[Share]:
+        """The desired kernel state: the node's side of all pods with their hostPorts, then each pod's own side."""
+        attachments = list(self.leases.held.values())
+        table = ports.plan(attachments)
+        mark = wiring.OWNER.route_protocol
+        port_table = AbsentTable("inet", ports.TABLE) if table is None else table.canonical()
+        yield Share(part="cni", protocol=mark, desired=(wiring.merged(attachments, node), port_table))
+        for attachment in attachments:
+            if attachment.netns:
+                yield Share(
+                    part="cni",
+                    protocol=mark,
+                    netns=attachment.netns,
+                    pod=wiring.pod_name(attachment),
+                    desired=(wiring.plan(attachment, node).pod,),
+                )

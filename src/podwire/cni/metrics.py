@@ -1,0 +1,35 @@
+"""The metrics of CNI and of address management."""
+
+from collections.abc import Mapping
+
+from podwire.cni.ipam.leases import Leases
+from podwire.observe.health import Sample
+
+
+def samples(requests: Mapping[tuple[str, str], int], leases: Leases) -> list[Sample]:
+    """All samples; ``requests`` are the numbers of requests by command and outcome."""
+    samples = [
+        Sample(
+            "podwire_cni_requests_total",
+            "CNI requests.",
+            count,
+            {"command": command, "outcome": outcome},
+            kind="counter",
+        )
+        for (command, outcome), count in sorted(requests.items())
+    ]
+    for pool in leases.pools:
+        cidr = str(pool.network)
+        for state, value in (("held", pool.held), ("free", pool.free)):
+            samples.append(
+                Sample("podwire_ipam_addresses", "Addresses of a pod CIDR.", value, {"cidr": cidr, "state": state})
+            )
+    samples.append(
+        Sample(
+            "podwire_ipam_early_total",
+            "Addresses handed out before their cooldown had ended.",
+            leases.early,
+            kind="counter",
+        )
+    )
+    return samples

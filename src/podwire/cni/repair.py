@@ -1,0 +1,87 @@
+"""Keeps the kernel and the ledger of one node equal: after a restart, when pods vanish, and after foreign changes."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from podwire.cni import wiring
+from podwire.cni.attachments import Attachments
+from podwire.cni.protocol import AttachmentKey
+from podwire.cni.wiring import WiringFacts
+from podwire.observe.log import Log
+from podwire.state.network import NetworkState
+
+_SWEEPS_WITHOUT_DEVICE = 2
+"""An attachment is removed after this many consecutive sweeps, a minute apart, that do not find its device."""
+
+
+class AttachmentRepair:
+    """Repairs the attachments of one node; ``node`` returns the current facts that the wiring depends on."""
+
+    def __init__(self, attachments: Attachments, node: Callable[[], WiringFacts]) -> None:
+        self._attachments = attachments
+        self._node = node
+        self._log = Log("cni")
+        self._sweeps_without_device: dict[AttachmentKey, int] = {}
+        self._last_node = node()
+
+    def recover(self, network: str) -> None:
+        """At start: finishes the requests that a killed agent had begun, and restores the hostPort table.
+
+        Wired pods that are missing in the ledger are taken over under the network's name.
+        """
+        have = self._attachments.plumber.read()
+        lost_attachments = [
+            attachment for attachment in self._attachments.by_key.values() if not wiring.is_complete(have, attachment)
+        ]
+        self._attachments.remove_vanished(lost_attachments, "its device is gone or was never finished")
+        for attachment in wiring.missing_in_ledger(have, self._attachments.by_key, network):
+            self._attachments.leases.adopt(attachment)
+            self._log.warning(
+                "restored an attachment from the kernel: the address ledger does not have it",
+                key=str(attachment.key),
+                addresses=",".join(attachment.addresses),
+            )
+        self._remove_strays(have)
+        self._attachments.hold_ports()
+
+    def sweep(self) -> None:
+        """To be called every minute: releases attachments whose device has been missing for two calls.
+
+        The hostPort table is restored too.
+        """
+        have = self._attachments.plumber.read()
+        gone = {key for key, attachment in self._attachments.by_key.items() if have.link(attachment.host_link) is None}
+        self._sweeps_without_device = {key: self._sweeps_without_device.get(key, 0) + 1 for key in gone}
+        lost_attachments = [
+            self._attachments.by_key[key]
+            for key, count in self._sweeps_without_device.items()
+            if count >= _SWEEPS_WITHOUT_DEVICE
+        ]
+        self._attachments.remove_vanished(lost_attachments, "its device has been gone for a minute")
+        self._remove_strays(have)
+        if any(attachment.ports for attachment in self._attachments.by_key.values()):
+            self._attachments.hold_ports()
+
+    def node_changed(self) -> None:
+        """To be called when the node's MTU may have changed: running pods get the new MTU."""
+        node = self._node()
+        previous, self._last_node = self._last_node, node
+        if node.mtu != previous.mtu:
+            self._attachments.plumber.rewire(self._attachments.by_key.values(), node)
+
+    def heal(self, *, sysctls: bool = True) -> Sequence[str]:
+        """Restores the node's side of running pods after changes by other programs; returns the failures as text.
+
+        A deleted device cannot be created again, since its other end is gone too: ``sweep`` releases the attachment.
+        """
+        attachments = self._attachments.plumber.present(self._attachments.by_key.values())
+        state = wiring.merged(attachments, self._node())
+        return self._attachments.plumber.hold(state if sysctls else replace(state, sysctls=()))
+
+    def _remove_strays(self, have: NetworkState) -> None:
+        known = {(key.container, key.ifname) for key in self._attachments.by_key}
+        strays = [link.name for link in have.links if (o := wiring.owner_of(link)) is not None and o not in known]
+        if strays:
+            self._attachments.plumber.remove(strays)
+            self._log.warning("removed devices that belong to no attached pod", links=",".join(strays))
