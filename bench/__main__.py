@@ -25,6 +25,7 @@ BENCHMARKS = (
     "netlink",
     "services",
     "service_changes",
+    "repairs",
     "service_packets",
     "flows",
     "iptables",
