@@ -33,7 +33,8 @@ from podwire.errors import KernelError
 from podwire.kernel.nft import Nft
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy, clear
 from podwire.policy.dataplanes.nftables.layout import TABLE
-from podwire.state.nft_diff import AddElements, DeleteElements
+from podwire.state.nft import Table
+from podwire.state.nft_diff import AddElements, AddRule, DeleteElements, RestoreElements, Transaction
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -165,3 +166,90 @@ def test_table_owned_by_another_process_is_an_error(world: World, plane: Nftable
         owner.stdin.close()
     load(plane, compiler, world)
     assert not any(plane.heal())
+
+
+def added(written: tuple[Transaction, ...]) -> tuple[int, int]:
+    """The rules and the elements that transactions add."""
+    operations = [operation for transaction in written for operation in transaction.operations]
+    elements = [o.elements for o in operations if isinstance(o, AddElements | RestoreElements)]
+    return sum(isinstance(o, AddRule) for o in operations), sum(map(len, elements))
+
+
+def of_ipv4(plane: NftablesPolicy) -> Table:
+    return next(table for table in plane.desired() if table.family == "ip")
+
+
+@pytest.fixture
+def stream(world: World, plane: NftablesPolicy, echo: Echo) -> Iterator[socket.socket]:
+    """A connection that policies allow, which goes on in the end."""
+    begin(plane, world)
+    with client(socket.SOCK_STREAM) as made:
+        made.connect((DB, 5432))
+        assert answered(made)
+        yield made
+        assert answered(made)
+
+
+@pytest.mark.parametrize("name", ["egress", "ingress"])
+def test_an_emptied_map_drops_until_its_elements_are_back(
+    world: World, plane: NftablesPolicy, stream: socket.socket, name: str
+) -> None:
+    count = len(of_ipv4(plane).set(name).elements)
+    inside("n1", "nft", f"flush map ip {TABLE} {name}")
+    assert not reaches("shop-web", DB)
+    assert plane.disturbed()
+    assert added(plane.restore()) == (0, count)
+    assert not any(plane.heal()), "nothing else differs"
+    assert reaches("shop-web", DB)
+
+
+def test_only_deleted_elements_of_policies_are_written(
+    world: World, plane: NftablesPolicy, stream: socket.socket
+) -> None:
+    devices = of_ipv4(plane).set("pod-devices")
+    first, *others = (devices.element_text(key, element) for key, element in devices.elements.items())
+    assert others
+    inside("n1", "nft", f"delete element ip {TABLE} pod-devices {{ {first} }}")
+    assert plane.disturbed()
+    assert added(plane.restore()) == (0, 1)
+    assert not any(plane.heal())
+
+
+@pytest.mark.parametrize("chain", ["forward-egress", "forward-ingress"])
+def test_a_flushed_chain_of_policies_is_written_alone(
+    world: World, plane: NftablesPolicy, stream: socket.socket, chain: str
+) -> None:
+    inside("n1", "nft", f"flush chain ip {TABLE} {chain}")
+    assert plane.disturbed()
+    assert added(plane.restore()) == (len(of_ipv4(plane).chain(chain).rules), 0)
+    assert not any(plane.heal())
+
+
+@pytest.mark.parametrize("command", ["delete table ip {}", "flush ruleset", "flush table ip {}"])
+def test_lost_policies_deny_again_without_reading(
+    world: World, plane: NftablesPolicy, echo: Echo, command: str
+) -> None:
+    begin(plane, world, deny=DENY)
+    assert not reaches("shop-web", DB)
+    inside("n1", "nft", command.format(TABLE))
+    assert reaches("shop-web", DB), "no rules, no verdict"
+    assert plane.disturbed()
+    restored = plane.restore()
+    assert not reaches("shop-web", DB)
+    table = of_ipv4(plane)
+    rules, elements = added(tuple(each for each in restored if each.family == "ip"))
+    assert rules == sum(len(chain.rules) for chain in table.chains)
+    assert elements == (0 if command.startswith("flush table") else sum(len(held.elements) for held in table.sets))
+    assert not any(plane.heal())
+
+
+def test_changed_ranges_of_a_policy_are_as_desired(world: World, plane: NftablesPolicy) -> None:
+    compiler = compilers(PORTS)["n1"]
+    load(plane, compiler, world)
+    ranges = [held for held in of_ipv4(plane).sets if "interval" in held.flags and held.elements]
+    assert any(held.data for held in ranges)
+    for held in ranges:
+        inside("n1", "nft", f"flush {'map' if held.data else 'set'} ip {TABLE} {held.name}")
+        assert plane.disturbed()
+        assert added(plane.restore()) == (0, len(held.elements))
+        assert not any(plane.heal())

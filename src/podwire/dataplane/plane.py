@@ -7,7 +7,7 @@ affect traffic; 2. when the kernel refuses a change, the last good state stays i
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from podwire.state.value import StateValue
 
@@ -55,4 +55,17 @@ class DataPlane(Protocol):
 
     def close(self) -> None:
         """Closes the sockets to the kernel; the kernel keeps its state."""
+        ...
+
+
+@runtime_checkable
+class Restoring(Protocol):
+    """A data plane that can restore parts of its state without reading the kernel."""
+
+    def restore(self) -> Written:
+        """Writes what the kernel's notifications named, where that takes little time; returns what was committed.
+
+        The event loop calls it, so it takes some milliseconds, 40 at most. It raises nothing: what it could not
+        restore, ``heal`` restores.
+        """
         ...

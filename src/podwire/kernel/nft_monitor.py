@@ -37,6 +37,10 @@ class Touched(msgspec.Struct):
     removed: dict[str, dict[bytes, bytes]] = msgspec.field(default_factory=dict)
     """Deleted elements by set and key, as list attributes of a message; only of the table that is kept."""
 
+    def restorable(self) -> dict[str, dict[bytes, bytes]]:
+        """The deleted elements of sets that lack only these."""
+        return {} if self.missed else {name: e for name, e in self.removed.items() if name not in self.added}
+
     def add(self, later: "Touched") -> None:
         """Adds what later notifications named."""
         self.missed = self.missed or later.missed

@@ -4,8 +4,9 @@ Guarantees: 1. nothing is written before pods, namespaces, nodes and policies of
 allows traffic that policies deny; 2. a change is in force 5 ms after it arrived, or 30 ms after the first change of a
 burst; 3. a pod gets its device only by :meth:`Enforcement.attach`, which returns when the policies of the pod are in
 the kernel; a pod without rules in the kernel can neither send nor receive; 4. a refused commit leaves the last good
-rules in force and is tried again after a backoff from 0.1 s to 10 s, together with later changes; 5. rules that another
-program changed are restored within 0.1 s; 6. while another process holds a lock that a change needs, other work goes
+rules in force and is tried again after a backoff from 0.1 s to 10 s, together with later changes; 5. what another
+program changed, by the kernel's notifications, is written at once where the data plane can do that, and everything is
+compared within 0.1 s; 6. while another process holds a lock that a change needs, other work goes
 on, for 10 s at most.
 """
 
@@ -16,6 +17,7 @@ import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses
 from podwire.dataplane.follower import Follower
+from podwire.dataplane.plane import Restoring
 from podwire.errors import KernelError
 from podwire.model.changed import Changed
 from podwire.model.node import Node
@@ -68,12 +70,13 @@ class Enforcement:
         self._full = True
         self._moved = False
         self._changed: dict[Changed, float] = {}
-        self._rested_at = 0.0
+        self._restored = False
+        self._rested_at = self._restore_rested_at = 0.0
         """When the next commit may follow the last one, in the clock's monotonic seconds."""
         self._log = Log("policy")
         self._objects = ObjectFeed(sources, compiler, self._mark, self._own_node_changed)
         self.compiler = compiler
-        self._follower = Follower(plane, clock, "policies are not in force", self._refused)
+        self._follower = Follower(plane, clock, "policies are not in force", self._refused, self._put_back)
         self.programmed = self._follower.programmed
         """Set while the kernel holds all known changes."""
         self.loaded = self._follower.loaded
@@ -181,8 +184,18 @@ class Enforcement:
         except KernelError:
             self._full = True
             raise
-        if healed:
+        restored, self._restored = self._restored or healed, False
+        if restored:
             self._log.warning("restored rules that another program changed", plane=self._plane.name)
+
+    def _put_back(self) -> None:
+        """Writes at once what notifications named, in at most half of the time when that happens again and again."""
+        began = self._clock.monotonic()
+        if began < self._restore_rested_at or not isinstance(self._plane, Restoring):
+            return
+        self._restored = any(self._plane.restore()) or self._restored
+        ended = self._clock.monotonic()
+        self._restore_rested_at = ended + (ended - began)
 
     def _refused(self, failure: KernelError) -> None:
         self._log.error("cannot program policies", failure=failure, plane=self._plane.name)

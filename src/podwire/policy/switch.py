@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from podwire.dataplane import switch
 from podwire.dataplane.modes import Modes
-from podwire.dataplane.plane import Written
+from podwire.dataplane.plane import Restoring, Written
 from podwire.errors import KernelError, Unsupported
 from podwire.policy.compile import Compiler, PolicyDelta
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
@@ -70,6 +70,10 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         """
         self._facts = facts or self._facts
         return self._plane.update(compiler, devices, delta, facts)
+
+    def restore(self) -> Written:
+        """Writes at once what notifications named; :meth:`heal` does the rest."""
+        return self._plane.restore() if isinstance(self._plane, Restoring) else ()
 
     def heal(self) -> Written:
         """Restores what another program changed; returns what had to be written.

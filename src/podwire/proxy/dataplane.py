@@ -66,19 +66,6 @@ class ServiceDataPlane(DataPlane, Protocol):
         ...
 
 
-@runtime_checkable
-class Restoring(Protocol):
-    """A data plane that can restore parts of its state without reading the kernel."""
-
-    def restore(self) -> Written:
-        """Writes what the kernel's notifications named, where that takes little time; returns what was committed.
-
-        The event loop calls it, so it takes some milliseconds, 40 at most. It raises nothing: what it could not
-        restore, ``heal`` restores.
-        """
-        ...
-
-
 INVALID_DROPPED = "ct_state_invalid_dropped_pkts"
 """Dropped packets that connection tracking calls invalid; kube-proxy's name, as nfacct(8) shows it."""
 LOCALHOST_ACCEPTED = "localhost_nps_accepted_pkts"

@@ -29,11 +29,12 @@ from typing import Protocol
 import msgspec
 
 from podwire.dataplane.follower import Follower, Source
+from podwire.dataplane.plane import Restoring
 from podwire.errors import KernelError
 from podwire.model.node import Node
 from podwire.model.service import EndpointSlice, Service
 from podwire.observe.log import Log
-from podwire.proxy.dataplane import Restoring, ServiceDataPlane
+from podwire.proxy.dataplane import ServiceDataPlane
 from podwire.proxy.flows import FlowCleaner
 from podwire.proxy.resolve import resolve, service_of
 from podwire.proxy.servicemap import NodeFacts, ResolvedPort, ServiceMap, take_over

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from podwire.dataplane import switch
 from podwire.dataplane.modes import Modes
-from podwire.dataplane.plane import Written
-from podwire.proxy.dataplane import Counting, Counts, Restoring, ServiceDataPlane
+from podwire.dataplane.plane import Restoring, Written
+from podwire.proxy.dataplane import Counting, Counts, ServiceDataPlane
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
 
 

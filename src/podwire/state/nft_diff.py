@@ -6,7 +6,7 @@ set or base chain cannot be changed in place; when it differs, the whole table i
 Cost: the size of the difference.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
@@ -168,6 +168,14 @@ def diff(present: Table | None, desired: Table) -> Transaction:
     if not _same_frame(present, desired):
         return replacement(desired)
     return Transaction(desired.family, desired.name, tuple(_change(present, desired)))
+
+
+def rewriting(chains: Iterable[Chain]) -> Iterator[Operation]:
+    """The operations that write chains whole, whatever there is of them; one may jump to another."""
+    every = tuple(chains)
+    yield from (AddChain(chain) for chain in every)
+    yield from (FlushChain(chain.name) for chain in every)
+    yield from _rules(every)
 
 
 def replacement(desired: Table) -> Transaction:

@@ -436,6 +436,28 @@ async def test_rules_changed_by_others_are_restored(bench: Bench) -> None:
 
 
 @with_bench
+async def test_what_notifications_name_is_written_at_once(bench: Bench) -> None:
+    called = asyncio.Event()
+
+    def restore() -> Written:
+        bench.plane.calls.append("restore")
+        called.set()
+        return ["rule"]
+
+    await bench.start()
+    setattr(bench.plane, "restore", restore)  # noqa: B010
+    bench.taken()
+    bench.plane.foreign = True
+    os.write(bench.plane.write, b"x")
+    await called.wait()
+    os.read(bench.plane.read, 1)
+    bench.plane.foreign = False
+    assert set(bench.taken()) == {"restore"}, "although no time has passed"
+    await bench.clock.advance(0.2)
+    assert "heal" in bench.taken()
+
+
+@with_bench
 async def test_container_without_pod_has_device_and_no_policies(bench: Bench) -> None:
     bench.enforcement.restore((attached("", "old-1", "10.180.0.50"),))
     await bench.start()

@@ -4,7 +4,7 @@ A change is the difference of two partial tables: the chains and sets that it to
 chain and its ranges never change; its exact addresses, and the single ports of its tables, change one by one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
@@ -22,7 +22,15 @@ from podwire.policy.profile import HostGroup, Profile, ProfileKey
 from podwire.policy.tablechains import GroupChains, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
-from podwire.state.nft_diff import Transaction, diff
+from podwire.state.nft_diff import (
+    AddElements,
+    Operation,
+    RestoreElements,
+    Transaction,
+    diff,
+    replacement,
+    rewriting,
+)
 
 Elements = dict[str, dict[bytes, Element]]
 
@@ -62,6 +70,32 @@ class Contents:
             chains=tuple(self._keyed.chains.values()),
             sets=tuple(self._keyed.filled_sets()),
         )
+
+    def replaced(self) -> Transaction:
+        """The transaction that makes the whole table anew, unread."""
+        return replacement(self.table())
+
+    def rewritten(
+        self, chains: Collection[str], sets: Collection[str], removed: Mapping[str, Mapping[bytes, bytes]]
+    ) -> Transaction:
+        """The transaction that writes these chains of the table whole, and the elements of these sets, unread.
+
+        ``removed`` are the encoded elements that alone are missing in a set; other sets are written whole.
+        """
+        own = sorted(self._keyed.chains.keys() & chains)
+        operations: list[Operation] = list(rewriting(self._keyed.chains[name] for name in own))
+        for name in sorted(self._keyed.sets.keys() & sets):
+            declared, elements = self._keyed.sets[name], self._keyed.elements[name]
+            if name in removed:
+                operations.append(RestoreElements(declared, removed[name]))
+            elif elements and not declared.dynamic:
+                operations.append(AddElements(declared, dict(elements)))
+        return Transaction(self.layout.family, TABLE, tuple(operations))
+
+    def is_tree(self, name: str) -> bool:
+        """Whether the kernel keeps a set as a tree of intervals, whose ends are elements of their own."""
+        declared = self._keyed.sets.get(name)
+        return declared is not None and "interval" in declared.flags and len(declared.key) == 1
 
     def _put(self, chain: Chain) -> None:
         self._keyed.put_chain(chain.name, chain)

@@ -3,11 +3,12 @@
 1. ``load`` reads the kernel and commits only the differences: there is no moment without rules, and a restart with
 nothing changed writes nothing. 2. ``update`` commits only what a change touches and does not read the kernel. 3. After
 a refused transaction, everything is loaded again; if the load fails too, the last good rules stay in force, the error
-is raised, and the next call loads again. 4. ``heal`` restores what another program changed. 5. ``close`` leaves all
-rules in force, ``remove`` deletes the tables.
+is raised, and the next call loads again. 4. ``restore`` writes what the kernel's notifications name, without reading:
+chains, deleted elements, a whole table that was deleted; ``heal`` reads and writes what still differs. 5. ``close``
+leaves all rules in force, ``remove`` deletes the tables.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 
 from podwire.errors import KernelError
@@ -118,6 +119,31 @@ class NftablesPolicy:
         """
         tables = ((family, contents.table()) for family, contents in self._contents.items())
         return self._tables.heal(tables, self._commit)
+
+    def restore(self) -> tuple[Transaction, ...]:
+        """Writes what notifications named, without reading; returns what was committed.
+
+        What the kernel refuses is left to :meth:`heal`.
+        """
+        return () if self._reload else tuple(self._restore_touched())
+
+    def _restore_touched(self) -> Iterator[Transaction]:
+        with self._tables.notifications_off():
+            for family, parts in self._tables.take_touched().items():
+                contents = self._contents.get(family)
+                if contents is None:
+                    continue
+                removed = {name: e for name, e in parts.restorable().items() if not contents.is_tree(name)}
+                transaction = (
+                    contents.replaced() if parts.deleted else contents.rewritten(parts.chains, parts.sets, removed)
+                )
+                try:
+                    self._keep_counts(transaction)
+                    self._tables.commit(transaction)
+                except KernelError:
+                    continue
+                if transaction:
+                    yield transaction
 
     def hit(self, prefix: str) -> RuleHit | None:
         """The rule that logs packets with a prefix; None: the rule is unknown or was deleted long ago."""

@@ -33,11 +33,11 @@ from podwire.state.nft_diff import (
     AddElements,
     AddRule,
     DeleteElements,
-    FlushChain,
     Operation,
     RestoreElements,
     Transaction,
     replacement,
+    rewriting,
 )
 
 _SHARED = frozenset(("cluster-ips", "hairpin"))
@@ -116,11 +116,8 @@ class Contents:
 
         ``removed`` are the encoded elements that alone are missing in a set; other sets are written whole.
         """
-        operations: list[Operation] = []
-        for chain in self.layout.chains(frozenset(self.shapes)):
-            if chain.name in chains:
-                operations += (AddChain(chain), FlushChain(chain.name))
-                operations += (AddRule(chain.name, rule) for rule in chain.rules)
+        every = self.layout.chains(frozenset(self.shapes)) if chains else ()
+        operations: list[Operation] = list(rewriting(chain for chain in every if chain.name in chains))
         declared = [each for each in self.declared.values() if each.name in sets and not each.dynamic]
         changing = [each for each in declared if not each.elements]
         operations += (RestoreElements(s, removed[s.name]) for s in changing if s.name in removed)

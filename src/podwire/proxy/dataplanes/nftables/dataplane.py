@@ -151,7 +151,7 @@ class NftablesDataPlane:
             if parts.deleted:
                 transaction = contents.replaced()
             else:
-                removed = {} if parts.missed else {n: e for n, e in parts.removed.items() if n not in parts.added}
+                removed = parts.restorable()
                 sets = parts.sets if len(contents) <= most else removed.keys()
                 transaction = contents.rewritten(parts.chains, sets, removed)
             try:
