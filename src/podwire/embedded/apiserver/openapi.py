@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from podwire.embedded.apiserver import openapi_merge, openapi_protobuf
 from podwire.embedded.apiserver.kinds import GROUPS, ResourceKind
+from podwire.embedded.apiserver.openapi_references import reachable
 from podwire.embedded.apiserver.schema import data
 
 Json = dict[str, Any]
@@ -55,28 +56,6 @@ def custom_name(gvk: GroupVersionKind) -> str:
     """The definition name of a custom kind: its group turned round, version, kind."""
     group, version, kind = gvk
     return ".".join([*reversed(group.split(".")), version, kind])
-
-
-def _references(node: Any) -> Iterable[str]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _references(item)
-    elif isinstance(node, dict):
-        if isinstance(node.get("$ref"), str):
-            yield node["$ref"]
-        for value in node.values():
-            yield from _references(value)
-
-
-def reachable(names: Iterable[str]) -> list[str]:
-    """The named definitions and all that they refer to, sorted."""
-    known, queue, reached = data.definitions(), list(names), set()
-    while queue:
-        name = queue.pop()
-        if name not in reached and name in known:
-            reached.add(name)
-            queue.extend(_references(known[name]))
-    return sorted(reached)
 
 
 def _schema(node: Json, prefix: str) -> Json:
@@ -287,4 +266,4 @@ class Documents:
             for wanted in (gvk, (kind.group, kind.version, f"{kind.kind}List"), *others):
                 definition_name = data.names().get(wanted)
                 names += [definition_name] if definition_name else []
-        return {**{name: definition(name, prefix) for name in reachable(names)}, **custom}
+        return {**{name: definition(name, prefix) for name in reachable(names, data.definitions())}, **custom}

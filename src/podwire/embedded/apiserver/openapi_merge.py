@@ -8,55 +8,71 @@ Source: ``k8s.io/kube-openapi/pkg/aggregator``.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from podwire.embedded.apiserver.openapi_references import reachable, references
+from podwire.embedded.apiserver.openapi_shape import is_definition, is_path
+
 Json = dict[str, Any]
 
 _REF = "#/definitions/"
+_PARAMETER_REF = "#/parameters/"
+_KEPT = ("info", "consumes", "produces")
+
+
+def part(document: Json, path: str) -> Json:
+    """The paths below ``/apis/GROUP/VERSION`` (``path``, without the first slash), and the definitions that they need.
+
+    Parameters that stand elsewhere in the document are put where they are referred to. Paths and definitions that are
+    none are left out.
+    """
+    paths, definitions, parameters = (_mapping(document, field) for field in ("paths", "definitions", "parameters"))
+    filled = ((url, _with_parameters(body, parameters)) for url, body in _below(paths, path))
+    own = {url: body for url, body in filled if is_path(body)}
+    definitions = {name: body for name, body in definitions.items() if is_definition(body)}
+    group, _, version = path.removeprefix("apis/").partition("/")
+    roots = [name for name, body in definitions.items() if _has_kind(body, group, version)]
+    wanted = reachable([*roots, *references(own, _REF)], definitions, _REF)
+    kept = {field: document[field] for field in _KEPT if field in document}
+    return {**kept, "paths": own, "definitions": {name: definitions[name] for name in wanted}}
+
+
+def _mapping(document: Json, field: str) -> Mapping[str, Any]:
+    found = document.get(field)
+    return found if isinstance(found, dict) else {}
+
+
+def _with_parameters(node: Any, parameters: Mapping[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_with_parameters(item, parameters) for item in node]
+    if not isinstance(node, dict):
+        return node
+    target = node.get("$ref")
+    if isinstance(target, str) and target.startswith(_PARAMETER_REF):
+        return parameters.get(target.removeprefix(_PARAMETER_REF), {})
+    return {key: _with_parameters(value, parameters) for key, value in node.items()}
 
 
 def merge(own: Json, other: Json, path: str) -> Json:
-    """``own`` with the paths below ``/apis/GROUP/VERSION`` (``path``, without the first slash) of ``other``."""
-    prefix = f"/{path}/"
-    paths = {url: body for url, body in (other.get("paths") or {}).items() if f"{url}/".startswith(prefix)}
-    known: Mapping[str, Any] = other.get("definitions") or {}
-    group, _, version = path.removeprefix("apis/").partition("/")
-    roots = [name for name, body in known.items() if _has_kind(body, group, version)]
-    wanted = _reachable([*roots, *_references(paths)], known)
+    """``own`` with the paths and definitions of ``other``, which is the part for ``path`` of another document."""
+    known: Mapping[str, Any] = other["definitions"]
     definitions: Json = dict(own.get("definitions") or {})
-    renamed = {name: _free_name(name, known[name], definitions) for name in wanted}
-    for name in wanted:
-        definitions[renamed[name]] = _renamed(known[name], renamed)
-    own_paths = {url: body for url, body in (own.get("paths") or {}).items() if not f"{url}/".startswith(prefix)}
-    return {**own, "paths": {**own_paths, **_renamed(paths, renamed)}, "definitions": definitions}
+    renamed = {name: _free_name(name, body, definitions) for name, body in known.items()}
+    for name, body in known.items():
+        definitions[renamed[name]] = _renamed(body, renamed)
+    replaced = dict(_below(own["paths"], path))
+    paths = {url: body for url, body in own["paths"].items() if url not in replaced}
+    return {**own, "paths": {**paths, **_renamed(other["paths"], renamed)}, "definitions": definitions}
+
+
+def _below(paths: Mapping[str, Any], path: str) -> Iterable[tuple[str, Any]]:
+    prefix = f"/{path}/"
+    return ((url, body) for url, body in paths.items() if f"{url}/".startswith(prefix))
 
 
 def _has_kind(body: Any, group: str, version: str) -> bool:
     marks = body.get("x-kubernetes-group-version-kind") if isinstance(body, dict) else None
-    return any(
-        isinstance(mark, dict) and (mark.get("group"), mark.get("version")) == (group, version) for mark in marks or ()
+    return isinstance(marks, list) and any(
+        isinstance(mark, dict) and (mark.get("group"), mark.get("version")) == (group, version) for mark in marks
     )
-
-
-def _references(node: Any) -> Iterable[str]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _references(item)
-    elif isinstance(node, dict):
-        target = node.get("$ref")
-        if isinstance(target, str) and target.startswith(_REF):
-            yield target.removeprefix(_REF)
-        for value in node.values():
-            yield from _references(value)
-
-
-def _reachable(names: Iterable[str], known: Mapping[str, Any]) -> list[str]:
-    reached: set[str] = set()
-    queue = list(names)
-    while queue:
-        name = queue.pop()
-        if name in known and name not in reached:
-            reached.add(name)
-            queue.extend(_references(known[name]))
-    return sorted(reached)
 
 
 def _free_name(name: str, body: Any, taken: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from podwire.embedded.apiserver.aggregation.client import ExtensionClient, FetchedDocument, words
+from podwire.embedded.apiserver.aggregation.documents import openapi_of
 from podwire.embedded.apiserver.aggregation.extensions import TABLE, Extension, ExtensionDocuments, Extensions
 from podwire.embedded.apiserver.deletion import set_condition
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
@@ -129,7 +130,7 @@ class AvailabilityChecks:
         if anew or resources != known.resources:
             v3 = await self._document(extension, f"/openapi/v3/{extension.path}")
             v2 = await self._document(extension, "/openapi/v2")
-            self._extensions.learn(extension, ExtensionDocuments(resources, v3, v2))
+            self._extensions.learn(extension, ExtensionDocuments(resources, *openapi_of(extension.path, v3, v2)))
         return PASSED
 
     def _missing(self, extension: Extension) -> Availability | None:
@@ -157,14 +158,14 @@ class AvailabilityChecks:
             return Availability("False", "MissingEndpoints", problem)
         return None
 
-    async def _document(self, extension: Extension, target: str) -> bytes:
-        """A document in JSON; empty when there is none."""
+    async def _document(self, extension: Extension, target: str) -> Object:
+        """A document; empty when there is none."""
         try:
             async with asyncio.timeout(_CHECK_S):
                 found = await self._client.ask(extension, "GET", target, _JSON)
         except (OSError, ValueError, ApiError, Disconnected):
-            return b""
-        return found.body if found.status == 200 and _object(found.body) else b""
+            return {}
+        return _object(found.body) if found.status == 200 else {}
 
     def _report(self, extension: Extension, found: Availability) -> None:
         entry = self._store.get(TABLE, "", extension.name)

@@ -50,7 +50,7 @@ class ExtensionDocuments(msgspec.Struct, frozen=True):
     v3: bytes = b""
     """The OpenAPI document of version 3, in JSON; empty when there is none."""
     v2: bytes = b""
-    """The server's whole OpenAPI document of version 2, in JSON; empty when there is none."""
+    """The part of its OpenAPI document of version 2 that is about them, in JSON; empty when there is none."""
 
 
 class Extensions:

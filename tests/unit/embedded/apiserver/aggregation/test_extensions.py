@@ -111,6 +111,43 @@ def test_openapi_has_the_documents_of_the_extension(play_with_proxy: Play, serve
     play_with_proxy(scenario)
 
 
+def test_extension_with_version_2_alone_is_part_of_version_3(play_with_proxy: Play, serve: Any, register: Any) -> None:
+    name = "com.example.wardle.v1.Flunder"
+    mark = [{"group": GROUP, "version": "v1", "kind": "Flunder"}]
+    kind = {"type": "object", "properties": {"spec": {"type": "string"}}, "x-kubernetes-group-version-kind": mark}
+    body = {"name": "body", "in": "body", "schema": {"$ref": f"#/definitions/{name}"}}
+    v2 = {
+        "paths": {f"{ROOT}/flunders": {"post": {"parameters": [body], "responses": {"200": {}}}}},
+        "definitions": {name: kind},
+    }
+
+    async def scenario(api: Any) -> None:
+        async with serve() as extension:
+            extension.openapi = {"/openapi/v2": v2}
+            await register(api, extension.port)
+            _, index = await api("GET", "/openapi/v3")
+            _, v3 = await api("GET", index["paths"][ROOT[1:]]["serverRelativeURL"])
+        assert v3["components"]["schemas"] == {name: kind}
+        content = v3["paths"][f"{ROOT}/flunders"]["post"]["requestBody"]["content"]
+        assert content == {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+
+    play_with_proxy(scenario)
+
+
+@pytest.mark.parametrize("v2", [{"paths": [1]}, {"definitions": {"x": {"x-kubernetes-group-version-kind": 1}}}])
+def test_hostile_document_of_an_extension_hurts_no_other(
+    play_with_proxy: Play, serve: Any, register: Any, v2: Any
+) -> None:
+    async def scenario(api: Any) -> None:
+        async with serve() as extension:
+            extension.openapi = {"/openapi/v2": v2}
+            await register(api, extension.port)
+            status, merged = await api("GET", "/openapi/v2")
+        assert (status, "io.k8s.api.core.v1.Pod" in merged["definitions"]) == (200, True)
+
+    play_with_proxy(scenario)
+
+
 def test_extension_that_is_away_is_unavailable(play_with_proxy: Play, serve: Any, register: Any) -> None:
     async def scenario(api: Any) -> None:
         async with serve() as extension:
