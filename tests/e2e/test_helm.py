@@ -179,3 +179,68 @@ def test_a_chart_grants_no_more_than_its_installer_holds(
     assert "forbidden" in cluster.refused("get", "secrets", "-n", namespace, account)
     refused = helm.refused("install", "more", str(folder), *boss, "--set", "resources={nodes}")
     assert "attempting to grant RBAC permissions not currently held" in refused
+
+
+METRICS = """
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.metrics.k8s.io}
+spec:
+  group: metrics.k8s.io
+  version: v1beta1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: {namespace: NAMESPACE, name: metrics-server, port: 443}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: metrics-server, namespace: NAMESPACE}
+spec: {ports: [{port: 443}]}
+"""
+
+
+def metrics_service(cluster: Cluster) -> tuple[str, str]:
+    """The columns SERVICE and AVAILABLE of the APIService of metrics.k8s.io."""
+    rows = [line.split(None, 3) for line in cluster.kubectl("get", "apiservices", "--no-headers").splitlines()]
+    (found,) = [row for row in rows if row[0] == "v1beta1.metrics.k8s.io"]
+    return found[1], found[2]
+
+
+@pytest.fixture
+def own_metrics(cluster: Cluster) -> Iterator[None]:
+    """The cluster's own metrics, before and after."""
+    assert metrics_service(cluster) == ("Local", "True")
+    yield
+    cluster.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
+    assert eventually(lambda: metrics_service(cluster) == ("Local", "True"))
+
+
+@pytest.mark.usefixtures("own_metrics")
+def test_chart_with_its_own_metrics_server_can_be_installed(
+    cluster: Cluster, namespace: str, helm: Helm, tmp_path: Path
+) -> None:
+    folder = tmp_path / "metrics-server"
+    (folder / "templates").mkdir(parents=True)
+    (folder / "Chart.yaml").write_text("apiVersion: v2\nname: metrics-server\nversion: 3.0.0\n")
+    (folder / "templates/apiservice.yaml").write_text(METRICS.replace("NAMESPACE", "{{ .Release.Namespace }}"))
+    helm("install", "metrics-server", str(folder))
+    wanted = (f"{namespace}/metrics-server", "False")
+    assert eventually(lambda: metrics_service(cluster) == wanted)
+    helm("upgrade", "metrics-server", str(folder))
+    assert metrics_service(cluster) == wanted
+    helm("uninstall", "metrics-server", "--wait", "--timeout", "90s")
+    assert eventually(lambda: metrics_service(cluster) == ("Local", "True"))
+
+
+@pytest.mark.usefixtures("own_metrics")
+@pytest.mark.parametrize("command", [("create",), ("apply",), ("apply", "--server-side")])
+def test_manifest_of_another_metrics_server_can_be_written(
+    cluster: Cluster, namespace: str, command: tuple[str, ...]
+) -> None:
+    manifest = METRICS.replace("NAMESPACE", namespace)
+    cluster.kubectl(*command, "-f", "-", stdin=manifest)
+    wanted = (f"{namespace}/metrics-server", "False")
+    assert eventually(lambda: metrics_service(cluster) == wanted)
+    assert "v1beta1.metrics.k8s.io" in cluster.kubectl("delete", "-f", "-", stdin=manifest)
+    assert eventually(lambda: metrics_service(cluster) == ("Local", "True"))

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from podwire.embedded.apiserver import bodies, conversion, failures, views
+from podwire.embedded.apiserver.aggregation.status import hides
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.fields import Filter, parse_filter
 from podwire.embedded.apiserver.semantics import Semantics
@@ -55,7 +56,7 @@ class ObjectReader:
         Raises: NotFound.
         """
         entry = self._store.get(call.kind.table, call.namespace, call.name)
-        if entry is None:
+        if entry is None or hides(entry, call.request.headers.get("user-agent", "")):
             raise failures.not_found(call.kind, call.name)
         return self.render_entry(call, entry)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from podwire.embedded.apiserver import conversion, failures, strategies
 from podwire.embedded.apiserver.admission.chain import AdmissionChain, AdmissionRequest
+from podwire.embedded.apiserver.aggregation.status import gives_way
 from podwire.embedded.apiserver.calls import Call
 from podwire.embedded.apiserver.conversionwebhooks import ConversionWebhooks
 from podwire.embedded.apiserver.deletion import Deletion, deletes_now
@@ -133,8 +134,8 @@ class Writer:
         if not name and meta.get("generateName"):
             name = meta["name"] = self._free_name(kind, call.namespace, meta["generateName"])
         self._check_namespace(call, kind)
-        if name and self._store.get(kind.table, call.namespace, name) is not None:
-            raise failures.already_exists(kind, name)
+        if name:
+            self._replaced(call, name, obj)
         for field in ("resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             meta.pop(field, None)
         if not applied:
@@ -149,13 +150,24 @@ class Writer:
             self._semantics.track(call, obj, None, self.now())
         stored = (yield from self.conversions.to_storage(kind, obj)) if kind.webhook else obj
         self._check_namespace(call, kind)
-        if self._store.get(kind.table, call.namespace, name) is not None:
-            raise failures.already_exists(kind, name)
+        before = self._replaced(call, name, obj)
         if kind.table in strategies.STORED_ONLY:
             call.warnings.append(f"{kind.resource}: {strategies.STORED_ONLY[kind.table]}")
         if call.dry_run:
             return WriteResult(None, obj, created=True)
+        if before is not None:
+            self._store.delete(before)
         return WriteResult(self._store.put(kind.table, stored), None, created=True)
+
+    def _replaced(self, call: Call, name: str, new: Object) -> StoredObject | None:
+        """The object of the same name that gives way to a new one; None when there is none.
+
+        Raises: AlreadyExists for any other object of that name.
+        """
+        before = self._store.get(call.kind.table, call.namespace, name)
+        if before is not None and not (gives_way(before) and (new.get("spec") or {}).get("service")):
+            raise failures.already_exists(call.kind, name)
+        return before
 
     def _free_name(self, kind: ResourceKind, namespace: str, prefix: str) -> str:
         for _ in range(8):

@@ -18,7 +18,7 @@ from podwire.http.answer import Result, Streaming
 from podwire.http.message import Request, Response
 from podwire.http.server import HttpServer
 from podwire.http.tls import server_context
-from podwire.runtime.clock import SystemClock
+from podwire.runtime.clock import Clock, SystemClock
 from podwire.runtime.tasks import TaskSet
 
 ADMIN = {"subject": ((("organizationName", "system:masters"),), (("commonName", "admin"),))}
@@ -122,12 +122,12 @@ Scenario = Callable[[Harness], Awaitable[None]]
 def play(settings: ApiServerSettings) -> Iterator[Callable[..., None]]:
     """Runs a coroutine function against a fresh server; a second call finds the state of the first.
 
-    Keyword arguments replace settings of the server.
+    Keyword arguments replace settings of the server, ``clock`` its clock.
     """
 
-    def run(scenario: Scenario, **changes: Any) -> None:
+    def run(scenario: Scenario, clock: Clock | None = None, **changes: Any) -> None:
         async def body() -> None:
-            server = ApiServer(msgspec.structs.replace(settings, **changes), SystemClock())
+            server = ApiServer(msgspec.structs.replace(settings, **changes), clock or SystemClock())
             try:
                 await server.start()
                 await scenario(Harness(server))

@@ -16,7 +16,8 @@ import msgspec
 
 from podwire.embedded.apiserver.aggregation.client import ExtensionClient, FetchedDocument, words
 from podwire.embedded.apiserver.aggregation.documents import openapi_of
-from podwire.embedded.apiserver.aggregation.extensions import TABLE, Extension, ExtensionDocuments, Extensions
+from podwire.embedded.apiserver.aggregation.extensions import Extension, ExtensionDocuments, Extensions
+from podwire.embedded.apiserver.aggregation.status import TABLE
 from podwire.embedded.apiserver.deletion import set_condition
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.errors import ApiError, Disconnected

@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 
-from podwire.embedded.apiserver.aggregation.status import is_available
+from podwire.embedded.apiserver.aggregation.status import TABLE, is_available
 from podwire.embedded.apiserver.dial import ServiceAddress
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 
 Object = dict[str, Any]
 
-TABLE = "apiregistration.k8s.io/apiservices"
 GROUP = "apiregistration.k8s.io"
 
 

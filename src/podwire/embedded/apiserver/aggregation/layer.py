@@ -33,7 +33,7 @@ class AggregationLayer:
     def start(self, writer: Writer, kinds: Mapping[Key, ResourceKind], clock: Clock) -> None:
         """Writes the objects that belong to the layer, and begins to check extensions."""
         AuthenticationTrust(self._store, writer, self._settings).start()
-        self._local = LocalServices(self._store, kinds, clock)
+        self._local = LocalServices(self._store, kinds, clock, self._tasks)
         self._local.start()
         AvailabilityChecks(self._store, self.extensions, self.client, self._tasks, clock).start()
 

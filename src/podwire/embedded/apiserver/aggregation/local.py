@@ -1,7 +1,9 @@
 """The APIServices of the groups that this server serves itself: built-in ones, and those of CustomResourceDefinitions.
 
-One that is missing is made, also after it has been deleted. One that people have made or changed is left alone. When
-no CustomResourceDefinition serves a version any more, its APIService is deleted.
+One that is missing is made, also after it has been deleted: at once, or for a group that people install themselves
+:data:`PAUSE_S` later, since some tools wait until what they delete does not exist any more. One that people have made
+or changed is left alone. When no CustomResourceDefinition serves a version any more, its APIService is deleted. The
+group of APIServices has none.
 Sources: ``pkg/controlplane/apiserver/aggregator.go``, ``pkg/controlplane/controller/crdregistration``.
 """
 
@@ -10,11 +12,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from podwire.embedded.apiserver.aggregation.extensions import GROUP, TABLE
-from podwire.embedded.apiserver.aggregation.status import set_local
+from podwire.embedded.apiserver.aggregation.extensions import GROUP
+from podwire.embedded.apiserver.aggregation.status import INSTALLED_GROUPS, TABLE, set_local
 from podwire.embedded.apiserver.kinds import GROUPS, Key, ResourceKind
 from podwire.embedded.apiserver.store import ObjectChange, Store
 from podwire.runtime.clock import Clock, rfc3339
+from podwire.runtime.tasks import TaskSet
 
 Object = dict[str, Any]
 
@@ -27,8 +30,9 @@ _PRIORITIES: Mapping[str, int] = {
     "flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900, "metrics.k8s.io": 100,
 }  # fmt: skip
 _VERSION_PRIORITIES = {("", "v1"): 1, ("autoscaling", "v2"): 30, ("flowcontrol.apiserver.k8s.io", "v1"): 21}
-_UNLISTED = (GROUP, "metrics.k8s.io")
-"""Groups without an APIService: the one of APIServices, and one for which people install an APIService of their own."""
+PAUSE_S = 10.0
+"""How long the APIService of an installed group is missing after it has been deleted, in seconds; the server serves the
+group itself meanwhile."""
 _MANAGED = "kube-aggregator.kubernetes.io/automanaged"
 
 
@@ -47,8 +51,10 @@ def version_priority(group: str, version: str) -> int:
 class LocalServices:
     """Keeps the APIServices of the server's own groups."""
 
-    def __init__(self, store: Store, kinds: Mapping[Key, ResourceKind], clock: Clock) -> None:
+    def __init__(self, store: Store, kinds: Mapping[Key, ResourceKind], clock: Clock, tasks: TaskSet) -> None:
         self._store = store
+        self._tasks = tasks
+        self._paused: dict[str, float] = {}
         self._kinds = kinds
         self._clock = clock
         self._scheduled = False
@@ -67,7 +73,12 @@ class LocalServices:
             asyncio.get_running_loop().call_soon(self._ensure)
 
     def _committed(self, changes: list[ObjectChange]) -> None:
-        if any(change.type == "DELETED" for change in changes):
+        deleted = [change.entry for change in changes if change.type == "DELETED"]
+        for gone in deleted:
+            if gone.name.partition(".")[2] in INSTALLED_GROUPS and b'"service"' in gone.raw:
+                self._paused[gone.name] = self._clock.monotonic() + PAUSE_S
+                self._tasks.start("pause of an APIService", self._end_pause())
+        if deleted:
             self.changed()
         for change in changes:
             entry = self._store.get(TABLE, "", change.entry.name)
@@ -76,15 +87,21 @@ class LocalServices:
                 set_local(obj, rfc3339(self._clock.now()))
                 self._store.put(TABLE, obj)
 
+    async def _end_pause(self) -> None:
+        await self._clock.sleep(PAUSE_S)
+        self._ensure()
+
     def _ensure(self) -> None:
         self._scheduled = False
+        now = self._clock.monotonic()
+        self._paused = {name: end for name, end in self._paused.items() if end > now}
         wanted = {
             f"{kind.version}.{kind.group}": (kind.group, kind.version)
             for kind in self._kinds.values()
-            if kind.group not in _UNLISTED
+            if kind.group != GROUP
         }
         for name, (group, version) in sorted(wanted.items()):
-            if self._store.get(TABLE, "", name) is None:
+            if self._store.get(TABLE, "", name) is None and name not in self._paused:
                 self._store.put(TABLE, _service(name, (group, version), rfc3339(self._clock.now())))
         for entry in self._store.entries(TABLE):
             if entry.name not in wanted and entry.labels.get(_MANAGED) and b'"service"' not in entry.raw:
@@ -94,10 +111,17 @@ class LocalServices:
 def _service(name: str, served: tuple[str, str], now: str) -> Object:
     """The APIService as it is stored; made here as a whole, since there are many at the start of each server."""
     group, version = served
-    meta = {
+    meta: Object = {
         "name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now,
         "labels": {_MANAGED: "onstart" if group in GROUPS else "true"},
     }  # fmt: skip
+    if group in INSTALLED_GROUPS:
+        # A manager of nothing but the label: who applies an APIService over this one meets no conflict.
+        owned: Object = {"f:metadata": {"f:labels": {f"f:{_MANAGED}": {}}}}
+        meta["managedFields"] = [{
+            "manager": "kube-apiserver", "operation": "Update", "apiVersion": f"{GROUP}/v1", "time": now,
+            "fieldsType": "FieldsV1", "fieldsV1": owned,
+        }]  # fmt: skip
     spec = {
         **({"group": group} if group else {}), "version": version, "groupPriorityMinimum": group_priority(group),
         "versionPriority": version_priority(group, version),
