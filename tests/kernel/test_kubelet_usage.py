@@ -159,6 +159,13 @@ def test_a_resize_changes_the_limit_of_a_running_container(node: Node) -> None:
         await eventually(settled)
         after = await status(client, "grows")
         assert after["containerStatuses"][0]["restartCount"] == 0
+
+        async def told() -> bool:
+            events = (await client.list(EVENTS, "default")).items
+            found = [e["reason"] for e in events if e["involvedObject"]["name"] == "grows" and "Resize" in e["reason"]]
+            return sorted(found) == [*["ResizeCompleted"] * 2, "ResizeInfeasible", *["ResizeStarted"] * 2]
+
+        await eventually(told)
         await client.delete(PODS, "grows", "default", grace_period_s=0)
 
     run(node, body)

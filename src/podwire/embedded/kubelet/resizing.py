@@ -8,6 +8,8 @@ A pod's spec has the wanted resources, the states of its containers the allocate
    RestartContainer is stopped, and starts with them.
 3. While a limit cannot be set, PodResizeInProgress has the reason Error, and it is tried again every 5 s.
 
+Every step sends an Event of the pod.
+
 Source: kubernetes pkg/kubelet/allocation, pkg/kubelet/kuberuntime (doPodResizeAction); KEP-1287.
 """
 
@@ -17,6 +19,7 @@ from podwire.embedded.kubelet.containergroups import ContainerGroups
 from podwire.embedded.kubelet.lifecycle import ContainerState
 from podwire.embedded.kubelet.limits import memory_limit_bytes
 from podwire.embedded.kubelet.podstate import PodState
+from podwire.embedded.kubelet.resizeevents import ResizeEvents
 from podwire.embedded.kubelet.status import PENDING_RESIZE, RUNNING_RESIZE, ResizeState
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.errors import KernelError
@@ -34,6 +37,7 @@ class Resizer:
         self._state = state
         self._groups = groups
         self._stopper = stopper
+        self._events = ResizeEvents(state)
 
     def settle(self) -> None:
         """Makes the next step; sets the pod's ``resize``."""
@@ -44,6 +48,7 @@ class Resizer:
             name: resources for name, resources in wanted.items() if state.containers[name].spec.resources != resources
         }
         state.resize = self._changed(changed) if changed else None
+        self._events.settle(state.resize)
         if state.resize is not None and state.resize.reason != "Infeasible":
             state.wakeup.wake_in(_AGAIN_S)
 
@@ -55,6 +60,7 @@ class Resizer:
         if shortage := ledger.shortage(uid, requests):
             return ResizeState(PENDING_RESIZE, "Deferred", str(shortage))
         ledger.count(uid, requests)
+        self._events.start()
         problems = [self._apply(state.containers[name], resources) for name, resources in wanted.items()]
         problem = "; ".join(filter(None, problems))
         return ResizeState(RUNNING_RESIZE, "Error", problem) if problem else None
@@ -64,6 +70,7 @@ class Resizer:
         new = msgspec.structs.replace(container.spec, resources=wanted)
         if container.running and container.record is not None:
             if _must_restart(container.spec, wanted):
+                self._events.restart(container)
                 self._stopper.stop_unhealthy(container, "resize requires restart")
             elif problem := self._limit(container.record.id, new):
                 return problem
