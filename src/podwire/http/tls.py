@@ -1,7 +1,8 @@
 """TLS settings of servers and clients, and the identity in a client certificate.
 
 Measured with OpenSSL 3.0 and certificates on both sides: a handshake takes 5 ms of CPU on both ends together, 1 ms less
-where the server sends one ticket instead of two, and 2 ms when it resumes a session.
+where the server sends one ticket instead of two, and 2 ms when it resumes a session. Reading the session of a
+connection takes 0.17 ms, since Python copies it with all its certificates: as much as a small request.
 """
 
 import asyncio
@@ -42,12 +43,21 @@ class ResumingContext(ssl.SSLContext):
         """See ssl.SSLContext."""
         return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self.session)
 
-    def remember(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the session of a connection on which the server has answered, if it can be resumed."""
+    def remember(self, transport: asyncio.BaseTransport) -> bool:
+        """Keeps the session of a connection on which the server has answered; False when there is none yet.
+
+        A connection that has itself resumed a session leaves this one in its place.
+        """
         connection = transport.get_extra_info("ssl_object")
-        session = connection.session if connection is not None else None
-        if session is not None and session.has_ticket:
-            self.session = session
+        if connection is None:
+            return False
+        if self.session is not None and connection.session_reused:
+            return True
+        session = connection.session
+        if session is None or not session.has_ticket:
+            return False
+        self.session = session
+        return True
 
 
 def client_context(authority: str = "") -> ResumingContext:

@@ -6,11 +6,13 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from podwire.embedded.apiserver import certificates
-from podwire.http.tls import server_context, subject_of
+from podwire.http.client import connect, encode_request
+from podwire.http.tls import client_context, server_context, subject_of
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.runtime.clock import SystemClock
@@ -105,5 +107,48 @@ def test_silent_first_connection_does_not_hold_the_others(server: Server) -> Non
             await ask(client, 2)
             first.cancel()
             connection.close()
+
+    asyncio.run(scenario())
+
+
+class ResumedConnection(asyncio.BaseTransport):
+    """A connection that has resumed a session; counts how often its own session is copied."""
+
+    session_reused = True
+    copied = 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self if name == "ssl_object" else default
+
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        self.copied += 1
+        return None
+
+
+def test_session_of_a_resumed_connection_is_not_copied() -> None:
+    context, connection = client_context(), ResumedConnection()
+    assert not context.remember(connection)
+    context.session = cast(ssl.SSLSession, object())
+    assert context.remember(connection)
+    assert connection.copied == 1
+
+
+def test_session_is_kept_once_for_each_connection(server: Server) -> None:
+    async def scenario() -> None:
+        async with server.listening() as port:
+            context = client_context(server.authority.certificate.decode())
+            first = await connect("127.0.0.1", port, context)
+            first.send(encode_request("GET", "/", [("host", "x")]))
+            await first.head()
+            assert first.transport is not None and context.remember(first.transport)
+            kept = context.session
+            second = await connect("127.0.0.1", port, context)
+            second.send(encode_request("GET", "/", [("host", "x")]))
+            await second.head()
+            assert second.transport is not None and context.remember(second.transport)
+            assert kept is not None and context.session is kept
+            first.abort()
+            second.abort()
 
     asyncio.run(scenario())
