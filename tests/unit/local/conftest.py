@@ -1,7 +1,7 @@
 """A whole control plane in one event loop: the real API server, all local controllers, and hollow nodes."""
 
 import asyncio
-import datetime
+import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -9,34 +9,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.fakes import apiserver_state
 from tests.fakes.control_plane import ControlPlane, HollowNodes, StartControlPlane
 from tests.unit.patient_loop import LoopClock, hurried
 
-from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import ApiServer
-from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.local import controllers
 from podwire.local.controllers import LocalControllerConfig
 
 
-@pytest.fixture(scope="session")
-def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates and keys of an API server and its administrator."""
-    folder = tmp_path_factory.mktemp("credentials")
-    now = datetime.datetime.now(datetime.UTC)
-    authority = certificates.make_authority("test", now)
-    certificates.write_pair(folder, "ca", authority)
-    certificates.write_pair(folder, "server", certificates.issue(authority, "s", (), ("127.0.0.1",), "server", now))
-    admin = certificates.issue(authority, "admin", ("system:masters",), (), "client", now)
-    certificates.write_pair(folder, "admin", admin)
-    certificates.write_private(folder / "tokens.key", certificates.make_signing_key())
-    return folder
-
-
 @pytest.fixture
-def plane(credentials: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
+def plane(credentials: Path, filled_state: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
     """``async with plane(nodes=3) as p``; time that nothing happens in passes quickly."""
 
     @asynccontextmanager
@@ -46,14 +31,8 @@ def plane(credentials: Path, tmp_path: Path) -> Iterator[StartControlPlane]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        settings = ApiServerSettings(
-            listen=(f"127.0.0.1:{port}",),
-            state=tmp_path / "state.db",
-            certificate=credentials / "server.crt",
-            key=credentials / "server.key",
-            client_ca=credentials / "ca.crt",
-            signing_key=credentials / "tokens.key",
-        )
+        state = shutil.copyfile(filled_state, tmp_path / "state.db")
+        settings = apiserver_state.settings_with(credentials, state, port)
         clock = LoopClock()
         servers = [ApiServer(settings, clock)]
         await servers[0].start()

@@ -1,7 +1,7 @@
 import asyncio
 import base64
-import datetime
 import json
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes import apiserver_state
 from tests.unit.embedded.apiserver.converted_tabs import DEFINITIONS, Converter, definition
 
-from podwire.embedded.apiserver import certificates
 from podwire.embedded.apiserver.server import ApiServer
 from podwire.embedded.apiserver.settings import ApiServerSettings
 from podwire.http.answer import Result, Streaming
@@ -89,30 +89,17 @@ class Harness:
                 await pending
 
 
-@pytest.fixture(scope="session")
-def credentials(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("credentials")
-    now = datetime.datetime.now(datetime.UTC)
-    authority = certificates.make_authority("test", now)
-    certificates.write_pair(directory, "ca", authority)
-    pair = certificates.issue(authority, "apiserver", (), ("127.0.0.1", "localhost"), "server", now)
-    certificates.write_pair(directory, "server", pair)
-    pair = certificates.issue(authority, "admin", ("system:masters",), (), "client", now)
-    certificates.write_pair(directory, "admin", pair)
-    certificates.write_private(directory / "signing.key", certificates.make_signing_key())
-    return directory
+@pytest.fixture
+def settings(credentials: Path, filled_state: Path, tmp_path: Path) -> ApiServerSettings:
+    """Settings of a server that finds the state of a first start."""
+    state = shutil.copyfile(filled_state, tmp_path / "api.db")
+    return apiserver_state.settings_with(credentials, state)
 
 
 @pytest.fixture
-def settings(credentials: Path, tmp_path: Path) -> ApiServerSettings:
-    return ApiServerSettings(
-        listen=("127.0.0.1:0",),
-        state=tmp_path / "api.db",
-        certificate=credentials / "server.crt",
-        key=credentials / "server.key",
-        client_ca=credentials / "ca.crt",
-        signing_key=credentials / "signing.key",
-    )
+def no_state(tmp_path: Path) -> Path:
+    """Where a server that starts for the first time puts its state."""
+    return tmp_path / "first.db"
 
 
 Scenario = Callable[[Harness], Awaitable[None]]
@@ -120,7 +107,7 @@ Scenario = Callable[[Harness], Awaitable[None]]
 
 @pytest.fixture
 def play(settings: ApiServerSettings) -> Iterator[Callable[..., None]]:
-    """Runs a coroutine function against a fresh server; a second call finds the state of the first.
+    """Runs a coroutine function against a server of its own; a second call finds the state of the first.
 
     Keyword arguments replace settings of the server, ``clock`` its clock.
     """

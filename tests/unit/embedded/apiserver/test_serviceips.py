@@ -1,6 +1,7 @@
 """IPAddresses of Services and the ranges of ServiceCIDRs."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_address_of_somebody_else_is_taken(play: Play) -> None:
     play(scenario)
 
 
-def test_second_range_is_used_when_the_first_is_full(play: Play) -> None:
+def test_second_range_is_used_when_the_first_is_full(play: Play, no_state: Path) -> None:
     async def scenario(api: Any) -> None:
         for name in "abcde":
             assert (await api("POST", SERVICES, service(name)))[0] == 201
@@ -99,7 +100,7 @@ def test_second_range_is_used_when_the_first_is_full(play: Play) -> None:
         await api.settle()
         assert (await api("GET", f"{RANGES}/more"))[0] == 404
 
-    play(scenario, service_cidrs=("10.96.0.0/29",))
+    play(scenario, state=no_state, service_cidrs=("10.96.0.0/29",))
 
 
 @pytest.mark.parametrize(

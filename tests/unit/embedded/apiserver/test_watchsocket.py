@@ -95,9 +95,10 @@ def test_several_subprotocols_are_refused(dial: Callable[[Any], None]) -> None:
 
 
 def test_watch_over_a_socket_ends_in_time(dial: Callable[[Any], None]) -> None:
-    async def scenario(_: ApiServer, connect: Any) -> None:
+    async def scenario(server: ApiServer, connect: Any) -> None:
         reader, writer = await connect()
-        writer.write(head(target=f"{MAPS}?watch=true&resourceVersion=1&timeoutSeconds=1"))
+        version = server.store.version
+        writer.write(head(target=f"{MAPS}?watch=true&resourceVersion={version}&timeoutSeconds=1"))
         await reader.readuntil(b"\r\n\r\n")
         frames = Connection(ConnectionType.CLIENT)
         frames.receive_data(await reader.read(1 << 16))

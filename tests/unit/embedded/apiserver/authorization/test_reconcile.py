@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.unit.embedded.apiserver.conftest import Harness
@@ -21,7 +22,7 @@ async def get(api: Harness, path: str) -> dict[str, Any]:
     return found
 
 
-def test_default_roles_exist_from_the_start(play: Callable[..., None]) -> None:
+def test_default_roles_exist_from_the_start(play: Callable[..., None], no_state: Path) -> None:
     async def scenario(api: Harness) -> None:
         view, edit, admin = [resources(await get(api, f"clusterroles/{name}")) for name in ("view", "edit", "admin")]
         assert "pods/log" in view and "secrets" not in view
@@ -31,7 +32,7 @@ def test_default_roles_exist_from_the_start(play: Callable[..., None]) -> None:
         assert [subject["name"] for subject in binding["subjects"]] == ["system:masters"]
         await get(api, "namespaces/kube-system/rolebindings/podwire:agent")
 
-    play(scenario)
+    play(scenario, state=no_state)
 
 
 def test_a_restart_completes_default_roles(play: Callable[..., None]) -> None:
