@@ -103,7 +103,7 @@ def test_merge_lets_kubectl_find_the_cluster_until_down(tmp_path: Path) -> None:
             env=environment | {"KUBECONFIG": str(own)},
         )
         assert own_status.returncode == 0 and name in own_status.stdout
-        assert f"its context is removed from {own}" in said(*podwire(), "down", "--name", name)
+        assert f"removed the context of cluster {name!r} from {own}" in said(*podwire(), "down", "--name", name)
     assert said("kubectl", "config", "get-contexts", "-o", "name").split() == ["prod"]
 
 

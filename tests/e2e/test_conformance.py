@@ -72,7 +72,7 @@ def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path, number: si
         assert process.wait(20) == status
         assert process.stdout is not None
         said = process.stdout.read().decode()
-        assert ("interrupted; the cluster of the run is gone" in said) == (number == signal.SIGINT), said
+        assert ("interrupted; the cluster of this run is removed" in said) == (number == signal.SIGINT), said
     assert not Path("/run/podwire", name).exists()
 
 

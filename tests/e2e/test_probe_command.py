@@ -208,8 +208,8 @@ def test_what_policies_deny_is_expected_and_told(nine: Cluster) -> None:
             "--port: '80/ICMP': expected a port from 1 to 65535",
         ),
         (("--port", "0"), "--port: '0': expected a port"),
-        (("--from", "web-1", "--to", "web-1"), "there is no port to try between these sources and targets"),
-        (("--from", "host", "--to", "svc/kubernetes"), "there is no port to try between these sources and targets"),
+        (("--from", "web-1", "--to", "web-1"), "these sources and targets have no port to try"),
+        (("--from", "host", "--to", "svc/kubernetes"), "these sources and targets have no port to try"),
         (("--from", "default/app in ("), "--from"),
     ],
 )

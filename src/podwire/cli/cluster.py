@@ -7,32 +7,29 @@ from pathlib import Path
 import click
 
 from podwire.cli.completion import node_names
-from podwire.cli.interrupt import says_when_interrupted
-from podwire.cli.options import name_option, running_option
+from podwire.cli.interrupt import message_when_interrupted
+from podwire.cli.options import name_option, output_option, running_option
+from podwire.cli.output import print_json
 from podwire.cli.target import running_cluster
 from podwire.errors import ConfigError
 from podwire.local import inventory
 
-output_option = click.option(
-    "-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="How to print it."
-)
-
 
 @click.command()
 @name_option
-@click.option("--all", "every", is_flag=True, help="Every local cluster of this machine.")
+@click.option("--all", "every", is_flag=True, help="Remove every local cluster of this machine.")
 def down(name: str, every: bool) -> None:
     """Remove a local cluster, leaving the machine as it was before.
 
     Works in any state: also when processes were killed or `podwire up` was interrupted.
     """
     inventory.check_root()
-    for one in inventory.names() if every else (name,):
-        inventory.check_name(one)
-        left = f"cluster {one!r} may be removed in part: `podwire down --name {one}` removes the rest"
-        with says_when_interrupted(left), inventory.locked(one):
-            _remove(one)
-            inventory.forget_lock(one)
+    for cluster in inventory.names() if every else (name,):
+        inventory.check_name(cluster)
+        message = f"cluster {cluster!r} may be removed in part: `podwire down --name {cluster}` removes the rest"
+        with message_when_interrupted(message), inventory.locked(cluster):
+            _remove(cluster)
+            inventory.forget_lock(cluster)
 
 
 def _remove(name: str) -> None:
@@ -43,7 +40,7 @@ def _remove(name: str) -> None:
         click.echo(f"there is no cluster {name!r}")
         return
     for file in kubeconfigs.forget(topology):
-        click.echo(f"its context is removed from {file}")
+        click.echo(f"removed the context of cluster {name!r} from {file}")
     teardown.destroy(topology)
     click.echo(f"cluster {name!r} is gone")
 
@@ -53,20 +50,19 @@ def _remove(name: str) -> None:
 def list_clusters(output: str) -> None:
     """List the local clusters of this machine.
 
-    The state is `running`; `degraded` when some process has ended; `stopped` when all have.
+    The state is `running`; `degraded` when a process has ended; `stopped` when all processes have ended.
     """
-    import msgspec
 
     from podwire.local import overview
     from podwire.model.wording import columns
 
-    found = [overview.brief(topology) for topology in map(inventory.find, inventory.names()) if topology is not None]
+    clusters = [overview.brief(topology) for topology in map(inventory.find, inventory.names()) if topology is not None]
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-    elif not found:
+        print_json(clusters)
+    elif not clusters:
         click.echo("no local clusters; `podwire up` makes one", err=True)
     else:
-        click.echo(columns([overview.BRIEF_HEAD, *(one.cells() for one in found)]))
+        click.echo(columns([overview.BRIEF_HEAD, *(cluster.cells() for cluster in clusters)]))
 
 
 @click.command()
@@ -80,16 +76,14 @@ def status(name: str | None, output: str) -> int:
     """
     import asyncio
 
-    import msgspec
-
     from podwire.local import overview
 
-    found = asyncio.run(overview.read_status(running_cluster(name)))
+    cluster_status = asyncio.run(overview.read_status(running_cluster(name)))
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print_json(cluster_status)
     else:
-        click.echo(overview.as_text(found))
-    return 1 if found.problems else 0
+        click.echo(overview.as_text(cluster_status))
+    return 1 if cluster_status.problems else 0
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -109,17 +103,19 @@ def execute(name: str | None, node: str, command: tuple[str, ...]) -> None:
     """
     from podwire.kernel import netns
 
-    words = command[1:] if command[0] == "--" else command
-    if not words:
+    arguments = command[1:] if command[0] == "--" else command
+    if not arguments:
         raise ConfigError("COMMAND", "", "expected a command after --")
     inventory.check_root()
     topology = running_cluster(name)
-    place = Path(topology.netns(node))
-    if "/" in node or not netns.exists(place):
-        found = sorted(p.name for p in place.parent.glob("*") if not p.name.startswith("pod-"))
-        raise ConfigError("NODE", "", f"{node!r} is not in cluster {topology.name!r}; there is {', '.join(found)}")
-    netns.enter(place)
+    netns_path = Path(topology.netns(node))
+    if "/" in node or not netns.exists(netns_path):
+        known = sorted(p.name for p in netns_path.parent.glob("*") if not p.name.startswith("pod-"))
+        raise ConfigError(
+            "NODE", "", f"{node!r} is not in cluster {topology.name!r}; expected one of {', '.join(known)}"
+        )
+    netns.enter(netns_path)
     try:
-        os.execvp(words[0], words)
+        os.execvp(arguments[0], arguments)
     except OSError as failure:
-        raise ConfigError("COMMAND", "", f"{shlex.join(words)}: {failure.strerror}") from failure
+        raise ConfigError("COMMAND", "", f"{shlex.join(arguments)}: {failure.strerror}") from failure

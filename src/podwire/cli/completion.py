@@ -1,4 +1,4 @@
-"""Completion of words in a shell: the command ``podwire completion``, and the names of clusters and nodes.
+"""Completion in a shell: the command ``podwire completion``, and the names of clusters and nodes.
 
 The shell runs ``podwire`` with ``_PODWIRE_COMPLETE`` at each press of the tabulator key, so a person waits for it: this
 module and those of the completed commands import neither the API client nor YAML. The names come from the folders of
@@ -23,7 +23,7 @@ _HOST = "host"
 
 
 def cluster_names(_context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
-    """The local clusters whose names begin like this."""
+    """The local clusters whose names begin with ``start``."""
     return [CompletionItem(name) for name in inventory.names() if name.startswith(start)]
 
 
@@ -39,19 +39,19 @@ def state_names(context: click.Context, _parameter: click.Parameter, start: str)
 
 def _namespaces(context: click.Context) -> list[str]:
     """The names of namespaces, nodes first, by number."""
-    found: set[str] = set()
-    for cluster in _meant(context):
-        found |= {path.name for path in (inventory.RUN_ROOT / cluster / "netns").glob("*")}
-    nodes = [name for name in found if name.startswith("node-")]
-    return sorted(nodes, key=lambda name: (len(name), name)) + [name for name in _FABRIC if name in found]
+    existing: set[str] = set()
+    for cluster in _chosen_clusters(context):
+        existing |= {path.name for path in (inventory.RUN_ROOT / cluster / "netns").glob("*")}
+    nodes = [name for name in existing if name.startswith("node-")]
+    return sorted(nodes, key=lambda name: (len(name), name)) + [name for name in _FABRIC if name in existing]
 
 
-def _meant(context: click.Context) -> tuple[str, ...]:
+def _chosen_clusters(context: click.Context) -> tuple[str, ...]:
     """The cluster of ``--name`` or of ``$KUBECONFIG``, else the default one, else all."""
     names = inventory.names()
     named = context.params.get("name")
-    wanted = named or next(_of_kubeconfig(names), "podwire")
-    return (wanted,) if named or wanted in names else names
+    name = named or next(_of_kubeconfig(names), "podwire")
+    return (name,) if named or name in names else names
 
 
 def _of_kubeconfig(names: tuple[str, ...]) -> Iterator[str]:
@@ -78,8 +78,8 @@ def completion(shell: str) -> None:
     zsh:   source <(podwire completion zsh)            # in ~/.zshrc
     fish:  podwire completion fish | source            # in ~/.config/fish/config.fish
     """
-    known = get_completion_class(shell)
-    if known is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise ConfigError("SHELL", "", f"{shell!r} is not known to click")
     context = click.get_current_context().find_root()
-    click.echo(known(context.command, {}, "podwire", _VARIABLE).source())
+    click.echo(shell_class(context.command, {}, "podwire", _VARIABLE).source())

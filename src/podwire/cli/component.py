@@ -21,25 +21,29 @@ if TYPE_CHECKING:
     from podwire.agent.config import AgentConfig
 
 _config = click.option("--config", "config_file", metavar="FILE", required=True, help="Configuration (YAML).")
-_kubeconfig = click.option("--kubeconfig", metavar="FILE", help="How to reach the API; wins over the configuration.")
+_kubeconfig = click.option(
+    "--kubeconfig", metavar="FILE", help="Kubeconfig of the cluster; overrides the configuration."
+)
 
 
 @click.command()
 @click.option("--config", "config_file", metavar="FILE", help="Configuration (YAML).")
-@click.option("--kube-proxy-config", metavar="FILE", help="Instead: kube-proxy's; Services alone, in its place.")
-@click.option("--hostname-override", metavar="NAME", help="The Node's name, where kube-proxy is replaced.")
+@click.option(
+    "--kube-proxy-config", metavar="FILE", help="Instead of --config: configuration of kube-proxy, to replace it."
+)
+@click.option("--hostname-override", metavar="NAME", help="Name of this Node; overrides the configuration.")
 @_kubeconfig
 def agent(
     config_file: str | None, kube_proxy_config: str | None, hostname_override: str | None, kubeconfig: str | None
 ) -> None:
-    """Run the node agent: CNI server with address management, routing between nodes, Service proxy.
+    """Run the node agent: CNI server with address management, routing between nodes, Service proxy, NetworkPolicy.
 
-    `parts` in the configuration chooses what runs: [cni, routing, proxy].
+    `parts` in the configuration chooses what runs: [cni, routing, policy, proxy].
     """
     from podwire.agent import config, daemon
 
     if bool(config_file) == bool(kube_proxy_config):
-        raise click.UsageError("expected one of --config and --kube-proxy-config")
+        raise click.UsageError("expected either --config or --kube-proxy-config")
     settings = config.load(Path(config_file)) if config_file else _in_place_of_kube_proxy(str(kube_proxy_config))
     if hostname_override:
         settings = msgspec.structs.replace(settings, node_name=hostname_override.strip().lower())
@@ -56,10 +60,10 @@ def _in_place_of_kube_proxy(file: str) -> "AgentConfig":
         text = Path(file).read_text(encoding="utf-8")
     except OSError as problem:
         raise ConfigError(file, "", problem.strerror or str(problem)) from problem
-    found = kubeproxy.parse(text, file, socket.gethostname())
-    for field in found.without_meaning:
-        click.echo(f"podwire: {file}: {field} says nothing to podwire", err=True)
-    return found.config
+    replaced = kubeproxy.parse(text, file, socket.gethostname())
+    for field in replaced.without_meaning:
+        click.echo(f"podwire: {file}: ignored {field}: podwire does not use it", err=True)
+    return replaced.config
 
 
 @click.command()
@@ -68,7 +72,7 @@ def _in_place_of_kube_proxy(file: str) -> "AgentConfig":
 def controller(config_file: str, kubeconfig: str | None) -> None:
     """Run the cluster's controllers: node CIDRs, EndpointSlices, Services.
 
-    On a local cluster also the scheduler and the workload controllers; `parts` chooses.
+    A local cluster also needs the scheduler and the workload controllers; `parts` in the configuration chooses.
     """
     from podwire.local import controllers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from podwire.cli.completion import cluster_names
-from podwire.cli.interrupt import says_when_interrupted
+from podwire.cli.interrupt import message_when_interrupted
 from podwire.errors import ConfigError
 from podwire.local import inventory
 from podwire.local.config import ClusterConfig, read_config
@@ -24,16 +24,16 @@ _ENDED = 128 + signal.SIGTERM
     default="",
     metavar="NAME",
     shell_complete=cluster_names,
-    help="A local cluster that runs.  [default: one of its own]",
+    help="A running local cluster.  [default: a new cluster for this run]",
 )
 @click.option(
     "--config",
     "config_file",
     default="",
     metavar="FILE",
-    help="Of its own cluster, as for `podwire up`: data planes...",
+    help="Configuration of the new cluster, as for `podwire up`.",
 )
-@click.option("--case", "pattern", default="*", metavar="GLOB", help="Only the cases whose id is like this.")
+@click.option("--case", "pattern", default="*", metavar="GLOB", help="Only the cases whose id matches.")
 @click.option("--family", type=click.Choice(tuple(_FAMILIES)), default="both", show_default=True)
 @click.option("-o", "--output", type=click.Choice(("table", "json", "junit")), default="table", show_default=True)
 def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
@@ -41,11 +41,11 @@ def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
 ) -> int:
     """Check policies against files of cases, with real packets.
 
-    A case is namespaces, pods at given addresses, and steps: changes of policies, labels and pods, and which pod then
-    reaches which on which port. The changes go through the API; when they are in force, all connections of a step are
-    tried at once: TCP, UDP and SCTP, in IPv4 and IPv6. What is not allowed has to be met by silence, not by a refusal.
+    A case has namespaces, pods with fixed addresses, and steps. A step changes policies, labels and pods, and lists the
+    expected connections. The changes go through the API; when they are in force, all connections of a step are tried at
+    once: TCP, UDP and SCTP, in IPv4 and IPv6. A denied connection must time out; a refusal is a failure.
 
-    Progress goes to standard error. Exit status 1 when a check fails, 2 when a file is not as it should be.
+    Progress goes to standard error. Exit status 1 when a check fails, 2 when a file is wrong.
 
     \b
     podwire conformance cases/*.json
@@ -59,26 +59,30 @@ def conformance(  # noqa: PLR0913 - one parameter an option, as click calls it
     read = [casefile.parse(_read(file), file) for file in files]
     for file in read:
         strict.check(file)
-    found = session.chosen(read, pattern)
+    chosen = session.chosen(read, pattern)
     if name:
         inventory.existing(name)
         if config_file:
-            raise ConfigError("--config", "", f"cluster {name!r} runs with its own; expected --name or --config")
+            raise ConfigError(
+                "--config", "", f"cluster {name!r} has its own configuration; expected either --name or --config"
+            )
     request = session.ConformanceRequest(
-        files=found,
+        files=chosen,
         name=name,
         own_name=f"conformance-{os.getpid()}",
         config=read_config(config_file) if config_file else ClusterConfig(),
         families=_FAMILIES[family],
     )
-    left = (
-        f"cluster {name!r} runs on, without the namespaces of the cases" if name else "the cluster of the run is gone"
+    message = (
+        f"cluster {name!r} still runs, without the namespaces of the cases"
+        if name
+        else "the cluster of this run is removed"
     )
-    with says_when_interrupted(left):
+    with message_when_interrupted(message):
         results = session.run(request, lambda line: click.echo(line, err=True))
     write = {"table": report.table, "json": report.as_json, "junit": report.junit}[output]
     click.echo(write(results))
-    return 0 if all(one.passed for one in results) else 1
+    return 0 if all(case.passed for case in results) else 1
 
 
 def _read(file: str) -> bytes:

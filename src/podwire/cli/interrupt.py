@@ -1,4 +1,4 @@
-"""What a command says when a person ends it with Ctrl-C: what it leaves behind, and what to do about that."""
+"""The message of a command that a person ends with Ctrl-C: what the command leaves behind, and what to do then."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ import click
 
 
 @contextmanager
-def says_when_interrupted(left: str) -> Iterator[None]:
-    """Prints ``left`` on standard error when the block is interrupted; the exit status is 130 then."""
+def message_when_interrupted(message: str) -> Iterator[None]:
+    """Prints the message on standard error when the block is interrupted; the exit status is then 130."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\npodwire: interrupted; {left}", err=True)
+        click.echo(f"\npodwire: interrupted; {message}", err=True)
         raise

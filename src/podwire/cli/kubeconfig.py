@@ -12,13 +12,13 @@ from podwire.local import inventory
 
 @click.command()
 @name_option
-@click.option("--text", is_flag=True, help="Print the file itself instead of its path.")
-@click.option("--merge", is_flag=True, help="Add the cluster to your kubeconfig, as its current context.")
+@click.option("--text", is_flag=True, help="Print the content of the file instead of its path.")
+@click.option("--merge", is_flag=True, help="Add the cluster to your kubeconfig and make it the current context.")
 def kubeconfig(name: str, text: bool, merge: bool) -> None:
     """Print the path (or the text) of a cluster's kubeconfig.
 
-    With --merge, kubectl talks to the cluster without any variable: cluster, user and context are added to the file of
-    $KUBECONFIG, or to ~/.kube/config, and the context becomes the current one. `podwire down` removes them again.
+    With --merge, kubectl needs no variable: cluster, user and context are added to the file of $KUBECONFIG, or to
+    ~/.kube/config, and the context becomes the current context. `podwire down` removes them again.
 
     \b
     export KUBECONFIG=$(podwire kubeconfig)
@@ -31,11 +31,11 @@ def kubeconfig(name: str, text: bool, merge: bool) -> None:
     topology = inventory.existing(name)
     path = credentials.kubeconfig_path(topology, "admin")
     try:
-        found = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except FileNotFoundError as failure:
         raise ClusterError(f"cluster {name!r} has no kubeconfig yet; run `podwire up`") from failure
     except PermissionError as failure:
-        raise ConfigError("podwire", "", f"{path} is for root alone; use sudo") from failure
+        raise ConfigError("podwire", "", f"only root can read {path}; use sudo") from failure
     if merge:
         file = _users_file()
         if file.resolve().is_relative_to(Path(topology.state).resolve()):
@@ -43,7 +43,7 @@ def kubeconfig(name: str, text: bool, merge: bool) -> None:
         context = kubeconfigs.merge(topology, file)
         click.echo(f"{file}: the current context is {context}")
     else:
-        click.echo(found if text else str(path), nl=not text)
+        click.echo(content if text else str(path), nl=not text)
 
 
 def _users_file() -> Path:

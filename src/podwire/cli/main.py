@@ -1,8 +1,8 @@
 """The command ``podwire``: a table of commands, loaded when they are called, and the exit statuses.
 
-Exit status: 0 done; 1 something expected failed (a probe, a cluster that does not come up, `state --diff` that finds a
+Exit status: 0 done; 1 a check failed (a probe, a cluster that does not come up, `state --diff` that finds a
 difference); 2 the input is wrong, or `state --diff` cannot compare; 130 interrupted. Errors are one line on standard
-error, without a traceback. Whoever reads the output and has enough (`| head`) ends the command, which is no error.
+error, without a traceback. A reader that closes the output early (`| head`) ends the command without an error.
 """
 
 import gc
@@ -19,7 +19,7 @@ from podwire.errors import ConfigError, ConfigErrors, PodwireError
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "up": ("podwire.cli.up:up", "Bring up a local cluster, or change a running one."),
-    "down": ("podwire.cli.cluster:down", "Take a local cluster away, leaving the machine as it was."),
+    "down": ("podwire.cli.cluster:down", "Remove a local cluster, leaving the machine as it was."),
     "list": ("podwire.cli.cluster:list_clusters", "List the local clusters of this machine."),
     "status": ("podwire.cli.cluster:status", "Show nodes, data planes and processes of a local cluster."),
     "kubeconfig": ("podwire.cli.kubeconfig:kubeconfig", "Print a cluster's kubeconfig, or add it to yours."),
@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "why": ("podwire.cli.why:why", "Explain what becomes of a connection, and by which Service, policy and rule."),
     "conformance": ("podwire.cli.conformance:conformance", "Check policies against files of cases, with real packets."),
     "state": ("podwire.cli.state:state", "Show what a node's kernel should hold, and how it differs."),
-    "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: in force where, dropping what, wrong how."),
+    "policy": ("podwire.cli.policy:policy", "Show NetworkPolicies: where in force, what they drop, mistakes."),
     "proxy": ("podwire.cli.proxy:proxy", "Remove the rules of Services from this machine."),
     "agent": ("podwire.cli.component:agent", "Run the node agent: CNI, routing, Services, policies."),
     "controller": ("podwire.cli.component:controller", "Run the cluster's controllers."),
@@ -38,11 +38,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "completion": ("podwire.cli.completion:completion", "Print what bash, zsh or fish needs to complete words."),
     "version": ("podwire.cli.version:version", "Print the versions of podwire, Python and the kernel."),
 }
-"""Name of the command: where it is, and its line in the overview."""
+"""By the name of the command: the module with the command, and its line in the overview."""
 
 
 class _Root(LazyGroup):
-    """The group of all commands; quiet when nobody reads the output any more, of which click itself makes status 1."""
+    """The group of all commands; status 0 when the reader of the output is gone (click would end with status 1)."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command."""
@@ -55,7 +55,7 @@ class _Root(LazyGroup):
 
 
 def _unread() -> bool:
-    """Whether the reader of the output has gone; what is left of it goes nowhere then."""
+    """Whether the reader of the output is gone; if so, further output is discarded."""
     watched = select.poll()
     try:
         watched.register(sys.stdout.fileno(), 0)
@@ -92,7 +92,7 @@ def main() -> NoReturn:
 
 
 def _status() -> int:
-    """Runs the command line and tells the exit status."""
+    """Runs the command line and returns the exit status."""
     try:
         status = root.main(standalone_mode=False)
     except click.ClickException as failure:

@@ -1,4 +1,4 @@
-"""Options that several commands share. This module imports little, so that shells complete words at once."""
+"""Options that several commands share. This module imports little, so that completion in a shell is fast."""
 
 import click
 
@@ -13,14 +13,29 @@ name_option = click.option(
     show_default=True,
     metavar="NAME",
     shell_complete=completion.cluster_names,
-    help="The cluster; several can run side by side.",
+    help="Name of the local cluster; several can run side by side.",
 )
 running_option = click.option(
     "--name",
     metavar="NAME",
     shell_complete=completion.cluster_names,
-    help="The cluster; several can run side by side.  [default: that of $KUBECONFIG, or podwire]",
+    help="Name of the local cluster.  [default: the cluster of $KUBECONFIG, or podwire]",
 )
 """For commands that change no cluster; :func:`podwire.cli.target.running_cluster` takes the value."""
 
-recursive_option = click.option("-R", "--recursive", is_flag=True, help="Read the folders below the given folders too.")
+recursive_option = click.option("-R", "--recursive", is_flag=True, help="Also read the folders below each folder.")
+
+output_option = click.option(
+    "-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="Output format."
+)
+kubeconfig_option = click.option(
+    "--kubeconfig", metavar="FILE", help="Kubeconfig of the cluster, local or remote.  [default: $KUBECONFIG]"
+)
+agent_config_option = click.option(
+    "--config", "config_file", metavar="FILE", help="On a real node: the configuration file of the agent."
+)
+
+
+def name_is_typed(context: click.Context) -> bool:
+    """Whether the command line has ``--name``, so that ``$KUBECONFIG`` does not choose the cluster."""
+    return context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT

@@ -34,7 +34,7 @@ _AT_ONCE = 32
 
 
 class Agents(Protocol):
-    """The agents that can be asked from here."""
+    """The agents that this command can reach."""
 
     @property
     def poll_s(self) -> float:
@@ -79,8 +79,8 @@ class LocalAgents(NamedTuple):
                 for line in fetch(path, page):
                     yield node, msgspec.json.decode(line, type=Line)
             except (OSError, ProtocolError) as failure:
-                words = getattr(failure, "strerror", None) or failure
-                failures[node] = f"its agent does not answer on {path} ({words})"
+                reason = getattr(failure, "strerror", None) or failure
+                failures[node] = f"its agent does not answer on {path} ({reason})"
 
 
 class RemoteAgents:
@@ -106,9 +106,9 @@ class RemoteAgents:
 
     def ask(self, pages: Mapping[str, str], failures: dict[str, str]) -> Iterator[NodeLine]:
         """The lines of each node's page, in the order of the nodes."""
-        found = self._runner.run(self._all(pages, failures))
+        lines_by_node = self._runner.run(self._all(pages, failures))
         for node in pages:
-            for line in found.get(node, ()):
+            for line in lines_by_node.get(node, ()):
                 yield node, line
 
     def close(self) -> None:
@@ -129,14 +129,16 @@ class RemoteAgents:
     async def _all(self, pages: Mapping[str, str], failures: dict[str, str]) -> dict[str, list[Line]]:
         slots, client, ports = asyncio.Semaphore(_AT_ONCE), self._api(), self._ports or {}
 
-        async def one(node: str, page: str) -> list[Line] | str:
+        async def fetch_page(node: str, page: str) -> list[Line] | str:
             async with slots:
                 return await _page(client, node, ports.get(node, 0), page)
 
-        answers = await asyncio.gather(*(one(node, page) for node, page in pages.items()))
-        told = dict(zip(pages, answers, strict=True))
-        failures |= {node: reason for node, reason in told.items() if isinstance(reason, str)}
-        return {node: lines for node, lines in told.items() if not isinstance(lines, str)}
+        answers: list[list[Line] | str] = await asyncio.gather(
+            *(fetch_page(node, page) for node, page in pages.items())
+        )
+        by_node = dict(zip(pages, answers, strict=True))
+        failures |= {node: reason for node, reason in by_node.items() if isinstance(reason, str)}
+        return {node: lines for node, lines in by_node.items() if not isinstance(lines, str)}
 
 
 async def _page(client: Client, node: str, port: int, page: str) -> list[Line] | str:
@@ -159,13 +161,13 @@ def _refusal(failure: ApiError, path: str) -> str:
         return "the API does not let you ask nodes (get nodes/proxy)"
     if failure.code == http.client.NOT_FOUND and not failure.reason and path == LOG_PAGE:
         return NO_LOG
-    return f"the API says {failure.code}: {failure}"
+    return f"the API answers {failure.code}: {failure}"
 
 
 def local_agents(topology: Topology) -> LocalAgents:
     """The agents of a local cluster.
 
-    Raises: ClusterError where this is not root.
+    Raises: ClusterError without root.
     """
     inventory.check_root()
     files = sorted(Path(topology.run, "nodes").glob("*/agent.yaml"))

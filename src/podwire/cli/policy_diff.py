@@ -6,7 +6,8 @@ from typing import NamedTuple, TypeVar
 import click
 import msgspec
 
-from podwire.cli.options import name_option, recursive_option
+from podwire.cli.options import kubeconfig_option, name_is_typed, name_option, output_option, recursive_option
+from podwire.cli.output import print_json
 from podwire.cli.policy_objects import PolicyObjects, objects_of_cluster, objects_of_files
 from podwire.cli.request_timeout import request_timeout
 from podwire.cluster.world import World
@@ -34,7 +35,7 @@ Pods, Namespaces and Nodes come from each side; a side without pods takes the po
 sides also have the objects of these files. Against `live`, the policies and Namespaces of the other side are added to
 the cluster's.
 
-Exit status 0 when nothing changes, 1 when something does, 2 when the input is wrong.
+Exit status 0 without a difference, 1 with a difference, 2 when the input is wrong.
 
 \b
 podwire policy diff live manifests/
@@ -57,12 +58,12 @@ class Sides(NamedTuple):
 @recursive_option
 @name_option
 @request_timeout
-@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
+@kubeconfig_option
 @click.option("--prune", is_flag=True, help="With `live`: leave out policies that the other side does not have.")
 @click.option(
     "--police-own-node", is_flag=True, help="NetworkPolicies also apply to connections from pods to their own node."
 )
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option
 @click.pass_context
 def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     context: click.Context,
@@ -76,8 +77,8 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
     police_own_node: bool,
     output: str,
 ) -> int:
-    """Compares and prints."""
-    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    """Prints the differences."""
+    named = name_is_typed(context)
     if old == new:
         raise ConfigError("podwire policy diff", "", f"{old} is compared with itself")
 
@@ -87,45 +88,45 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
         return objects_of_files((*files, side), recursive=recursive)
 
     before, after = objects(old), objects(new)
-    notes = list(dict.fromkeys(skipped_note(other) for side in (before, after) for other in side.details.unenforced))
+    notes = list(dict.fromkeys(skipped_note(policy) for side in (before, after) for policy in side.details.unenforced))
     worlds = combined(before.world, after.world, Sides(old, new, prune), notes)
     notes += in_audit(*worlds, Sides(old, new))
-    found = compare(*worlds, own_node_egress=not police_own_node)
+    comparison = compare(*worlds, own_node_egress=not police_own_node)
     lines = before.line, after.line
     if output == "json":
-        made = {**data(found, lines), "notes": notes}
-        click.echo(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
+        document = {**data(comparison, lines), "notes": notes}
+        print_json(document)
     else:
-        for line in (*notes, *text(found, lines)):
+        for line in (*notes, *text(comparison, lines)):
             click.echo(line)
-    return 1 if found.differences else 0
+    return 1 if comparison.differences else 0
 
 
-def combined(old: World, new: World, asked: Sides, notes: list[str]) -> tuple[World, World]:
-    """Both sides, completed with the objects that only the other side has; ``notes`` gets what was completed.
+def combined(old: World, new: World, sides: Sides, notes: list[str]) -> tuple[World, World]:
+    """Both sides, completed with the objects that only the other side has; ``notes`` gets a line for each completion.
 
     Raises: ConfigError when neither side has pods.
     """
-    if asked.old == _LIVE:
-        return old, _applied(old, new, asked, notes)
-    if asked.new == _LIVE:
-        return _applied(new, old, asked, notes), new
+    if sides.old == _LIVE:
+        return old, _applied(old, new, sides, notes)
+    if sides.new == _LIVE:
+        return _applied(new, old, sides, notes), new
     if not old.pods and not new.pods:
         raise ConfigError("podwire policy diff", "", "neither side has pods or workloads; -f adds them to both")
     if not old.pods:
-        notes.append(f"{asked.old} has no pods: compared with those of {asked.new}")
+        notes.append(f"{sides.old} has no pods: compared with those of {sides.new}")
         return _with_pods_of(old, new), new
     if not new.pods:
-        notes.append(f"{asked.new} has no pods: compared with those of {asked.old}")
+        notes.append(f"{sides.new} has no pods: compared with those of {sides.old}")
         return old, _with_pods_of(new, old)
     return old, new
 
 
-def in_audit(old: World, new: World, asked: Sides) -> Iterator[str]:
+def in_audit(old: World, new: World, sides: Sides) -> Iterator[str]:
     """A note for each side that has policies in audit, which are not in force there."""
-    for world, side in ((old, asked.old), (new, asked.new)):
+    for world, side in ((old, sides.old), (new, sides.new)):
         every: tuple[NetworkPolicy | ClusterNetworkPolicy, ...] = (*world.policies, *world.cluster_policies)
-        names = sorted(key_of(each.metadata) for each in every if annotations.in_audit(each.metadata.annotations))
+        names = sorted(key_of(p.metadata) for p in every if annotations.in_audit(p.metadata.annotations))
         if names:
             yield f"in audit and so not in force in {side}: {first_names(names)}"
 
@@ -135,21 +136,21 @@ def _with_pods_of(world: World, other: World) -> World:
     return msgspec.structs.replace(world, pods=other.pods, nodes=other.nodes, namespaces=tuple(namespaces.values()))
 
 
-def _applied(live: World, files: World, asked: Sides, notes: list[str]) -> World:
+def _applied(live: World, files: World, sides: Sides, notes: list[str]) -> World:
     """The cluster with the policies and Namespaces of the files added."""
-    place = asked.new if asked.old == _LIVE else asked.old
-    notes.append(f"pods are those of the cluster; policies and Namespaces of {place} are taken as applied to it")
+    source = sides.new if sides.old == _LIVE else sides.old
+    notes.append(f"pods are those of the cluster; policies and Namespaces of {source} are taken as applied to it")
     policies, cluster_policies = _by_name(files.policies), _by_name(files.cluster_policies)
     kept = [
         *(name for name in _by_name(live.policies) if name not in policies),
         *(name for name in _by_name(live.cluster_policies) if name not in cluster_policies),
     ]
-    if not asked.prune:
+    if not sides.prune:
         policies = _by_name(live.policies) | policies
         cluster_policies = _by_name(live.cluster_policies) | cluster_policies
     if kept:
-        does = "are taken out" if asked.prune else "stay (--prune takes them out)"
-        notes.append(f"policies of the cluster that {place} does not have {does}: {first_names(sorted(kept))}")
+        does = "are taken out" if sides.prune else "stay (--prune takes them out)"
+        notes.append(f"policies of the cluster that {source} does not have {does}: {first_names(sorted(kept))}")
     return msgspec.structs.replace(
         live,
         namespaces=tuple((_by_name(live.namespaces) | _by_name(files.namespaces)).values()),
@@ -159,4 +160,4 @@ def _applied(live: World, files: World, asked: Sides, notes: list[str]) -> World
 
 
 def _by_name(objects: Iterable[T]) -> dict[str, T]:
-    return {key_of(each.metadata): each for each in objects}
+    return {key_of(item.metadata): item for item in objects}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 import msgspec
 
-from podwire.cli.options import name_option
+from podwire.cli.options import agent_config_option, kubeconfig_option, name_is_typed, name_option, output_option
 from podwire.cli.policy_agents import Agents, NodeLine, agents_of
 from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
@@ -28,14 +28,14 @@ podwire policy log --policy shop/db --last 20
 podwire policy log --config /etc/podwire/agent.yaml
 """
 _ALL = 1000
-"""As many as an agent keeps."""
+"""The number of lines that an agent keeps."""
 
 
 @click.command(help=_HELP)
 @name_option
 @request_timeout
-@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
-@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
+@kubeconfig_option
+@agent_config_option
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until interrupted.")
 @click.option(
     "--last", type=click.IntRange(0), default=_ALL, show_default=True, help="At most this many lines of each node."
@@ -43,7 +43,7 @@ _ALL = 1000
 @click.option(
     "--policy", metavar="POLICY", default="", help="Only this policy: namespace/name, or the name of a cluster policy."
 )
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option
 @click.pass_context
 def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     context: click.Context,
@@ -55,14 +55,15 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
     policy: str,
     output: str,
 ) -> int:
-    """Reads and prints."""
-    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    """Prints the lines."""
+    named = name_is_typed(context)
     topology = None if config_file is not None else local_cluster(name, kubeconfig, named=named)
     with agents_of(topology, kubeconfig, config_file) as agents:
         reader = Reader(agents)
         while True:
-            for one in last_of(reader.read(_ALL), policy, last):
-                sys.stdout.write(f"{msgspec.json.encode(one).decode() if output == 'json' else log_line(one)}\n")
+            for packet in last_of(reader.read(_ALL), policy, last):
+                line = msgspec.json.encode(packet).decode() if output == "json" else log_line(packet)
+                sys.stdout.write(f"{line}\n")
             for problem in reader.complaints():
                 click.echo(f"podwire: {problem}", err=True)
             if not follow:
@@ -72,52 +73,54 @@ def log(  # noqa: PLR0913 - one parameter an option, as click calls it
             time.sleep(agents.poll_s)
 
 
-def last_of(found: Sequence[LoggedPacket], policy: str, last: int) -> list[LoggedPacket]:
-    """The last lines of each node, at most ``last``; only those about ``policy`` where it is given."""
+def last_of(logged: Sequence[LoggedPacket], policy: str, last: int) -> list[LoggedPacket]:
+    """At most the last ``last`` packets of each node; with ``policy``, only the packets that it decided."""
     shown: list[LoggedPacket] = []
-    left: Counter[str] = Counter()
-    for one in reversed(found):
-        if (not policy or policy in one.policies) and left[one.node] < last:
-            left[one.node] += 1
-            shown.append(one)
+    per_node: Counter[str] = Counter()
+    for packet in reversed(logged):
+        if (not policy or policy in packet.policies) and per_node[packet.node] < last:
+            per_node[packet.node] += 1
+            shown.append(packet)
     return shown[::-1]
 
 
 class Reader:
-    """Reads the logs of nodes repeatedly; each line once."""
+    """Reads the logs of nodes repeatedly; returns each line once."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._seen: dict[str, int] = {}
-        self._told: dict[str, str] = {}
+        self._last_numbers: dict[str, int] = {}
+        """The number of the last line that was read, by node."""
+        self._reported: dict[str, str] = {}
+        """The failures that :meth:`complaints` returned last, by node."""
         self.failures: dict[str, str] = {}
         """Nodes whose agents did not answer the last time, and why."""
 
     def complaints(self) -> list[str]:
         """Messages for failures that were not returned before."""
-        new = {node: problem for node, problem in self.failures.items() if self._told.get(node) != problem}
-        self._told = dict(self.failures)
+        new = {node: problem for node, problem in self.failures.items() if self._reported.get(node) != problem}
+        self._reported = dict(self.failures)
         return complaints(new)
 
     def read(self, last: int) -> list[LoggedPacket]:
-        """The lines of all nodes that were not read before, by time; of each node at most the last ``last``."""
+        """The lines that were not read before, by time; of each node at most the last ``last``."""
         self.failures.clear()
-        found = self._ask({node: self._seen.get(node, 0) for node in self._agents.nodes}, last)
-        found += self._ask(dict.fromkeys(self._anew(found), 0), last)
-        made = []
-        for node, one in found:
-            self._seen[node] = one.pop("number")
-            made.append(msgspec.convert(one, LoggedPacket))
-        return sorted(made, key=lambda one: one.at)
+        lines = self._fetch({node: self._last_numbers.get(node, 0) for node in self._agents.nodes}, last)
+        lines += self._fetch(dict.fromkeys(self._restarted(lines), 0), last)
+        packets = []
+        for node, line in lines:
+            self._last_numbers[node] = line.pop("number")
+            packets.append(msgspec.convert(line, LoggedPacket))
+        return sorted(packets, key=lambda packet: packet.at)
 
-    def _anew(self, found: Sequence[NodeLine]) -> Iterator[str]:
-        """The nodes whose agents were restarted, so that their line numbers begin at 1 again."""
-        quiet = self._seen.keys() - {node for node, _ in found} - self.failures.keys()
-        for node, newest in self._ask(dict.fromkeys(sorted(quiet), 0), 1):
-            if newest["number"] < self._seen[node]:
+    def _restarted(self, lines: Sequence[NodeLine]) -> Iterator[str]:
+        """The nodes without new lines whose agents were restarted, so that their line numbers begin at 1 again."""
+        quiet = self._last_numbers.keys() - {node for node, _ in lines} - self.failures.keys()
+        for node, newest in self._fetch(dict.fromkeys(sorted(quiet), 0), 1):
+            if newest["number"] < self._last_numbers[node]:
                 yield node
 
-    def _ask(self, after: Mapping[str, int], last: int) -> list[NodeLine]:
+    def _fetch(self, after: Mapping[str, int], last: int) -> list[NodeLine]:
         """At most the last ``last`` lines of each node after a line number."""
         pages = {node: f"{LOG_PAGE}?after={number}&last={last}" for node, number in after.items()}
         return list(self._agents.ask(pages, self.failures)) if pages else []

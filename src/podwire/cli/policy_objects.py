@@ -39,57 +39,58 @@ class PolicyObjects(NamedTuple):
     world: World
     details: ClusterDetails
     line: Callable[[str, str, str], str]
-    """``file:line`` of a field, by kind, key and path; empty for what is in no file."""
+    """``file:line`` of a field, by kind, key and path; empty for an object that is in no file."""
     notes: tuple[str, ...]
 
 
 def objects_of_files(paths: tuple[str, ...], *, recursive: bool = False) -> PolicyObjects:
-    """The cluster that files and folders describe, folders below them too where it is ``recursive``.
+    """The cluster that files and folders describe; ``recursive`` includes the folders below each folder.
 
-    Names documents in folders that are no manifests on standard error.
+    Prints the documents of folders that are no manifests on standard error.
 
     Raises: ConfigError naming file, line and field of what is wrong.
     """
     from podwire.local.offline.cluster import describe
 
-    found = describe(paths, recursive=recursive)
-    for note in found.passed_over:
+    described = describe(paths, recursive=recursive)
+    for note in described.passed_over:
         click.echo(note, err=True)
-    given = {key for kind, key in found.manifests if kind == "Pod"}
-    real = all(
-        key_of(pod.metadata) in given
-        and found.manifests["Pod", key_of(pod.metadata)].body.get("status", {}).get("podIP")
-        for pod in found.world.pods
+    pods_in_files = {key for kind, key in described.manifests if kind == "Pod"}
+    have_addresses = all(
+        key_of(pod.metadata) in pods_in_files
+        and described.manifests["Pod", key_of(pod.metadata)].body.get("status", {}).get("podIP")
+        for pod in described.world.pods
     )
     details = ClusterDetails(
-        services=found.services,
-        service_cidrs=found.service_cidrs,
-        pod_cidrs=found.cluster_cidrs,
+        services=described.services,
+        service_cidrs=described.service_cidrs,
+        pod_cidrs=described.cluster_cidrs,
         complete=False,
-        assumed_addresses=not real,
-        written={f"{kind} {key}": manifest.body for (kind, key), manifest in found.manifests.items()},
-        duplicates=found.duplicates,
-        unenforced=found.unenforced,
-        operated=found.operated,
+        assumed_addresses=not have_addresses,
+        written={f"{kind} {key}": manifest.body for (kind, key), manifest in described.manifests.items()},
+        duplicates=described.duplicates,
+        unenforced=described.unenforced,
+        operated=described.operated,
     )
-    return PolicyObjects(found.world, details, found.line, found.notes)
+    return PolicyObjects(described.world, details, described.line, described.notes)
 
 
 def objects_of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> PolicyObjects:
-    """A cluster that runs: a local one by its name, or that of a kubeconfig.
+    """A running cluster: the local cluster of a name, or the cluster of a kubeconfig.
 
-    Raises: ConfigError, also where there is no such cluster or its API does not answer: status 1 means something else.
+    Raises: ConfigError (exit status 2), also when there is no such cluster or its API does not answer: exit status 1
+    stands for findings and differences.
     """
     chosen = kubeconfig or named_kubeconfig(os.environ)
     try:
         if named or not chosen:
             chosen = str(credentials.kubeconfig_path(inventory.existing(name), "admin"))
-        return asyncio.run(_ask(chosen))
+        return asyncio.run(_read(chosen))
     except (ClusterError, ApiError, ApiUnreachable, ProtocolError) as failure:
         raise ConfigError("the cluster", "", str(failure)) from failure
 
 
-async def _ask(kubeconfig: str) -> PolicyObjects:
+async def _read(kubeconfig: str) -> PolicyObjects:
     client = client_of(kubeconfig)
     try:
         return await read_objects(client)
@@ -98,13 +99,13 @@ async def _ask(kubeconfig: str) -> PolicyObjects:
 
 
 async def read_objects(client: Client) -> PolicyObjects:
-    """All these objects of a cluster.
+    """The objects of a cluster.
 
     Raises: ApiError.
     """
     world = World(
         pods=(await client.list(PODS)).items,
-        namespaces=tuple(Object(metadata=each.metadata) for each in (await client.list(NAMESPACES)).items),
+        namespaces=tuple(Object(metadata=namespace.metadata) for namespace in (await client.list(NAMESPACES)).items),
         nodes=(await client.list(NODES)).items,
         policies=(await client.list(NETWORKPOLICIES)).items,
         cluster_policies=await list_if_served(client, CLUSTERNETWORKPOLICIES),
@@ -112,7 +113,7 @@ async def read_objects(client: Client) -> PolicyObjects:
     cidrs = await list_if_served(client, SERVICECIDRS)
     details = ClusterDetails(
         services=(await client.list(SERVICES)).items,
-        service_cidrs=tuple(cidr for one in cidrs for cidr in one.get("spec", {}).get("cidrs", ())),
+        service_cidrs=tuple(cidr for service_cidr in cidrs for cidr in service_cidr.get("spec", {}).get("cidrs", ())),
         pod_cidrs=tuple(cidr for node in world.nodes for cidr in node.pod_cidrs),
         written={name: body for policy in world.policies for name, body in _written("NetworkPolicy", policy)},
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podwire.cli.interrupt import says_when_interrupted
+from podwire.cli.interrupt import message_when_interrupted
 from podwire.cli.options import SECONDS, running_option
 from podwire.cli.target import running_cluster
 from podwire.errors import ConfigError
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _HELP = """Test connectivity with real packets.
 
-Sockets are opened inside the pods' own network namespaces, so what is tested is what the pods' programs get.
-Without --port each target is tried on the ports that it declares. --from and --to take, also repeated:
+Sockets are opened inside the pods' own network namespaces, so the test has the network of the pods' programs.
+Without --port each target is tried on the ports that it declares. --from and --to can be repeated and take:
 
 \b
 all            every running pod outside kube-system
@@ -29,8 +29,8 @@ shop/web-0     a pod, or the pods of a Deployment by its name
 shop/app=web   a label selector in a namespace; */app=web in all
 svc/shop/web   a Service by its DNS name; from the host, by its NodePorts
 
-Exit status 1 when something that should be reached is not, or the reverse. What is not as expected comes
-first. More than 100 results are summed up by workload; --show all prints each of them.
+Exit status 1 when a connection that should be allowed fails, or the reverse. Unexpected results come first. More than
+100 results are summed up by workload; --show all prints each result.
 
 \b
 podwire probe --from shop/app=web --to svc/shop/catalog -o json
@@ -40,14 +40,24 @@ podwire probe --show unexpected
 """
 
 SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
-"""The words of ``--show``, as in :data:`podwire.local.probe.table.CHOICES`."""
+"""The values of ``--show``, as in :data:`podwire.local.probe.table.CHOICES`."""
 
 
 @click.command(help=_HELP)
 @running_option
-@click.option("--from", "sources", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Sources.")
-@click.option("--to", "targets", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Targets.")
-@click.option("--port", "ports", multiple=True, metavar="80/TCP", help="Ports to try instead of the declared ones.")
+@click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    default=("all",),
+    show_default=True,
+    metavar="WORD",
+    help="Where connections start.",
+)
+@click.option(
+    "--to", "targets", multiple=True, default=("all",), show_default=True, metavar="WORD", help="Where connections go."
+)
+@click.option("--port", "ports", multiple=True, metavar="80/TCP", help="Port to try instead of the declared ports.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -55,9 +65,11 @@ SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="For one connection.",
+    help="Limit for one connection.",
 )
-@click.option("--show", type=click.Choice(SHOW), help="Only these results, or sums.  [default: all, or sums of many]")
+@click.option(
+    "--show", type=click.Choice(SHOW), help="Only these results, or sums.  [default: all, or sums of more than 100]"
+)
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
 def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str | None,
@@ -75,32 +87,30 @@ def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     from podwire.runtime.limits import raise_open_files
 
     inventory.check_root()
-    wanted = tuple(plan.parse_port(word) for word in ports)
+    typed_ports = tuple(plan.parse_port(port) for port in ports)
     raise_open_files()
     progress = _Progress()
-    topology, words = running_cluster(name), (sources, targets, wanted)
-    with says_when_interrupted("a probe leaves nothing behind"):
-        results = asyncio.run(session.run(topology, words, timeout_s, progress.begin))
+    topology = running_cluster(name)
+    with message_when_interrupted("a probe leaves nothing behind"):
+        results = asyncio.run(session.run(topology, (sources, targets, typed_ports), timeout_s, progress.begin))
     progress.end()
     if not results:
-        raise ConfigError(
-            "podwire probe", "", "there is no port to try between these sources and targets; give one with --port"
-        )
+        raise ConfigError("podwire probe", "", "these sources and targets have no port to try; give a port with --port")
     if output == "json":
-        for one in table.choose(results, show or ""):
-            click.echo(result.as_json(one))
+        for attempt in table.choose(results, show or ""):
+            click.echo(result.as_json(attempt))
     else:
         click.echo(table.render(results, show or "", _width()))
-    return 1 if any(one.surprising for one in results) else 0
+    return 1 if any(attempt.surprising for attempt in results) else 0
 
 
 def _width() -> int:
-    """The width of the terminal; 0 where the output goes elsewhere."""
+    """The width of the terminal; 0 when the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 class _Progress:
-    """A line on standard error that counts the results of a long probe: rewritten in a terminal, else now and then."""
+    """A line on standard error that counts the results of a long probe: rewritten in a terminal, else every 10 s."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -110,14 +120,14 @@ class _Progress:
         self._shown = False
 
     def begin(self, total: int) -> Callable[["ProbeResult"], None]:
-        """Takes the number of attempts; returns what takes each result."""
+        """Takes the number of attempts; returns the function that takes each result."""
         self._total = total
         self._next = time.monotonic() + max(1.0, self._every_s)
         return self._count
 
-    def _count(self, one: "ProbeResult") -> None:
+    def _count(self, result: "ProbeResult") -> None:
         self._done += 1
-        self._unexpected += one.surprising
+        self._unexpected += result.surprising
         if time.monotonic() >= self._next and self._done < self._total:
             self._next = time.monotonic() + self._every_s
             self._show()

@@ -25,6 +25,6 @@ request_timeout = click.option(
     metavar="TIME",
     expose_value=False,
     callback=_keep,
-    help="For one answer of the API: 30s, 2m; 0: no limit.  [default: 10s until it begins]",
+    help="Limit for an answer of the API: 30s, 2m; 0: none.  [default: 10s until the answer begins]",
 )
-"""The option."""
+"""The option; commands with it read the API."""

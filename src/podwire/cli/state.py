@@ -3,7 +3,7 @@
 import click
 
 from podwire.cli.completion import state_names
-from podwire.cli.options import running_option
+from podwire.cli.options import agent_config_option, output_option, running_option
 from podwire.errors import PodwireError
 
 PARTS = ("fabric", "cni", "routing", "policy", "proxy")
@@ -15,7 +15,7 @@ TROUBLE = 2
 @click.command()
 @click.argument("node", shell_complete=state_names)
 @running_option
-@click.option("--diff", is_flag=True, help="Compare with what the kernel holds now.")
+@click.option("--diff", is_flag=True, help="Compare with the present state of the kernel.")
 @click.option(
     "--part",
     "parts",
@@ -23,9 +23,9 @@ TROUBLE = 2
     type=click.Choice(PARTS),
     help="Only this part; can be repeated.",
 )
-@click.option("--saved", metavar="FILE", help="Take what should be from an earlier output (- is stdin), not the agent.")
-@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's configuration.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--saved", metavar="FILE", help="Read the desired state from an earlier output (- is stdin).")
+@agent_config_option
+@output_option
 def state(  # noqa: PLR0913 - one parameter an option, as click calls it
     node: str,
     name: str | None,

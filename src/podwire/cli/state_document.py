@@ -37,21 +37,21 @@ def print_state(request: StateRequest, output: str, *, diff: bool) -> int:
     Raises: ConfigError, ClusterError, KernelError, ProtocolError.
     """
     node, saved, parts = request.node, request.saved, request.parts
-    place, lines = _open(request)
+    netns, lines = _open(request)
     if output == "text" and saved is None and not diff:
         _write(lines)
         return 0
     shares = [stated for stated in share.parse(lines, saved or node) if not parts or stated.part in parts]
     if diff:
-        return _show_differences(node, comparison.compare(shares, place), output)
+        return _show_differences(node, comparison.compare(shares, netns), output)
     _show_shares(shares, output)
     return 0
 
 
 def _open(request: StateRequest) -> tuple[Path | None, Iterator[str]]:
-    """The node's namespace, None for that of this process, and the lines of the document.
+    """The node's namespace (None: that of this process) and the lines of the document.
 
-    Raises: ConfigError, ClusterError; also when the lines are taken.
+    Raises: ConfigError, ClusterError; also while the lines are iterated.
     """
     node, saved = request.node, request.saved
     if request.config_file is not None:
@@ -59,27 +59,27 @@ def _open(request: StateRequest) -> tuple[Path | None, Iterator[str]]:
         if node != config.node_name:
             problem = f"{node!r} is not the node of {request.config_file}, which is {config.node_name!r}"
             raise ConfigError("NODE", "", problem)
-        return None, _saved(saved) if saved else _ask(config, request.parts)
+        return None, _of_file(saved) if saved else _of_agent(config, request.parts)
     inventory.check_root()
     topology = running_cluster(request.name)
     own = fabric.read_share(topology, node)
     inside = None if node == fabric.HOST else Path(topology.netns(node))
-    return inside, _saved(saved) if saved else _local(own, Path(topology.node_run(node)), request.parts)
+    return inside, _of_file(saved) if saved else _of_local_cluster(own, Path(topology.node_run(node)), request.parts)
 
 
-def _local(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
+def _of_local_cluster(own: Share, run_dir: Path, parts: tuple[str, ...]) -> Iterator[str]:
     """The fabric's share, then the shares of the agent if one runs there."""
     if not parts or fabric.PART in parts:
         yield from (f"{line}\n" for line in (*own.lines(), ""))
-    asked = tuple(part for part in parts if part != fabric.PART)
+    agent_parts = tuple(part for part in parts if part != fabric.PART)
     file = run_dir / "agent.yaml"
-    if file.exists() and (asked or not parts):
-        yield from _ask(agent_config.load(file), asked)
+    if file.exists() and (agent_parts or not parts):
+        yield from _of_agent(agent_config.load(file), agent_parts)
     else:
         yield f"{share.END}\n"
 
 
-def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
+def _of_agent(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
     """The lines that the agent sends.
 
     Raises: ClusterError when it does not answer.
@@ -92,7 +92,7 @@ def _ask(config: AgentConfig, parts: tuple[str, ...]) -> Iterator[str]:
         raise ClusterError(f"{problem}; use --saved FILE to compare with an earlier output") from failure
 
 
-def _saved(file: str) -> Iterator[str]:
+def _of_file(file: str) -> Iterator[str]:
     """The lines of a file.
 
     Raises: ConfigError when it cannot be read.

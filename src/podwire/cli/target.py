@@ -1,4 +1,4 @@
-"""Which cluster a command is about: a local one by its name, or that of a kubeconfig."""
+"""Chooses the cluster of a command: the local cluster of a name, or the cluster of a kubeconfig."""
 
 import os
 from contextlib import suppress
@@ -18,22 +18,23 @@ DEFAULT = "podwire"
 
 
 def running_cluster(name: str | None) -> Topology:
-    """The local cluster of that name; without a name that of ``$KUBECONFIG``, or the default one where that is not set.
+    """The local cluster of a name; without a name the cluster of ``$KUBECONFIG``, or ``podwire`` without the variable.
 
-    Raises: ClusterError when there is no local cluster of that name; ConfigError when ``$KUBECONFIG`` leads to none.
+    Raises: ClusterError when there is no local cluster of that name; ConfigError when ``$KUBECONFIG`` leads to no local
+    cluster.
     """
     if name is not None:
         return inventory.existing(name)
-    found = local_cluster(DEFAULT, None, named=False)
-    if found is not None:
-        return found
+    topology = local_cluster(DEFAULT, None, named=False)
+    if topology is not None:
+        return topology
     file, here = _chosen(None), ", ".join(inventory.names())
     todo = f"give --name (clusters here: {here}) or unset KUBECONFIG" if here else "`podwire up` makes a local cluster"
     try:
-        given = _load(file)
+        api = _load(file)
     except ConfigError as failure:
         raise ConfigError("KUBECONFIG", "", f"{failure}; {todo}") from failure
-    problem = f"context {given.context!r} leads to {given.server}, which is no local cluster of this machine"
+    problem = f"context {api.context!r} leads to {api.server}, which is no local cluster of this machine"
     raise ConfigError("KUBECONFIG", file, f"{problem}; {todo}")
 
 
@@ -52,7 +53,7 @@ def local_cluster(name: str, kubeconfig: str | None, *, named: bool) -> Topology
     for topology in topologies:
         if Path(chosen).resolve().is_relative_to(Path(topology.state).resolve()):
             return topology
-    return _led_to(chosen, topologies)
+    return _cluster_of_server(chosen, topologies)
 
 
 def _chosen(kubeconfig: str | None) -> str:
@@ -70,20 +71,20 @@ def _load(file: Path | str) -> "ApiConfig":
     return load_kubeconfig(file)
 
 
-def _led_to(chosen: str, topologies: list[Topology]) -> Topology | None:
+def _cluster_of_server(chosen: str, topologies: list[Topology]) -> Topology | None:
     """The cluster whose API server a copied kubeconfig leads to."""
     from podwire.local import credentials
 
     with suppress(ConfigError, ValueError):
-        given = _load(chosen)
-        if not ip_address(given.url.hostname or "").is_loopback:
+        api = _load(chosen)
+        if not ip_address(api.url.hostname or "").is_loopback:
             return None
         for topology in topologies:
             with suppress(ConfigError):
-                if _same(given, _load(credentials.kubeconfig_path(topology, "admin"))):
+                if _is_same_server(api, _load(credentials.kubeconfig_path(topology, "admin"))):
                     return topology
     return None
 
 
-def _same(one: "ApiConfig", other: "ApiConfig") -> bool:
-    return (one.server, one.ca) == (other.server, other.ca)
+def _is_same_server(a: "ApiConfig", b: "ApiConfig") -> bool:
+    return (a.server, a.ca) == (b.server, b.ca)

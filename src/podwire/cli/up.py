@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podwire.cli.interrupt import says_when_interrupted
+from podwire.cli.interrupt import message_when_interrupted
 from podwire.cli.options import SECONDS, name_option, recursive_option
 from podwire.local import inventory
 from podwire.runtime.memory import importing
@@ -32,7 +32,7 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
 
 @click.command()
 @name_option
-@click.option("--nodes", type=int, metavar="N", help="How many nodes.  [default: 3, or as many as run]")
+@click.option("--nodes", type=int, metavar="N", help="Number of nodes.  [default: 3, or as before]")
 @click.option("--segments", type=int, metavar="N", help="L2 segments, joined by a router.  [default: 1]")
 @click.option("--backend", cls=_BackendOption, shell_complete=_backends)
 @click.option(
@@ -40,7 +40,7 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
     "config_file",
     type=click.Path(),
     metavar="FILE",
-    help="Cluster configuration (YAML); options win over it.",
+    help="Cluster configuration (YAML); options override it.",
 )
 @click.option(
     "-f",
@@ -52,7 +52,7 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
     help="Manifest file or folder; - is stdin.",
 )
 @recursive_option
-@click.option("--state-dir", type=click.Path(path_type=Path), help="Where database and certificates go.")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="Folder for database and certificates.")
 @click.option("--probe", "with_probe", is_flag=True, help="End with a connectivity table of real packets.")
 @click.option(
     "--timeout",
@@ -61,7 +61,7 @@ def _backends(_context: click.Context, _parameter: click.Parameter, start: str) 
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="For pods to be Ready.",
+    help="Limit for pods to become Ready.",
 )
 def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str,
@@ -99,8 +99,10 @@ def up(  # noqa: PLR0913 - one parameter an option, as click calls it
     request = bring_up.UpRequest(
         name=name, config=config, manifests=manifests, state=state_dir, probe=with_probe, timeout_s=timeout_s
     )
-    left = f"cluster {name!r} may be incomplete: `podwire up --name {name}` completes it, `podwire down --name {name}`"
-    with says_when_interrupted(f"{left} removes it"):
+    message = (
+        f"cluster {name!r} may be incomplete: `podwire up --name {name}` completes it, `podwire down --name {name}`"
+    )
+    with message_when_interrupted(f"{message} removes it"):
         return bring_up.run(request, click.echo)
 
 

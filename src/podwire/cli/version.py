@@ -6,18 +6,20 @@ from importlib import metadata
 
 import click
 
+from podwire.cli.options import output_option
+
 
 @click.command()
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option
 def version(output: str) -> None:
     """Print the versions of podwire, Python and the kernel, for example for a bug report."""
-    found = {
+    versions = {
         "podwire": metadata.version("podwire"),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
     }
     if output == "json":
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(versions))
     else:
-        click.echo("\n".join(f"{name:<8} {value}" for name, value in found.items()))
+        click.echo("\n".join(f"{name:<8} {value}" for name, value in versions.items()))

@@ -3,13 +3,14 @@
 import click
 
 from podwire.cli.completion import node_names
-from podwire.cli.options import name_option, recursive_option
+from podwire.cli.options import kubeconfig_option, name_is_typed, name_option, output_option, recursive_option
+from podwire.cli.output import print_json
 from podwire.cli.request_timeout import request_timeout
 from podwire.cli.target import local_cluster
 from podwire.errors import ConfigError
 
 MODES = ("nftables", "iptables", "ipvs", "userspace")
-"""The data planes that can be followed: the names of :data:`podwire.proxy.registry.TRACERS`."""
+"""The data planes with a tracer: the names of :data:`podwire.proxy.registry.TRACERS`."""
 
 _HELP = """Explain what becomes of a connection.
 
@@ -33,7 +34,7 @@ TO:   svc/shop/catalog  a Service; svc/shop/catalog:http names its port
       external, host    as above
 PORT: 80, 53/UDP, http, ICMP
 
-With -f no cluster is asked: the objects come from files, and the rules are those that a node should hold.
+With -f no cluster is read: the objects come from files, and the rules are those that a node should hold.
 
 Exit status 0 with an answer, 1 without one (the API or a kernel cannot be read), 2 when the arguments are wrong.
 
@@ -51,23 +52,34 @@ podwire why --manifests manifests/ shop/web shop/db 5432
 @click.argument("target", metavar="TO")
 @click.argument("port", metavar="[PORT[/PROTO]]", default="")
 @name_option
-@click.option("--kubeconfig", metavar="FILE", help="A cluster that is not a local one.  [default: $KUBECONFIG]")
+@kubeconfig_option
 @request_timeout
-@click.option("--config", "config_file", metavar="FILE", help="On a real node: the agent's file, or kube-proxy's.")
-@click.option("--hostname-override", "hostname", metavar="NAME", default="", help="This Node's name, as the agent's.")
-@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="A file or folder; - is stdin.")
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    help="On a real node: the configuration file of the agent, or of kube-proxy.",
+)
+@click.option(
+    "--hostname-override",
+    "hostname",
+    metavar="NAME",
+    default="",
+    help="With --config: the name of this Node, as for the agent.",
+)
+@click.option("-f", "--filename", "files", multiple=True, metavar="PATH", help="Manifest file or folder; - is stdin.")
 @recursive_option
 @click.option(
-    "--manifests", multiple=True, metavar="PATH", help="Files that policies were applied from, for line numbers."
+    "--manifests", multiple=True, metavar="PATH", help="Files from which policies were applied, for line numbers."
 )
 @click.option(
     "--node", metavar="NAME", default="", shell_complete=node_names, help="The node that gets a packet from outside."
 )
 @click.option("--planned", is_flag=True, help="Follow the rules as they should be; no kernel is read.")
-@click.option("--mode", type=click.Choice(MODES), help="With --planned or -f: the data plane.")
+@click.option("--mode", type=click.Choice(MODES), help="With --planned or -f: the data plane of Services.")
 @click.option("-4", "family", flag_value="ip", help="IPv4.")
 @click.option("-6", "family", flag_value="ip6", help="IPv6.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@output_option
 @click.pass_context
 def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     context: click.Context,
@@ -87,22 +99,21 @@ def why(  # noqa: PLR0913 - one parameter an option, as click calls it
     family: str | None,
     output: str,
 ) -> int:
-    """Explains and prints."""
-    import msgspec
+    """Prints the answer."""
 
     from podwire.cli.why_answer import WhyRequest, answer
     from podwire.why import answer_text
     from podwire.why.question import TypedQuestion
 
     if mode and not (planned or files):
-        raise ConfigError("--mode", "", "is only for --planned and -f; without them the node's own mode is followed")
-    asked = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
-    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+        raise ConfigError("--mode", "", "is only for --planned and -f; without them, the mode of the node counts")
+    question = TypedQuestion(source=source, target=target, port=port, node=node, family=family or "")
+    named = name_is_typed(context)
     topology = None if files or config_file else local_cluster(name, kubeconfig, named=named)
     request = WhyRequest(name, kubeconfig, config_file, files, recursive, planned, mode or "", hostname, manifests)
-    found = answer(asked, request, topology)
+    explained = answer(question, request, topology)
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print_json(explained)
     else:
-        click.echo("\n".join(answer_text.render(found)))
+        click.echo("\n".join(answer_text.render(explained)))
     return 0

@@ -30,7 +30,7 @@ from podwire.why.question import TypedQuestion
 
 Access = Callable[[str], NodeAccess]
 _Nodes = Callable[[Client, Mapping[str, str]], Awaitable[Access]]
-"""How the nodes of a cluster are known, by its API and its settings."""
+"""Gives access to the nodes of a cluster, from its API and its settings."""
 
 
 class WhyRequest(NamedTuple):
@@ -47,7 +47,7 @@ class WhyRequest(NamedTuple):
     manifests: tuple[str, ...]
 
 
-def answer(asked: TypedQuestion, request: WhyRequest, topology: Topology | None) -> Answer:
+def answer(question: TypedQuestion, request: WhyRequest, topology: Topology | None) -> Answer:
     """The answer to a question; ``topology`` is None for files, for a node, and for a remote cluster.
 
     Raises: ConfigError, ApiError, ApiUnreachable, ClusterError.
@@ -55,21 +55,23 @@ def answer(asked: TypedQuestion, request: WhyRequest, topology: Topology | None)
     if request.files:
         from podwire.local.offline.cluster import describe
 
-        described = describe(request.files, recursive=request.recursive)
-        return asyncio.run(explain(asked, described_cluster(described, mode=request.mode)))
-    written = ManifestLines(read_manifests(request.manifests, recursive=request.recursive))
+        offline = describe(request.files, recursive=request.recursive)
+        return asyncio.run(explain(question, described_cluster(offline, mode=request.mode)))
+    manifests = ManifestLines(read_manifests(request.manifests, recursive=request.recursive))
     if topology is not None:
         if not request.planned:
             inventory.check_root()
         kubeconfig = str(credentials.kubeconfig_path(topology, "admin"))
-        return asyncio.run(_by_api(with_host(asked, topology), request, kubeconfig, _local(topology), written))
+        return asyncio.run(_by_api(with_host(question, topology), request, kubeconfig, _local(topology), manifests))
     config = _own_config(request)
     kubeconfig = request.kubeconfig or (config.kubeconfig if config is not None else "")
-    return asyncio.run(_by_api(asked, request, kubeconfig, _own(config) if config is not None else _remote, written))
+    return asyncio.run(
+        _by_api(question, request, kubeconfig, _own(config) if config is not None else _remote, manifests)
+    )
 
 
 def _own_config(request: WhyRequest) -> AgentConfig | None:
-    """The configuration of this node's agent, where one was given.
+    """The configuration of this node's agent, None without ``--config``.
 
     Raises: ConfigError.
     """
@@ -89,7 +91,7 @@ def _own_config(request: WhyRequest) -> AgentConfig | None:
 
 
 async def _by_api(
-    asked: TypedQuestion, request: WhyRequest, kubeconfig: str, nodes: _Nodes, written: ManifestLines
+    question: TypedQuestion, request: WhyRequest, kubeconfig: str, nodes: _Nodes, manifests: ManifestLines
 ) -> Answer:
     """The answer with the objects of an API server."""
     client = client_of(kubeconfig or None)
@@ -105,10 +107,10 @@ async def _by_api(
         cluster = ClusterAccess(
             objects=ApiObjects(client),
             nodes=NodeKernels(access, client.clock, planned=request.planned, mode=request.mode),
-            lines=written.line,
-            differences=lambda world: written.different((*world.policies, *world.cluster_policies)),
+            lines=manifests.line,
+            differences=lambda world: manifests.different((*world.policies, *world.cluster_policies)),
         )
-        return await explain(asked, cluster)
+        return await explain(question, cluster)
     finally:
         await client.close()
 

@@ -110,7 +110,8 @@ def test_words_of_options_are_those_of_the_registries() -> None:
     assert (share.PART, *agent_config.PARTS) == state.PARTS
     assert tuple(TRACERS) == why.MODES
     assert tuple(CHOICES) == probe.SHOW
-    assert f"{PATIENCE_S:g}s until it begins" in CliRunner().invoke(root, ["why", "--help"]).output.replace("\n", " ")
+    why_help = CliRunner().invoke(root, ["why", "--help"]).output.replace("\n", " ")
+    assert f"{PATIENCE_S:g}s until the answer begins" in " ".join(why_help.split())
 
 
 def test_nodes_of_why_are_completed(clusters: Path) -> None:

@@ -32,7 +32,7 @@ def test_in_place_of_kube_proxy(tmp_path: Path, started: list[AgentConfig]) -> N
     words = ["--kube-proxy-config", str(file), "--hostname-override", "Node-7", "--kubeconfig", "/etc/kubeconfig"]
     done = CliRunner().invoke(agent, words)
     assert done.exit_code == 0, done.output
-    assert done.stderr == f"podwire: {file}: iptables.syncPeriod says nothing to podwire\n"
+    assert done.stderr == f"podwire: {file}: ignored iptables.syncPeriod: podwire does not use it\n"
     (config,) = started
     assert (config.node_name, config.kubeconfig, config.parts) == ("node-7", "/etc/kubeconfig", ("proxy",))
     assert config.proxy["mode"] == "iptables"
@@ -50,7 +50,7 @@ def test_its_own_configuration(tmp_path: Path, started: list[AgentConfig]) -> No
 def test_it_is_one_of_them(words: list[str], started: list[AgentConfig]) -> None:
     done = CliRunner().invoke(agent, words)
     assert done.exit_code == 2
-    assert "expected one of --config and --kube-proxy-config" in done.output
+    assert "expected either --config or --kube-proxy-config" in done.output
     assert started == []
 
 

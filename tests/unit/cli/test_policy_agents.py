@@ -133,7 +133,7 @@ def test_unreachable_nodes_are_named_and_counts_become_lower_bounds(api: Api, ru
     found = run("list")
     assert found.stdout.splitlines()[1].split()[-2:] == ["17+", "0+"]
     assert found.stderr.splitlines() == [
-        "podwire: no answer from node-2: the API says 503: error trying to reach service: i/o timeout",
+        "podwire: no answer from node-2: the API answers 503: error trying to reach service: i/o timeout",
         "podwire: no answer from node-3: the API does not let you ask nodes (get nodes/proxy)",
         "podwire: no answer from node-4: its agent serves no health port on the network "
         "(set health.address and health.port in its configuration)",
