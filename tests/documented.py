@@ -26,6 +26,7 @@ _README = "tests/e2e/test_what_a_user_sees.py runs the block of the README that 
 _KERNEL = "shows what the agent itself does in the kernel; nobody types it"
 _SUITE = "runs the tests, of which this one is part"
 _OWN_CLUSTER = "takes files of the reader's and clusters of its own; tests/e2e/test_conformance.py runs each option"
+_GUEST_TUNNELS = "needs a device that many kernels lack; the routing tests with the marker uml read what it shows"
 _IPVS = "needs the data plane ipvs, which many kernels lack; the tests with the marker uml use it"
 
 NOT_RUN: dict[Documented, str] = {
@@ -41,6 +42,12 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/testing.md", "sudo .venv/bin/pytest examples/guarded/tests"),
             ("docs/conformance.md", "make conformance"),
             ("docs/conformance.md", 'make conformance SIGS="apps node"'),
+        ),
+        _GUEST_TUNNELS: (
+            ("docs/backends/ipip.md", "ip -d link show podwire-ipip"),
+            ("docs/backends/ipip.md", "tcpdump -ni eth0 'ip proto 4 or ip proto 41'"),
+            ("docs/backends/geneve.md", "ip -d link show podwire-geneve"),
+            ("docs/backends/geneve.md", "tcpdump -ni eth0 udp port 6081"),
         ),
         "needs the end-to-end test binary of a Kubernetes release": (
             ("docs/conformance.md", "make conformance E2E=./e2e.test"),
@@ -63,6 +70,23 @@ NOT_RUN: dict[Documented, str] = {
         ),
         _KERNEL: (
             ("docs/backends/hostgw.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
+            (
+                "docs/backends/ipip.md",
+                "ip route add 10.244.1.0/24 via 192.0.2.12 dev podwire-ipip onlink src 10.244.0.1 proto 113",
+            ),
+            (
+                "docs/backends/ipip.md",
+                "ip route add fd44:0:0:1::/64 via ::192.0.2.12 dev podwire-sit onlink src fd44::1 proto 113",
+            ),
+            (
+                "docs/backends/geneve.md",
+                "ip neighbour add 10.244.1.1 lladdr <the peer's tunnel MAC> dev podwire-geneve nud permanent",
+            ),
+            (
+                "docs/backends/geneve.md",
+                "ip route add 10.244.1.0/24 encap ip id 4096 dst 192.0.2.12 ttl 64 via 10.244.1.1 dev podwire-geneve "
+                "onlink proto 113",
+            ),
             (
                 "docs/backends/vxlan.md",
                 "ip route add 10.244.1.0/24 via 10.244.1.0 dev podwire-vxlan onlink proto 113",

@@ -51,6 +51,12 @@ def ip(node: Netlink, words: str, tool: str = "ip") -> str:
     return done.stdout
 
 
+def _encapsulated(dst: str, node: str, device: str) -> Route:
+    if ":" in node:
+        return Route(dst, link=device, encap="ip6", tunnel_id=4096, tunnel_dst=node, tunnel_hop_limit=64)
+    return Route(dst, link=device, encap="ip", tunnel_id=4096, tunnel_dst=node, tunnel_ttl=64)
+
+
 def vxlan(peers: int = 2) -> NetworkState:
     ids = range(1, peers + 1)
     device = "podwire.1"
@@ -65,6 +71,8 @@ def vxlan(peers: int = 2) -> NetworkState:
             route
             for i in ids
             for route in (
+                _encapsulated(f"10.245.{i}.0/24", f"10.89.0.{i + 11}", device),
+                _encapsulated(f"fd45:0:0:{i}::/64", f"fd89::{i + 11}", device),
                 Route(f"10.244.{i}.0/24", f"10.244.{i}.0", device, onlink=True, src="10.244.0.0", mtu=1400),
                 Route(f"fd44:0:0:{i}::/64", f"fd44:0:0:{i}::", device, onlink=True),
             )
@@ -111,6 +119,8 @@ def test_ip_shows_what_was_applied(node: Netlink) -> None:
         ip(node, "route show").split()
     )
     assert "fd44:0:0:1::/64 via fd44:0:0:1:: dev podwire.1 proto 113 metric 1024 onlink" in ip(node, "-6 route show")
+    outer = "src 0.0.0.0 dst 10.89.0.12 ttl 64 tos 0 dev podwire.1 proto 113"
+    assert f"10.245.1.0/24 encap ip id 4096 {outer}" in " ".join(ip(node, "route show").split())
     assert "10.244.1.0 dev podwire.1 lladdr 02:00:00:00:01:01 PERMANENT proto 113" in " ".join(
         ip(node, "neighbour show").split()
     )
@@ -186,7 +196,7 @@ def test_unwanted_objects_are_deleted(node: Netlink) -> None:
     network.apply(node, vxlan(3), OWNER).check()
     report = network.apply(node, vxlan(1), OWNER).check()
     assert {step.verb for step in report.applied} == {"delete"}
-    assert len(report.applied) == 10
+    assert len(report.applied) == 14
     network.remove(node, OWNER).check()
     assert OWNER.share(network.read(node)) == NetworkState()
 

@@ -9,6 +9,14 @@ from typing import Any, NamedTuple
 
 from podwire.kernel.attributes import attribute, be16, number, u8, u32
 from podwire.kernel.uapi import (
+    IFLA_GENEVE_COLLECT_METADATA,
+    IFLA_GENEVE_ID,
+    IFLA_GENEVE_PORT,
+    IFLA_GENEVE_REMOTE,
+    IFLA_GENEVE_REMOTE6,
+    IFLA_IPTUN_LOCAL,
+    IFLA_IPTUN_REMOTE,
+    IFLA_IPTUN_TTL,
     IFLA_IPVLAN_MODE,
     IFLA_MACVLAN_MODE,
     IFLA_VXLAN_ID,
@@ -21,7 +29,7 @@ from podwire.kernel.uapi import (
 )
 from podwire.state.address import is_v6, pack_ip, unpack_ip
 from podwire.state.link import Link
-from podwire.state.link_kinds import Vxlan
+from podwire.state.link_kinds import Geneve, IpTunnel, Vxlan
 
 MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8, "source": 16}
 """MACVLAN_MODE_*, if_link.h."""
@@ -76,6 +84,51 @@ def _decode_vxlan(data: Data) -> Mapping[str, Any]:
     return {"attributes": vxlan}
 
 
+def _encode_ip_tunnel(link: Link, _indexes: Mapping[str, int]) -> bytes:
+    tunnel = link.attributes
+    assert isinstance(tunnel, IpTunnel), "the link checks the type of its attributes"
+    parts = [u8(IFLA_IPTUN_TTL, tunnel.ttl)]
+    if tunnel.local:
+        parts.append(attribute(IFLA_IPTUN_LOCAL, pack_ip(tunnel.local)))
+    if tunnel.remote:
+        parts.append(attribute(IFLA_IPTUN_REMOTE, pack_ip(tunnel.remote)))
+    return b"".join(parts)
+
+
+def _decode_ip_tunnel(data: Data) -> Mapping[str, Any]:
+    local, remote = data.get(IFLA_IPTUN_LOCAL, b""), data.get(IFLA_IPTUN_REMOTE, b"")
+    tunnel = IpTunnel(
+        local=unpack_ip(local) if any(local) else "",
+        remote=unpack_ip(remote) if any(remote) else "",
+        ttl=number(data, IFLA_IPTUN_TTL),
+    )
+    return {"attributes": tunnel}
+
+
+def _encode_geneve(link: Link, _indexes: Mapping[str, int]) -> bytes:
+    geneve = link.attributes
+    assert isinstance(geneve, Geneve), "the link checks the type of its attributes"
+    parts = [be16(IFLA_GENEVE_PORT, geneve.port)]
+    if geneve.external:
+        return b"".join([*parts, attribute(IFLA_GENEVE_COLLECT_METADATA, b"")])
+    parts.append(u32(IFLA_GENEVE_ID, geneve.vni))
+    if geneve.remote:
+        kind = IFLA_GENEVE_REMOTE6 if is_v6(geneve.remote) else IFLA_GENEVE_REMOTE
+        parts.append(attribute(kind, pack_ip(geneve.remote)))
+    return b"".join(parts)
+
+
+def _decode_geneve(data: Data) -> Mapping[str, Any]:
+    remote = data.get(IFLA_GENEVE_REMOTE) or data.get(IFLA_GENEVE_REMOTE6) or b""
+    geneve = Geneve(
+        vni=number(data, IFLA_GENEVE_ID),
+        remote=unpack_ip(remote) if any(remote) else "",
+        port=int.from_bytes(data.get(IFLA_GENEVE_PORT, b"\0"), "big"),
+        external=IFLA_GENEVE_COLLECT_METADATA in data,
+    )
+    return {"attributes": geneve}
+
+
 def _mode_codec(key: int, form: str, modes: Mapping[str, int]) -> LinkCodec:
     """The codec of a kind whose only option is a mode: an attribute with this number and struct format."""
 
@@ -95,6 +148,9 @@ def _mode_codec(key: int, form: str, modes: Mapping[str, int]) -> LinkCodec:
 
 CODECS: dict[str, LinkCodec] = {
     "vxlan": LinkCodec(_encode_vxlan, _decode_vxlan, lower=IFLA_VXLAN_LINK, forwards=True),
+    "ipip": LinkCodec(_encode_ip_tunnel, _decode_ip_tunnel),
+    "sit": LinkCodec(_encode_ip_tunnel, _decode_ip_tunnel),
+    "geneve": LinkCodec(_encode_geneve, _decode_geneve),
     "macvlan": _mode_codec(IFLA_MACVLAN_MODE, "=I", MACVLAN_MODES),
     "ipvlan": _mode_codec(IFLA_IPVLAN_MODE, "=H", IPVLAN_MODES),
 }

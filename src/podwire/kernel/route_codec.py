@@ -11,6 +11,7 @@ object carries its owner's mark. Forwarding entries have no field for it.
 
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 from podwire.kernel.attributes import attribute, nested, number, parse, string, text, u8, u32
 from podwire.kernel.uapi import (
@@ -39,6 +40,11 @@ from podwire.kernel.uapi import (
     IFA_LOCAL,
     IFA_PROTO,
     IFA_TARGET_NETNSID,
+    LWTUNNEL_ENCAP_IP,
+    LWTUNNEL_ENCAP_IP6,
+    LWTUNNEL_IP_DST,
+    LWTUNNEL_IP_ID,
+    LWTUNNEL_IP_TTL,
     NDA_DST,
     NDA_LLADDR,
     NDA_MASTER,
@@ -54,6 +60,8 @@ from podwire.kernel.uapi import (
     RT_TABLE_COMPAT,
     RT_TABLE_LOCAL,
     RTA_DST,
+    RTA_ENCAP,
+    RTA_ENCAP_TYPE,
     RTA_GATEWAY,
     RTA_METRICS,
     RTA_MULTIPATH,
@@ -198,7 +206,35 @@ def encode_route(route: Route, indexes: Mapping[str, int]) -> bytes:
         parts.append(u32(RTA_PRIORITY, route.metric))
     if route.table > 255:
         parts.append(u32(RTA_TABLE, route.table))
+    if route.encap:
+        parts.append(_encode_encap(route))
     return b"".join(parts)
+
+
+def _encode_encap(route: Route) -> bytes:
+    """The outer header that the route gives its packets (include/uapi/linux/lwtunnel.h)."""
+    kind = LWTUNNEL_ENCAP_IP6 if route.encap == "ip6" else LWTUNNEL_ENCAP_IP
+    parts = (
+        attribute(LWTUNNEL_IP_ID, route.tunnel_id.to_bytes(8, "big")),
+        attribute(LWTUNNEL_IP_DST, pack_ip(route.tunnel_dst)),
+        u8(LWTUNNEL_IP_TTL, route.tunnel_hop_limit if route.encap == "ip6" else route.tunnel_ttl),
+    )
+    return nested(RTA_ENCAP, *parts) + attribute(RTA_ENCAP_TYPE, struct.pack("=H", kind))
+
+
+def _decode_encap(attributes: Mapping[int, bytes]) -> dict[str, Any]:
+    """The fields of a route that give its packets an outer header."""
+    kind = number(attributes, RTA_ENCAP_TYPE)
+    if kind not in (LWTUNNEL_ENCAP_IP, LWTUNNEL_ENCAP_IP6):
+        return {}
+    outer = parse(attributes.get(RTA_ENCAP, b""))
+    v6 = kind == LWTUNNEL_ENCAP_IP6
+    return {
+        "encap": "ip6" if v6 else "ip",
+        "tunnel_id": int.from_bytes(outer.get(LWTUNNEL_IP_ID, b""), "big"),
+        "tunnel_dst": unpack_ip(outer[LWTUNNEL_IP_DST]),
+        "tunnel_hop_limit" if v6 else "tunnel_ttl": number(outer, LWTUNNEL_IP_TTL),
+    }
 
 
 def _split_route(dst: str) -> tuple[bytes, int]:
@@ -262,6 +298,7 @@ def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:
         table=table,
         scope=_SCOPE_NAMES.get(scope, "") if family == AF_INET else "",
         kind=name,
+        **(_decode_encap(attributes) if RTA_ENCAP_TYPE in attributes else {}),
     )
 
 

@@ -7,7 +7,9 @@ BACKENDS: Registry[type[Backend]] = Registry(
     "routing backend",
     "routing.backend",
     {
+        "geneve": "podwire.routing.backends.geneve.backend:GeneveTunnel",
         "hostgw": "podwire.routing.backends.hostgw.backend:HostGateway",
+        "ipip": "podwire.routing.backends.ipip.backend:IpInIp",
         "vxlan": "podwire.routing.backends.vxlan.backend:VxlanTunnel",
     },
 )

@@ -1,4 +1,4 @@
-"""The nftables tables of routing: masquerade, and a guard for the UDP port of a backend.
+"""The nftables tables of routing: masquerade, and a guard for the outer packets of a backend.
 
 ``podwire-masquerade``: packets of pods that leave the cluster get the node's address. Not changed are packets to pods,
 to nodes of the same subnet (they answer a pod directly; behind a router a pod's address would have no route back), to
@@ -66,6 +66,16 @@ def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ())
 
 def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) -> Table:
     """The guard of the UDP port at which nodes unpack the packets of a backend, as the table ``name``."""
+    return _guard(name, (Match(Field("udp dport"), LiteralValue(str(port))),), me, cluster)
+
+
+def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster: ClusterView) -> Table:
+    """The guard of IP protocols whose packets nodes unpack (4 is IPv4 in IP, 41 IPv6 in IP), as the table ``name``."""
+    outer = tuple(Match(Field("meta l4proto"), LiteralValue(str(protocol))) for protocol in protocols)
+    return _guard(name, outer, me, cluster)
+
+
+def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterView) -> Table:
     version = me.addresses[0].version
     word, kind = _FAMILY[version]
     members = _single(
@@ -75,7 +85,6 @@ def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) ->
     nodes = _networks("nodes", kind, members, "addresses of nodes")
     pod_set = _networks("pods", kind, pod_networks, "pod networks of the cluster")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
-    outer = Match(Field("udp dport"), LiteralValue(str(port)))
     local = Match(Field("fib daddr type"), LiteralValue("local"))
     chains = (
         Chain(
@@ -83,9 +92,13 @@ def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) ->
             type="filter",
             hook="prerouting",
             priority=_PRIORITY_RAW,
-            rules=(
-                Rule((outer, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
-                Rule((outer, local, Notrack()), "outer packets"),
+            rules=tuple(
+                rule
+                for outer in outers
+                for rule in (
+                    Rule((outer, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
+                    Rule((outer, local, Notrack()), "outer packets"),
+                )
             ),
         ),
         Chain(
@@ -93,17 +106,20 @@ def guard_udp_port(name: str, port: int, me: LocalNode, cluster: ClusterView) ->
             type="filter",
             hook="output",
             priority=_PRIORITY_RAW,
-            rules=(Rule((outer, Match(destination, SetRef("nodes")), Notrack()), "outer packets"),),
+            rules=tuple(
+                Rule((outer, Match(destination, SetRef("nodes")), Notrack()), "outer packets") for outer in outers
+            ),
         ),
         Chain(
             name="forward",
             type="filter",
             hook="forward",
-            rules=(
+            rules=tuple(
                 Rule(
                     (outer, Match(source, SetRef("pods")), Match(destination, SetRef("nodes")), Verdict("drop")),
                     "not from a pod",
-                ),
+                )
+                for outer in outers
             ),
         ),
     )

@@ -97,6 +97,18 @@ def parse(grammar: Grammar, words: list[str]) -> dict[str, Any]:
     return fields
 
 
+def find(grammar: Grammar, words: list[str], word: str) -> int | None:
+    """The index of a keyword in the words after the noun, None where it is only the value of another option."""
+    alone = {option.other for option in grammar.options}
+    alone |= {option.word for option in grammar.options if option.form in ("flag", "noflag", "switch")}
+    at = 1 if grammar.positional else 0
+    while at < len(words):
+        if words[at] == word:
+            return at
+        at += 1 if words[at] in alone else 2
+    return None
+
+
 def _parse_option(option: Option, positive: bool, remaining: Iterator[str]) -> Any:
     match option.form:
         case "switch":

@@ -100,9 +100,9 @@ def parse(words: list[str]) -> Link:
 
     Raises: ValueError naming the wrong word.
     """
-    if "type" not in words:
+    at = grammar.find(LINK, words, "type")
+    if at is None:
         return Link(**grammar.parse(LINK, words))
-    at = words.index("type")
     fields = grammar.parse(LINK, words[:at])
     kind, remaining = (words[at + 1], words[at + 2 :]) if len(words) > at + 1 else ("", [])
     if not kind:

@@ -40,6 +40,40 @@ class Vxlan(Attributes, frozen=True):
             canonical(self, "local", ip_text(self.local))
 
 
+class IpTunnel(Attributes, frozen=True):
+    """The options of a device of kind ipip (RFC 2003) or sit (RFC 4213): IPv4 or IPv6 packets inside IPv4 packets.
+
+    ``local`` is the outer source address; ``remote`` the outer destination, empty for the next hop of each route;
+    ``ttl`` 0 inherits the inner packet's.
+    """
+
+    local: str = ""
+    remote: str = ""
+    ttl: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("local", "remote"):
+            if text := getattr(self, field):
+                canonical(self, field, ip_text(text))
+
+
+class Geneve(Attributes, frozen=True):
+    """The options of a geneve device (RFC 8926).
+
+    ``external``: each route says the virtual network and the outer destination (its ``encap``); otherwise ``vni`` and
+    ``remote`` do. ``port`` is the UDP destination port.
+    """
+
+    vni: int = 0
+    remote: str = ""
+    port: int = 6081
+    external: bool = False
+
+    def __post_init__(self) -> None:
+        if self.remote:
+            canonical(self, "remote", ip_text(self.remote))
+
+
 @cache
 def _defaults(struct: type[Value], always: tuple[str, ...]) -> Mapping[str, Any]:
     return {field.name: field.default for field in fields(struct) if field.name not in always}
@@ -76,6 +110,8 @@ class LinkKind(NamedTuple):
         return {"attributes": self.attributes(**values)}
 
 
+_IP_TUNNEL = (Option("local", "local"), Option("remote", "remote"), Option("ttl", "ttl", "number"))
+
 KINDS: dict[str, LinkKind] = {
     "vxlan": LinkKind(
         (
@@ -88,6 +124,18 @@ KINDS: dict[str, LinkKind] = {
         ),
         attributes=Vxlan,
         lower="device",
+        always=("port",),
+    ),
+    "ipip": LinkKind(_IP_TUNNEL, attributes=IpTunnel),
+    "sit": LinkKind(_IP_TUNNEL, attributes=IpTunnel),
+    "geneve": LinkKind(
+        (
+            Option("id", "vni", "number"),
+            Option("remote", "remote"),
+            Option("external", "external", "flag"),
+            Option("dstport", "port", "number"),
+        ),
+        attributes=Geneve,
         always=("port",),
     ),
     "veth": LinkKind((Option("peer", "peer"), Option("netns", "peer_netns"))),

@@ -65,6 +65,10 @@ class Route(Value, frozen=True):
     route to it. ``src`` is the preferred source; ``mtu`` in bytes, 0 for the device's; ``kind`` is unicast, local,
     blackhole, unreachable, prohibit, throw or broadcast; ``scope`` is empty for the default of ip(8), else ``global``,
     ``link`` or ``host`` (IPv4).
+
+    ``encap`` is empty, ``ip`` or ``ip6``: a device that takes its outer header from the route (geneve with
+    ``external``) sends to ``tunnel_dst`` with the virtual network ``tunnel_id`` and the time to live ``tunnel_ttl``
+    (IPv6: ``tunnel_hop_limit``).
     """
 
     dst: str
@@ -78,8 +82,17 @@ class Route(Value, frozen=True):
     table: int = TABLE_MAIN
     scope: str = ""
     kind: str = "unicast"
+    encap: str = ""
+    tunnel_id: int = 0
+    tunnel_dst: str = ""
+    tunnel_ttl: int = 0
+    tunnel_hop_limit: int = 0
 
     def __post_init__(self) -> None:
+        if self.tunnel_dst:
+            canonical(self, "tunnel_dst", ip_text(self.tunnel_dst))
+        if self.encap != (("ip6" if is_v6(self.tunnel_dst) else "ip") if self.tunnel_dst else ""):
+            raise ValueError(f"encap {self.encap or '(none)'} with the destination {self.tunnel_dst or '(none)'}")
         if self.via:
             canonical(self, "via", ip_text(self.via))
         if self.src:
@@ -232,6 +245,11 @@ ROUTE = Grammar(
     "dst",
     (
         Option("type", "kind"),
+        Option("encap", "encap"),
+        Option("id", "tunnel_id", "number"),
+        Option("dst", "tunnel_dst"),
+        Option("ttl", "tunnel_ttl", "number"),
+        Option("hoplimit", "tunnel_hop_limit", "number"),
         Option("via", "via"),
         _DEV,
         Option("onlink", "onlink", "flag"),

@@ -21,7 +21,7 @@ from podwire.kernel.uapi import (
     VETH_INFO_PEER,
 )
 from podwire.state.link import Link
-from podwire.state.link_kinds import Vxlan
+from podwire.state.link_kinds import Geneve, IpTunnel, Vxlan
 
 INDEXES = {"eth0": 2, "br0": 3}
 
@@ -30,6 +30,10 @@ LINKS = [
     Link("down0", "dummy", up=False, group=7),
     Link("vx", "vxlan", 1450, attributes=Vxlan(4096, 4789, "10.0.0.1", ttl=9, learning=True)),
     Link("vx6", "vxlan", attributes=Vxlan(1, local="fd00::1")),
+    Link("ipip1", "ipip", 1480, attributes=IpTunnel("10.0.0.1", ttl=64)),
+    Link("sit1", "sit", attributes=IpTunnel(remote="10.0.0.2")),
+    Link("gnv1", "geneve", attributes=Geneve(external=True)),
+    Link("gnv2", "geneve", attributes=Geneve(7, "fd00::2", 6082)),
     Link("mv", "macvlan", mode="passthru"),
     Link("iv", "ipvlan", mode="l3s"),
 ]

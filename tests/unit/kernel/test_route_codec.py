@@ -61,6 +61,18 @@ def test_routes_without_device(kind: str) -> None:
     assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
 
 
+@pytest.mark.parametrize(
+    "route",
+    [
+        Route("10.0.0.0/8", link="eth0", encap="ip", tunnel_id=2**24 - 1, tunnel_dst="10.0.0.9", tunnel_ttl=64),
+        Route("fd00::/8", link="eth0", encap="ip6", tunnel_id=7, tunnel_dst="fd00::9", tunnel_hop_limit=64),
+    ],
+    ids=str,
+)
+def test_a_route_with_an_outer_header(route: Route) -> None:
+    assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
+
+
 def test_an_ipv4_route_through_an_ipv6_next_hop() -> None:
     route = Route("10.0.0.0/8", via="fe80::1", link="eth0", proto=5)
     assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route

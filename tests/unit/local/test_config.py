@@ -60,7 +60,7 @@ def test_fields_are_read() -> None:
         ("images: [{name: a, prefix: b, command: [a]}]", "c.yaml: images[0]: expected exactly one"),
         ("images: [{name: a}]", "c.yaml: images[0].command: expected a command"),
         ("capacity: {cpu: many}", "c.yaml: capacity.cpu: "),
-        ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; there are hostgw"),
+        ("routing: {backend: pigeon}", "c.yaml: routing.backend: 'pigeon' is not a routing backend; there are "),
         ("segments: 2\nrouting: {backend: hostgw}", "c.yaml: routing.backend: hostgw reaches no node behind a router"),
         ("proxy: {mode: pigeon}", "c.yaml: proxy.mode: 'pigeon' is not a data plane; there are nftables"),
         ("proxy: {masqueradeBit: 30}", "c.yaml: proxy.masqueradeBit: 30 is not between 0 and 29"),

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing.backends.vxlan.backend import tunnel_mac
 from podwire.routing.nodes import LocalNode, Peer, RoutingFacts, Underlay, peer_of
 from podwire.routing.plan import Plan, choose, cluster_networks, plan
 from podwire.routing.settings import RoutingSettings
+from podwire.routing.tunnels import tunnel_mac
 from podwire.state.network import parse
 
 

@@ -4,17 +4,18 @@ import pytest
 
 from podwire.errors import ConfigError
 from podwire.routing.backends.vxlan.backend import VxlanOptions
+from podwire.routing.registry import BACKENDS
 from podwire.routing.settings import RoutingSettings, parse_settings
 
 
 def test_flat_keys_of_vxlan_are_options_of_vxlan() -> None:
     settings = parse_settings({"backend": "hostgw", "vni": 7, "port": 4789}, "file")
     assert settings.options["vxlan"] == VxlanOptions(vni=7, port=4789)
-    assert settings.udp_ports() == (4789,)
+    assert 4789 in settings.udp_ports() and 8472 not in settings.udp_ports()
 
 
 def test_defaults_are_those_of_an_empty_section() -> None:
-    assert parse_settings({}, "file").fields() == {
+    shared = {
         "backend": "vxlan",
         "directRouting": False,
         "mtu": 0,
@@ -22,20 +23,27 @@ def test_defaults_are_those_of_an_empty_section() -> None:
         "vni": 4096,
         "port": 8472,
     }
+    fields = parse_settings({}, "file").fields()
+    assert {key: fields[key] for key in shared} == shared
+    assert fields.keys() - shared.keys() <= set(BACKENDS), "a backend's options stand in its own section"
     assert RoutingSettings().load()["vxlan"].udp_ports == (8472,)
 
 
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
-        ({"backend": "ipip"}, "file: routing.backend: 'ipip' is not a routing backend; there are hostgw, vxlan"),
+        (
+            {"backend": "carrier-pigeon"},
+            f"file: routing.backend: 'carrier-pigeon' is not a routing backend; there are {', '.join(BACKENDS)}",
+        ),
         ({"mtu": 100}, "file: routing.mtu: 100 is not in 1280..65535"),
         ({"vni": 0}, "file: routing.vni: 0 is not in 1..16777215"),
         ({"port": 70000}, "file: routing.port: 70000 is not in 1..65535"),
         ({"port": "many"}, "file: routing.port: expected `int`, got `str`"),
         (
-            {"wireguard.port": 1},
-            "file: routing: unknown field `wireguard`; there are backend, directRouting, mtu, masquerade, vni, port",
+            {"pigeon.port": 1},
+            "file: routing: unknown field `pigeon`; there are "
+            + ", ".join(RoutingSettings(options=parse_settings({}, "file").options).fields()),
         ),
     ],
 )

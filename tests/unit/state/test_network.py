@@ -30,6 +30,16 @@ NODE = NetworkState(
     addresses=(Address("podwire.1", "10.244.0.0/32"), Address("podwire.1", "FD00::1/64", nodad=False)),
     routes=(
         Route("10.244.1.0/24", via="10.244.1.0", link="podwire.1", onlink=True, mtu=1400, proto=113),
+        Route(
+            "10.245.1.0/24",
+            via="10.245.1.1",
+            link="gnv1",
+            onlink=True,
+            encap="ip",
+            tunnel_id=7,
+            tunnel_dst="10.89.0.12",
+            tunnel_ttl=64,
+        ),
         Route("0.0.0.0/0", via="10.89.0.254", link="eth0"),
         Route("default", via="fe80::1", link="eth0", metric=1024),
         Route("10.96.0.0/16", kind="blackhole", table=1000),
@@ -53,6 +63,7 @@ link web-3f9a01 mtu 1450 alias "shop/web-7f 3f9a" up type veth peer eth0 netns /
 address 10.244.0.0/32 dev podwire.1
 address fd00::1/64 dev podwire.1 dad
 route 10.244.1.0/24 via 10.244.1.0 dev podwire.1 onlink mtu 1400 proto 113
+route 10.245.1.0/24 encap ip id 7 dst 10.89.0.12 ttl 64 via 10.245.1.1 dev gnv1 onlink
 route 10.96.0.0/16 type blackhole table 1000
 route ::/0 via fe80::1 dev eth0
 route default via 10.89.0.254 dev eth0
@@ -68,6 +79,11 @@ sysctl net/ipv4/tcp_rmem = "1 2 3"
 
 def test_text_of_a_node() -> None:
     assert str(NODE) == TEXT
+
+
+def test_a_keyword_may_be_a_value() -> None:
+    link = Link("lan0", "macvlan", alias="type", device="type", mode="bridge")
+    assert parse(str(link)).links == (link,)
 
 
 def test_text_reads_back() -> None:
@@ -151,6 +167,8 @@ def test_order_and_duplicates_do_not_count(state: NetworkState) -> None:
         ("link vx type", "expected a kind of device after 'type'"),
         ("address 10.0.0.300/8 dev eth0", "10.0.0.300/8"),
         ("route 10.0.0.1/8 dev eth0", "host bits"),
+        ("route 10.0.0.0/8 encap ip6 id 7 dst 10.0.0.9", "encap ip6 with the destination 10.0.0.9"),
+        ("route 10.0.0.0/8 encap ip id 7", "encap ip with the destination (none)"),
         ("route default via gateway", "'gateway' does not appear to be an IPv4 or IPv6 address"),
         ("neighbour 10.0.0.1 lladdr aa dev eth0", "'aa' is not a hardware address"),
         ("rule x", "expected a number as the priority"),

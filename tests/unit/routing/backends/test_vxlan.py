@@ -2,8 +2,9 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
-from podwire.routing.backends.vxlan.backend import DEVICE, GUARD, VxlanOptions, VxlanTunnel, tunnel_mac
+from podwire.routing.backends.vxlan.backend import DEVICE, GUARD, VxlanOptions, VxlanTunnel
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
+from podwire.routing.tunnels import tunnel_mac
 from podwire.state.nft import Table
 
 ME = LocalNode(

@@ -11,17 +11,24 @@ address. Cost per peer: one fdb entry, and a route (IPv6: two) and a neighbour p
 Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40).
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
-from podwire.routing.nodes import ClusterView, LocalNode, Peer, node_address
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.tables import guard_udp_port
+from podwire.routing.tunnels import (
+    announced_mac,
+    gateways,
+    tunnel_addresses,
+    tunnel_mac,
+    tunnel_sources,
+    tunnel_sysctls,
+)
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState
-from podwire.state.route import Address, Fdb, Neighbour, Route, Sysctl
+from podwire.state.route import Fdb, Route
 
 DEVICE = "podwire-vxlan"
 GUARD = "podwire-routing"
@@ -79,31 +86,28 @@ class VxlanTunnel:
     def _network(self, me: LocalNode, peers: Sequence[Peer]) -> NetworkState:
         outer = me.addresses[0]
         mtu = me.underlay.mtu - self.overhead(me)
-        sources = {cidr.version: str(node_address(cidr)) for cidr in reversed(me.pod_cidrs)}
+        sources = tunnel_sources(me)
         neighbours, entries, routes = [], [], []
         for peer in peers:
             address = peer.address(outer.version)
             if address is None or not peer.pod_cidrs:
                 continue
-            mac = _announced_mac(peer) or tunnel_mac(peer.name)
+            mac = announced_mac(peer.facts.details if peer.facts else None, peer)
             entries.append(Fdb(link=DEVICE, mac=mac, dst=str(address)))
-            for cidr in peer.pod_cidrs:
-                gateway = str(node_address(cidr))
-                neighbours.append(Neighbour(link=DEVICE, ip=gateway, mac=mac))
+            for cidr, gateway in gateways(DEVICE, peer, mac):
+                neighbours.append(gateway)
                 if cidr.version == 6:
-                    routes.append(Route(dst=f"{gateway}/128", link=DEVICE))
+                    routes.append(Route(dst=f"{gateway.ip}/128", link=DEVICE))
                 routes.append(
-                    Route(dst=str(cidr), via=gateway, link=DEVICE, onlink=True, src=sources.get(cidr.version, ""))
+                    Route(dst=str(cidr), via=gateway.ip, link=DEVICE, onlink=True, src=sources.get(cidr.version, ""))
                 )
         return NetworkState(
             links=(self._device(me, str(outer), mtu),),
-            addresses=tuple(
-                Address(link=DEVICE, cidr=f"{node_address(cidr)}/{cidr.max_prefixlen}") for cidr in me.pod_cidrs
-            ),
+            addresses=tunnel_addresses(DEVICE, me),
             neighbours=tuple(neighbours),
             fdb=tuple(entries),
             routes=tuple(routes),
-            sysctls=_sysctls({cidr.version for cidr in me.pod_cidrs}),
+            sysctls=tunnel_sysctls(DEVICE, me),
         )
 
     def _device(self, me: LocalNode, local: str, mtu: int) -> Link:
@@ -129,23 +133,3 @@ class VxlanTunnel:
     def overhead(self, me: LocalNode) -> int:
         """50 bytes over IPv4, 70 over IPv6."""
         return _OVERHEAD[me.addresses[0].version]
-
-
-def tunnel_mac(node: str) -> str:
-    """The hardware address of a node's tunnel device: locally administered, the same after every start."""
-    digest = hashlib.sha1(f"podwire {node}".encode(), usedforsecurity=False).digest()
-    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
-
-
-def _announced_mac(peer: Peer) -> str:
-    mac = peer.facts.details.get("mac", "") if peer.facts is not None else ""
-    return mac if isinstance(mac, str) else ""
-
-
-def _sysctls(families: set[int]) -> tuple[Sysctl, ...]:
-    # Loose reverse-path filtering: while a peer switches its backend, its packets arrive by another device than the one
-    # for packets to it. 2 takes precedence over a strict net.ipv4.conf.all.rp_filter.
-    sysctls = [Sysctl(path=f"net/ipv4/conf/{DEVICE}/rp_filter", value="2")]
-    if 6 in families:
-        sysctls.append(Sysctl(path=f"net/ipv6/conf/{DEVICE}/accept_ra", value="0"))
-    return tuple(sysctls)

@@ -1,0 +1,1 @@
+"""IP packets inside IPv4 packets."""

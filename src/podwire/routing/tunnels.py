@@ -1,0 +1,52 @@
+"""What backends with a tunnel device share: its addresses, its hardware address, its sysctls, the way to a peer.
+
+A tunnel device holds the address of this node in each of its pod CIDRs; a peer is the neighbour behind the device that
+has the same address of its own pod CIDR. The hardware address follows from the node's name, so that after a reboot or a
+new device no peer needs an update.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+from podwire.routing.nodes import LocalNode, Network, Peer, node_address
+from podwire.state.route import Address, Neighbour, Sysctl
+
+
+def tunnel_mac(node: str) -> str:
+    """The hardware address of a node's tunnel device: locally administered, the same after every start."""
+    digest = hashlib.sha1(f"podwire {node}".encode(), usedforsecurity=False).digest()
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
+
+
+def announced_mac(details: object, peer: Peer) -> str:
+    """The hardware address under ``mac`` in the facts that a peer announces, else the one of the peer's name."""
+    mac = details.get("mac", "") if isinstance(details, Mapping) else ""
+    return mac if mac and isinstance(mac, str) else tunnel_mac(peer.name)
+
+
+def tunnel_addresses(device: str, me: LocalNode) -> tuple[Address, ...]:
+    """The addresses of this node's tunnel device, one for each pod CIDR."""
+    return tuple(Address(link=device, cidr=f"{node_address(cidr)}/{cidr.max_prefixlen}") for cidr in me.pod_cidrs)
+
+
+def tunnel_sources(me: LocalNode) -> dict[int, str]:
+    """The source addresses of the node's own packets into a tunnel, by IP version: the first pod CIDR's."""
+    return {cidr.version: str(node_address(cidr)) for cidr in reversed(me.pod_cidrs)}
+
+
+def gateways(device: str, peer: Peer, mac: str) -> Iterator[tuple[Network, Neighbour]]:
+    """Each pod CIDR of a peer with the neighbour behind an Ethernet tunnel device that is the way to it."""
+    for cidr in peer.pod_cidrs:
+        yield cidr, Neighbour(link=device, ip=str(node_address(cidr)), mac=mac)
+
+
+def tunnel_sysctls(device: str, me: LocalNode) -> tuple[Sysctl, ...]:
+    """Loose reverse-path filtering, and no router advertisements (CVE-2020-13597).
+
+    While a peer switches its backend, its packets arrive by another device than the one for packets to it. 2 takes
+    precedence over a strict net.ipv4.conf.all.rp_filter.
+    """
+    sysctls = [Sysctl(path=f"net/ipv4/conf/{device}/rp_filter", value="2")]
+    if any(cidr.version == 6 for cidr in me.pod_cidrs):
+        sysctls.append(Sysctl(path=f"net/ipv6/conf/{device}/accept_ra", value="0"))
+    return tuple(sysctls)
