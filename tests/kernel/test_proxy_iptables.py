@@ -225,6 +225,22 @@ def test_only_changes_by_others_are_reported(world: World) -> None:
         assert not plane.disturbed()
 
 
+@pytest.mark.parametrize("chain", ["KUBE-SERVICES", "KUBE-MARK-MASQ"])
+def test_a_flushed_chain_is_written_before_rules_are_read(world: World, chain: str) -> None:
+    with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
+        plane.load(by_name("ClusterIP").resolved())
+        iptables(plane, "-t", "nat", "-F", chain)
+        assert plane.disturbed()
+        first, *compared = plane.heal()
+        assert [line for line in first.splitlines() if line.startswith(":")] == [f":{chain} - [0:0]"]
+        assert not any(compared)
+        assert in_kernel(plane) == wanted(plane)
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        assert not plane.disturbed()
+        assert not any(plane.heal())
+        plane.remove()
+
+
 def test_the_proxy_follows_its_sources_and_restores_rules(world: World) -> None:
     with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
         proxy_follows_and_heals(world, plane)

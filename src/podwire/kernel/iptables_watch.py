@@ -4,7 +4,8 @@ For the nft kind the kernel sends notifications. For legacy rules it sends none;
 s.
 """
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from podwire.kernel.iptables import FAMILIES, Programs, Ticker
@@ -24,6 +25,10 @@ class ChainWatch(Protocol):
 
     def changed(self) -> bool:
         """Whether another program may have changed a table since the last call."""
+        ...
+
+    def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        """The chains by family and table that other programs are known to have changed since the last call."""
         ...
 
     def ignore_process(self, process: int) -> None:
@@ -47,13 +52,25 @@ class _NftWatch:
         self._monitor = NftMonitor(netns_path)
         self._tables = tables
         self._missed = False
+        self._lock = threading.Lock()
+        """Held while the chains change, because another thread may take them."""
+        self._chains: dict[tuple[str, str], set[str]] = {}
         self.ignore_process = self._monitor.ignore_port
         self.fileno = self._monitor.fileno
 
     def changed(self) -> bool:
-        changes = self._monitor.changed()
+        changes = self._monitor.read()
         missed, self._missed = self._missed, False
+        own = {key: touched for key, touched in changes.items() if key[0] in FAMILIES and key[1] in self._tables}
+        with self._lock:
+            for key, touched in own.items():
+                self._chains.setdefault(key, set()).update(touched.chains)
         return missed or any(f in ("", *FAMILIES) and (not t or t in self._tables) for f, t in changes)
+
+    def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        with self._lock:
+            chains, self._chains = self._chains, {}
+        return {table: frozenset(names) for table, names in chains.items()}
 
     def notifications_off(self, write: Callable[[], int]) -> None:
         self._monitor.pause()
@@ -78,6 +95,9 @@ class _Poll:
         self.fileno = self._ticker.fileno
         self.changed = self._ticker.ticked
         self.close = self._ticker.close
+
+    def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        return {}
 
     def ignore_process(self, process: int) -> None:
         """Has no effect, since own changes cause no notifications."""

@@ -6,6 +6,7 @@ transactions shows whether other programs wrote meanwhile. 3. On a kernel that c
 nevertheless; ``missing`` names the family.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,8 @@ class FamilyTables:
         self._missing: set[str] = set()
         self._committed = 0
         self._missed = self._heard = False
+        self._lock = threading.Lock()
+        """Held while what was touched changes, because another thread may restore it."""
         self._touched: dict[str, Touched] = {}
 
     def close(self) -> None:
@@ -46,22 +49,19 @@ class FamilyTables:
         """Whether another program may have changed one of the tables since the last call."""
         missed, self._missed = self._missed, False
         heard, self._heard = self._heard, False
-        if missed:
-            self._touch(dict.fromkeys(FAMILIES, Touched(missed=True)))
-        return self._listen() or missed or heard
+        return self._listen(missed=missed) or missed or heard
 
-    def _listen(self) -> bool:
+    def _listen(self, *, missed: bool = False) -> bool:
         """Takes what notifications name; returns whether they name one of the tables, or some were missed."""
-        changed = self._monitor.read()
-        own = {family: changed[family, self.name] for family in FAMILIES if (family, self.name) in changed}
-        self._touch(own)
-        if ("", "") in changed:
-            self._touch(dict.fromkeys(FAMILIES, Touched(missed=True)))
-        return ("", "") in changed or bool(own)
-
-    def _touch(self, changes: Mapping[str, Touched]) -> None:
-        for family, touched in changes.items():
-            self._touched.setdefault(family, Touched()).add(touched)
+        with self._lock:
+            changed = self._monitor.read()
+            own = {family: changed[family, self.name] for family in FAMILIES if (family, self.name) in changed}
+            for family, touched in own.items():
+                self._touched.setdefault(family, Touched()).add(touched)
+            if missed or ("", "") in changed:
+                for family in FAMILIES:
+                    self._touched.setdefault(family, Touched()).missed = True
+            return ("", "") in changed or bool(own)
 
     def take_touched(self) -> Mapping[str, Touched]:
         """What other programs changed until now and since the last call, by family, as far as it is known.
@@ -69,7 +69,8 @@ class FamilyTables:
         What was not reported by :meth:`disturbed` yet is reported by its next call.
         """
         self._heard = self._listen() or self._heard
-        touched, self._touched = self._touched, {}
+        with self._lock:
+            touched, self._touched = self._touched, {}
         return touched
 
     @property

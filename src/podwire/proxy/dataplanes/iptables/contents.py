@@ -5,7 +5,7 @@ rules are inserted and deleted. A rule is inserted at the head of the chain, whi
 iptables-restore searches the chain, so for more than a few deletions the whole chain is written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from podwire.proxy.dataplanes.iptables.compile import Compiled, compile_service
@@ -43,6 +43,16 @@ class Contents:
             Ruleset(family=self.layout.family, table=table, chains=chains[table], jumps=jumps[table])
             for table in TABLES
         )
+
+    def rewritten(self, table: str, names: Collection[str]) -> dict[str, Rules]:
+        """Our chains of a table among these names, with their rules."""
+        found = {name: rules for (of, name), rules in self.layout.chains().items() if of == table and name in names}
+        for key, shared in self._shared.items():
+            if key[0] == table and key[1] in names:
+                found[key[1]] = (*shared, *self.layout.tail(key))
+        if table == "nat":
+            found |= {name: self._chains[name] for name in self._chains.keys() & names}
+        return found
 
     def count(self, table: str) -> int:
         """The number of our rules in a table."""

@@ -5,8 +5,8 @@
 2. ``update`` writes the chains of the changed Services and their rules in the shared chains, without reading, in one
    call of iptables-restore for each family that changed.
 3. A refused text is followed by a full load. When that fails too, the error is raised and the next call loads again.
-4. ``heal`` reads and writes what another program changed. Rules of the nft kind notify of changes at once; for legacy
-   rules ``disturbed`` is true every 30 s.
+4. ``heal`` writes the chains that the kernel's notifications name, then reads and writes what else another program
+   changed. Rules of the nft kind notify of changes at once; for legacy rules ``disturbed`` is true every 30 s.
 5. ``close`` leaves everything in force; ``remove`` removes our chains, of both kinds, and nothing else.
 6. Where node ports answer on loopback, ``route_localnet`` is turned on after the rules that guard it exist, and turned
    off before they are removed.
@@ -33,8 +33,10 @@ from podwire.proxy.servicemap import NodeFacts, ServiceMap, ports_of_family
 from podwire.proxy.xtables import kernel as xtables
 from podwire.state.chain_marks import KUBE_PROXY_MARK, PROXY_IPTABLES
 from podwire.state.iptables import Ruleset
-from podwire.state.iptables_diff import Saved, count_rules, count_tables, repair
+from podwire.state.iptables_diff import Saved, chains_text, count_rules, count_tables, document, repair
 
+_NAMED = 64
+"""Up to this many chains are written before the rules are read; more of them take longer than to read and compare."""
 COUNTERS = (INVALID_DROPPED, LOCALHOST_ACCEPTED)
 _ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 _LIBERAL = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
@@ -124,6 +126,7 @@ class IptablesDataPlane:
         self._facts = facts or self._facts
         self._lost = True
         self._make_counters()
+        self._watch.take_chains()
         written: list[str] = []
 
         def write() -> int:
@@ -206,11 +209,31 @@ class IptablesDataPlane:
         return text
 
     def heal(self, services: ServiceMap) -> tuple[str, ...]:
-        """Reads the kernel and writes what differs; returns what had to be written.
+        """Writes what notifications named, then reads the kernel and writes what differs; returns what was written.
 
         Raises: KernelError.
         """
-        return self.load(services)
+        return (*(() if self._lost else self._rewrite_named()), *self.load(services))
+
+    def _rewrite_named(self) -> list[str]:
+        """Writes our chains that another program changed, unread; what the kernel refuses is left to the load."""
+        named = self._watch.take_chains()
+        written: list[str] = []
+        for family, rules in self._rules.items():
+            if rules.contents is None:
+                continue
+            tables = {
+                table: rules.contents.rewritten(table, names) for (of, table), names in named.items() if of == family
+            }
+            if sum(map(len, tables.values())) > _NAMED:
+                continue
+            text = document((table, chains_text(chains)) for table, chains in tables.items())
+            try:
+                rules.tool.restore(text, self._watch.ignore_process)
+            except KernelError:
+                continue
+            written += [text] if text else []
+        return written
 
     @property
     def missing(self) -> frozenset[str]:
