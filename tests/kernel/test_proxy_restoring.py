@@ -156,12 +156,29 @@ def test_a_deleted_table_is_written_without_reading(world: World, plane: Service
         assert plane.disturbed()
         (transaction,) = plane.restore()
         desired = next(table for table in plane.desired() if table.family == "ip")
-        wanted = sum(len(each.elements) for each in desired.sets), sum(len(chain.rules) for chain in desired.chains)
-        assert count((transaction,))[::-1] == wanted
+        wanted = sum(len(chain.rules) for chain in desired.chains), sum(len(each.elements) for each in desired.sets)
+        assert count((transaction,)) == wanted
         assert not any(plane.heal())
         assert as_desired(plane)
         assert world.connect("one", ADDRESS, 80, patience_s=LATE_S)[0] in ("one", "two")
         assert results
+
+
+@pytest.mark.parametrize(
+    "case", ["session affinity", "load balancer source ranges", "externalTrafficPolicy Local", "both families"]
+)
+def test_a_deleted_table_has_all_changes_when_it_is_back(plane: ServiceOwner, case: str) -> None:
+    plane.load(many() | by_name(case).resolved())
+    (port,) = plane.services["default/web3"]
+    large = tuple(ResolvedEndpoint("10.180.0.1", 9000 + number, True) for number in range(100))
+    for endpoints in (large, large[:64], large[:1], port.cluster_endpoints):
+        changed = msgspec.structs.replace(port, cluster_endpoints=endpoints)
+        plane.update({"default/web3": (changed,), "default/web4": ()})
+        nft("delete table {t}")
+        assert plane.disturbed()
+        assert any(plane.restore())
+        assert as_desired(plane)
+        assert not any(plane.heal())
 
 
 def test_elements_of_others_are_not_written_again(plane: ServiceOwner) -> None:
