@@ -8,7 +8,7 @@ addresses.
 from pathlib import Path
 
 from podwire.agent.pods import install_plugin
-from podwire.agent.policies import PolicyPart, attached_pod
+from podwire.agent.policypart import PolicyPart, attached_pod
 from podwire.agent.shared import Shared
 from podwire.cluster.degraded import BRIDGE_NOT_SEEN, POD_NOT_FOUND
 from podwire.cni.chain.policy import PolicyChain
@@ -55,7 +55,8 @@ def make_chain(shared: Shared, policies: PolicyPart) -> PolicyChain:
     chain = PolicyChain(ledger, gate, find_device, policies.overview.problem)
     bridges = bridges_of_devices()
     chain.forget_lost(bridges)
-    enforcement.restore(tuple(attached_pod(held, bridges.get(held.host_link, "")) for held in chain.held.values()))
+    attachments = chain.held.values()
+    enforcement.restore(tuple(attached_pod(a, bridges.get(a.host_link, "")) for a in attachments))
     return chain
 
 
