@@ -18,7 +18,7 @@ from podwire.embedded.apiserver.cel import environment, messages, sources
 _CODE = re.compile(r"^[A-Z_]+: ")
 _TRAILER = re.compile(r" \[[A-Z_]+\]$")
 _LINE = re.compile(r"(<input>):(\d+):")
-_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"\w+")
 _KEY = re.compile(r'Key not found in map : "(.*)"')
 _FIELD = re.compile(r"(undefined field '[^']*') not found in struct '[^']*'")
 _OVERLOAD = re.compile(r"No matching overloads found(?: : )?")
@@ -43,8 +43,8 @@ class EvaluationError(ValueError):
 
 def _message(failure: object) -> str:
     text = _TRAILER.sub("", _CODE.sub("", str(failure)))
-    if found := _KEY.search(text):
-        return f"no such key: {found[1]}"
+    if match := _KEY.search(text):
+        return f"no such key: {match[1]}"
     if text.startswith("No matching overloads found"):
         return _OVERLOAD.sub("no such overload: ", text).rstrip(": ")
     return {"divide by zero": "division by zero"}.get(text, text)
@@ -52,7 +52,7 @@ def _message(failure: object) -> str:
 
 def _problem(failure: object) -> str:
     """What is wrong, with the lines of the source: the variables stand on a line before it."""
-    text = _LINE.sub(lambda found: f"{found[1]}:{int(found[2]) - 1}:", _message(failure))
+    text = _LINE.sub(lambda match: f"{match[1]}:{int(match[2]) - 1}:", _message(failure))
     return messages.shown(_FIELD.sub(r"\1", text))
 
 
@@ -71,8 +71,10 @@ def check(source: str, variables: Mapping[str, str]) -> str:
 
 def _written(name: str) -> str:
     """A type's name as this package writes types: ``LIST<MAP<STRING, INT>>`` is ``list(map(string,int))``."""
-    words = re.findall(r"[^<>,\s]+|[<>,]", name)
-    text = "".join({"<": "(", ">": ")"}.get(word, word.lower() if word.isupper() else word) for word in words)
+    symbols = re.findall(r"[^<>,\s]+|[<>,]", name)
+    text = "".join(
+        {"<": "(", ">": ")"}.get(symbol, symbol.lower() if symbol.isupper() else symbol) for symbol in symbols
+    )
     return "optional" + text.removeprefix("optional_type") if text.startswith("optional_type") else text
 
 
@@ -87,7 +89,7 @@ def _parsed(source: str) -> Any:
 class Expression:
     """A compiled expression."""
 
-    __slots__ = ("_asks", "_checked", "_optional", "_program", "_used", "_variables", "result", "source")
+    __slots__ = ("_checked", "_optional", "_program", "_used", "_uses_authorizer", "_variables", "result", "source")
 
     def __init__(self, source: str, variables: Mapping[str, str], optional: str = "", checked: str = "") -> None:
         """``variables`` are names and types; ``optional`` names a variable that the expression sees as an optional.
@@ -99,9 +101,9 @@ class Expression:
         self._optional = optional
         self._variables = dict(variables)
         self._program: Any = None
-        words = frozenset(_WORD.findall(source))
-        self._used = tuple(name for name in variables if name in words)
-        self._asks = "check" in words
+        names_in_source = frozenset(_NAME.findall(source))
+        self._used = tuple(name for name in variables if name in names_in_source)
+        self._uses_authorizer = "check" in names_in_source
         known = None
         if not optional and tuple(variables) == ("self",):
             known = _CORRECT.get((source, variables["self"].rpartition("_")[2]))
@@ -138,18 +140,18 @@ class Expression:
         if self._optional:
             data[_HAS] = self._optional in data
             data[_VALUE] = data.pop(self._optional, None)
-        functions = environment.checks(decide) if self._asks and decide is not None else None
+        functions = environment.checks(decide) if self._uses_authorizer and decide is not None else None
         try:
             value = self._program.eval(data=data, functions=functions)
             if value.type() == cel.Type.NULL:
                 return None
-            found = value.plain_value()
+            plain_value = value.plain_value()
         except (RuntimeError, TypeError) as failure:
             raise EvaluationError(_message(failure)) from failure
         if value.type() == cel.Type.ERROR:
-            raise EvaluationError(_message(found))
-        _hold_nones(found)
-        return found
+            raise EvaluationError(_message(plain_value))
+        _hold_nones(plain_value)
+        return plain_value
 
 
 def _hold_nones(value: Any) -> None:
@@ -169,20 +171,20 @@ def _hold_nones(value: Any) -> None:
             _hold_nones(item)
 
 
-def compiled(source: str, variables: Mapping[str, str], wanted: str) -> Expression:
+def compiled(source: str, variables: Mapping[str, str], expected_type: str) -> Expression:
     """An expression whose value has the type ``wanted``; ``dyn`` stands for any type. The last 1,000 are kept.
 
     Raises: CompileError.
     """
-    return _compiled(source, tuple(variables.items()), wanted)
+    return _compiled(source, tuple(variables.items()), expected_type)
 
 
 @lru_cache(maxsize=1000)
-def _compiled(source: str, variables: tuple[tuple[str, str], ...], wanted: str) -> Expression:
+def _compiled(source: str, variables: tuple[tuple[str, str], ...], expected_type: str) -> Expression:
     try:
         expression = Expression(source, dict(variables))
     except CompileError as failure:
         raise CompileError(f"compilation failed: {failure}") from failure
-    if wanted not in ("dyn", expression.result):
-        raise CompileError(f"must evaluate to {wanted} but got {messages.shown(expression.result)}")
+    if expected_type not in ("dyn", expression.result):
+        raise CompileError(f"must evaluate to {expected_type} but got {messages.shown(expression.result)}")
     return expression

@@ -34,9 +34,9 @@ _SEMVER = re.compile(
 
 
 def _holds(parse: Callable[..., Any]) -> Callable[..., bool]:
-    def holds(*given: Any) -> bool:
+    def holds(*arguments: Any) -> bool:
         try:
-            parse(*given)
+            parse(*arguments)
         except ValueError:
             return False
         return True
@@ -76,17 +76,19 @@ def _added(left: Value, right: Value | int, sign: int = 1) -> Value:
 
 def _normalized(text: str) -> str:
     """A version with three numbers, without ``v`` and leading zeros."""
-    numbers, mark, rest = re.fullmatch(r"v?([0-9.]*)([-+]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    parts = [part.lstrip("0") or "0" if part.isdigit() else part for part in numbers.split(".")]
-    return ".".join([*parts, "0", "0"][: max(3, len(parts))]) + mark + rest
+    numbers, mark, suffix = re.fullmatch(r"v?([0-9.]*)([-+]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    components = [
+        component.lstrip("0") or "0" if component.isdigit() else component for component in numbers.split(".")
+    ]
+    return ".".join([*components, "0", "0"][: max(3, len(components))]) + mark + suffix
 
 
 def _semver(text: str, normalize: bool = False) -> Value:  # noqa: FBT001, FBT002 - the library calls by position
-    found = _SEMVER.fullmatch(_normalized(text) if normalize else text)
-    if found is None:
+    match = _SEMVER.fullmatch(_normalized(text) if normalize else text)
+    if match is None:
         raise ValueError(f"invalid semantic version {text!r}")
-    numbers = [int(found[index]) for index in (1, 2, 3)]
-    return {"kind": "Semver", "value": numbers, "pre": found[4] or ""}
+    numbers = [int(match[index]) for index in (1, 2, 3)]
+    return {"kind": "Semver", "value": numbers, "pre": match[4] or ""}
 
 
 def _order_of(value: Value) -> Any:
@@ -99,8 +101,8 @@ def _order_of(value: Value) -> Any:
 
 
 def _compare(left: Value, right: Value) -> int:
-    one, other = _order_of(left), _order_of(right)
-    return int(one > other) - int(one < other)
+    left_order, right_order = _order_of(left), _order_of(right)
+    return int(left_order > right_order) - int(left_order < right_order)
 
 
 # -- addresses
@@ -131,12 +133,12 @@ def _interface(value: Value) -> ipaddress.IPv4Interface | ipaddress.IPv6Interfac
 
 
 def _contains_ip(network: Value, address: Value | str) -> bool:
-    wanted = _ip(address) if isinstance(address, str) else address
-    return _address(wanted) in _interface(network).network
+    contained = _ip(address) if isinstance(address, str) else address
+    return _address(contained) in _interface(network).network
 
 
-def _contains_cidr(network: Value, part: Value | str) -> bool:
-    inner = _interface(_cidr(part) if isinstance(part, str) else part).network
+def _contains_cidr(network: Value, subnet: Value | str) -> bool:
+    inner = _interface(_cidr(subnet) if isinstance(subnet, str) else subnet).network
     outer = _interface(network).network
     same = inner.version == outer.version
     return same and inner.prefixlen >= outer.prefixlen and inner.network_address in outer
@@ -144,18 +146,18 @@ def _contains_cidr(network: Value, part: Value | str) -> bool:
 
 def _is_global(value: Value) -> bool:
     address = _address(value)
-    other = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
-    return not other and str(address) != "255.255.255.255"
+    special = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
+    return not special and str(address) != "255.255.255.255"
 
 
 # -- URLs
 
 
 def _url(text: str) -> Value:
-    parts = urlsplit(text)
-    if not (parts.scheme and parts.netloc) and not text.startswith("/"):
+    components = urlsplit(text)
+    if not (components.scheme and components.netloc) and not text.startswith("/"):
         raise ValueError(f"URL parse error during conversion from string: parse {text!r}: invalid URI for request")
-    if parts.port is None and parts.netloc.rpartition("@")[2].endswith(":"):
+    if components.port is None and components.netloc.rpartition("@")[2].endswith(":"):
         raise ValueError(f"URL parse error during conversion from string: parse {text!r}: invalid port")
     return {"kind": "URL", "value": text}
 
@@ -197,12 +199,12 @@ def _is_sorted(items: Sequence[Any]) -> bool:
     return all(items[index] <= items[index + 1] for index in range(len(items) - 1))
 
 
-def _index_of(items: Sequence[Any], wanted: Any) -> int:
-    return next((index for index, item in enumerate(items) if item == wanted), -1)
+def _index_of(items: Sequence[Any], value: Any) -> int:
+    return next((index for index, item in enumerate(items) if item == value), -1)
 
 
-def _last_index_of(items: Sequence[Any], wanted: Any) -> int:
-    return next((index for index in range(len(items) - 1, -1, -1) if items[index] == wanted), -1)
+def _last_index_of(items: Sequence[Any], value: Any) -> int:
+    return next((index for index in range(len(items) - 1, -1, -1) if items[index] == value), -1)
 
 
 def _inserted(items: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:

@@ -34,13 +34,13 @@ def parameters(kind: str) -> tuple[str, ...]:
     """``("string", "list(int)")`` of ``map(string,list(int))``; empty for a type without parameters."""
     if not kind.endswith(")"):
         return ()
-    found, depth, start = [], 0, kind.index("(") + 1
+    kinds, depth, start = [], 0, kind.index("(") + 1
     for index in range(start, len(kind)):
         depth += {"(": 1, ")": -1}.get(kind[index], 0)
         if (kind[index] == "," and depth == 0) or depth < 0:
-            found.append(kind[start:index])
+            kinds.append(kind[start:index])
             start = index + 1
-    return tuple(found)
+    return tuple(kinds)
 
 
 def literal(kind: str) -> str:
@@ -110,26 +110,26 @@ class MessageTypes:
 def _file(name: str, fields: Mapping[str, str]) -> bytes:
     """The descriptor of a file with one message."""
     package, _, short = name.rpartition(".")
-    held: set[str] = set()
-    parts, entries = [text(1, short)], set[str]()
+    value_types: set[str] = set()
+    encoded, entries = [text(1, short)], set[str]()
     for index, (field, kind) in enumerate(sorted(fields.items()), 1):
         if not _IDENTIFIER.fullmatch(field):
             continue
-        entry = "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Entry"
+        entry = "".join(segment[:1].upper() + segment[1:] for segment in field.split("_")) + "Entry"
         if kind.startswith("map(") and entry not in entries and entry not in fields:
             entries.add(entry)
-            value = _held(parameters(kind)[1])
-            parts += [_field(field, index, f".{name}.{entry}", repeated=True), _entry(entry, value)]
+            value = _value_type(parameters(kind)[1])
+            encoded += [_field(field, index, f".{name}.{entry}", repeated=True), _entry(entry, value)]
         else:
             repeated = kind.startswith("list(")
-            value = _held(parameters(kind)[0] if repeated else kind)
-            parts.append(_field(field, index, value, repeated=repeated))
-        held.add(value)
-    own = {value for value in held if value not in _SCALARS and not value.startswith(".")} - {name}
-    imports = [text(3, path) for path in (*_FILES, *(f"{other}.proto" for other in sorted(own)))]
+            value = _value_type(parameters(kind)[0] if repeated else kind)
+            encoded.append(_field(field, index, value, repeated=repeated))
+        value_types.add(value)
+    own = {value for value in value_types if value not in _SCALARS and not value.startswith(".")} - {name}
+    imports = [text(3, path) for path in (*_FILES, *(f"{message_name}.proto" for message_name in sorted(own)))]
     options = message(7, integer(11, 1))  # Names that differ in underscores only are no conflict.
     head = [text(1, f"{name}.proto"), *([text(2, package)] if package else [])]
-    return b"".join((*head, *imports, message(4, *parts, options)))
+    return b"".join((*head, *imports, message(4, *encoded, options)))
 
 
 def _entry(name: str, value: str) -> bytes:
@@ -137,7 +137,7 @@ def _entry(name: str, value: str) -> bytes:
     return message(3, text(1, name), _field("key", 1, "string"), _field("value", 2, value), message(7, integer(7, 1)))
 
 
-def _held(kind: str) -> str:
+def _value_type(kind: str) -> str:
     """The type of a field's value, or of an item: a list or map in it has no inner types."""
     if kind.startswith("optional("):
         return _KNOWN["dyn"]
@@ -145,7 +145,7 @@ def _held(kind: str) -> str:
 
 
 def _field(name: str, number: int, kind: str, *, repeated: bool = False) -> bytes:
-    parts = [text(1, name), integer(3, number), integer(4, _REPEATED if repeated else _OPTIONAL)]
+    encoded = [text(1, name), integer(3, number), integer(4, _REPEATED if repeated else _OPTIONAL)]
     if kind in _SCALARS:
-        return message(2, *parts, integer(5, _SCALARS[kind]))
-    return message(2, *parts, integer(5, _MESSAGE), text(6, kind if kind.startswith(".") else f".{kind}"))
+        return message(2, *encoded, integer(5, _SCALARS[kind]))
+    return message(2, *encoded, integer(5, _MESSAGE), text(6, kind if kind.startswith(".") else f".{kind}"))

@@ -10,26 +10,31 @@ from podwire.embedded.apiserver.cel.expressions import CompileError, Expression
 
 _ROOT, _PATCH = "Object", "JSONPatch"
 _PATCH_FIELDS = {"op": "string", "path": "string", "from": "string", "value": "dyn"}
-_WANTED = {"ApplyConfiguration": _ROOT, "JSONPatch": f"list({_PATCH})"}
+_RESULT_TYPES = {"ApplyConfiguration": _ROOT, "JSONPatch": f"list({_PATCH})"}
 
 
 def typed(source: str) -> str:
     """The expression with the names of messages in the place of the names of objects."""
-    parts = sources.tokens(source)
-    places = [(first, last, brace, _name(parts, first, last)) for first, last, brace in sources.type_names(parts)]
+    token_list = sources.tokens(source)
+    objects = [
+        (first, last, brace, _name(token_list, first, last)) for first, last, brace in sources.type_names(token_list)
+    ]
     fields: dict[str, dict[str, str]] = {_PATCH: dict(_PATCH_FIELDS)}
-    for _, _, brace, name in places:
+    for _, _, brace, name in objects:
         if name == _ROOT or name.startswith(f"{_ROOT}."):
-            given = fields.setdefault(name, {})
-            given.update((parts[index], "dyn") for index in sources.field_names(parts, brace))
-    for first, last, _, name in places:
+            declared = fields.setdefault(name, {})
+            declared.update((token_list[index], "dyn") for index in sources.field_names(token_list, brace))
+    for first, last, _, name in objects:
         if name in fields:
-            parts[first : last + 1] = [MESSAGES.declare(name.replace(".", "_"), fields[name]), *[""] * (last - first)]
-    return "".join(parts)
+            token_list[first : last + 1] = [
+                MESSAGES.declare(name.replace(".", "_"), fields[name]),
+                *[""] * (last - first),
+            ]
+    return "".join(token_list)
 
 
-def _name(parts: list[str], first: int, last: int) -> str:
-    return "".join(part for part in parts[first : last + 1] if not part.isspace())
+def _name(token_list: list[str], first: int, last: int) -> str:
+    return "".join(token for token in token_list[first : last + 1] if not token.isspace())
 
 
 def compile_mutation(source: str, types: dict[str, str], patch_type: str) -> Expression:
@@ -41,7 +46,7 @@ def compile_mutation(source: str, types: dict[str, str], patch_type: str) -> Exp
         expression = Expression(source, types, checked=typed(source))
     except CompileError as failure:
         raise CompileError(f"compilation failed: {failure}") from failure
-    wanted, found = _WANTED[patch_type], messages.shown(expression.result)
-    if found != wanted and not (patch_type == "JSONPatch" and found == "list(dyn)" and source.split() == ["[]"]):
-        raise CompileError(f"must evaluate to {wanted} but got {found}")
+    expected, actual = _RESULT_TYPES[patch_type], messages.shown(expression.result)
+    if actual != expected and not (patch_type == "JSONPatch" and actual == "list(dyn)" and source.split() == ["[]"]):
+        raise CompileError(f"must evaluate to {expected} but got {actual}")
     return expression

@@ -112,8 +112,8 @@ def _compiled(rule: Json, schema: Json, label: str, uncorrelatable: str) -> Sche
         message = _message_of(rule, kind, optional if transition else "", transition=transition)
     except CompileError as failure:
         problems.append(causes.invalid("messageExpression", rule, str(failure)))
-    place, wrong = _field_path(rule, schema)
-    return SchemaRule(rule, expression, message, transition, place, (*problems, *wrong, *_texts(rule)))
+    field_path, wrong = _field_path(rule, schema)
+    return SchemaRule(rule, expression, message, transition, field_path, (*problems, *wrong, *_texts(rule)))
 
 
 def _expression(source: str, kind: str, optional: str) -> tuple[Expression, bool]:
@@ -141,20 +141,20 @@ def _message_of(rule: Json, kind: str, optional: str, *, transition: bool) -> Ex
 def _field_path(rule: Json, schema: Json) -> tuple[str, list[Cause]]:
     """The path of ``fieldPath`` as messages show paths, and what is wrong with ``fieldPath``."""
     text = str(rule.get("fieldPath") or "")
-    place, rest = "", text
+    field_path, remaining = "", text
     node: Any = schema
-    while rest:
-        step_match = _STEP.match(rest)
+    while remaining:
+        step_match = _STEP.match(remaining)
         name = (step_match[1] or step_match[2].replace("\\'", "'")) if step_match else ""
         properties, additional = node.get("properties") or {}, node.get("additionalProperties")
         if step_match is None or not (name in properties or isinstance(additional, dict)):
             return "", [
                 causes.invalid("fieldPath", text, "fieldPath must be a valid path: does not refer to a valid field")
             ]
-        place += f".{name}" if name in properties else f"[{name}]"
+        field_path += f".{name}" if name in properties else f"[{name}]"
         node = properties.get(name, additional)
-        rest = rest[step_match.end() :]
-    return place, []
+        remaining = remaining[step_match.end() :]
+    return field_path, []
 
 
 def _texts(rule: Json) -> Iterator[Cause]:
@@ -195,14 +195,14 @@ def _misplaced(schema: Any, path: str, logical: str) -> Iterator[Cause]:
         return
     if logical and schema.get(RULES):
         yield causes.forbidden(f"{path}.{RULES}", "must be empty to be structural")
-    for word in ("allOf", "anyOf", "oneOf"):
-        for index, sub in enumerate(schema.get(word) or ()):
-            yield from _misplaced(sub, f"{path}.{word}[{index}]", word)
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for index, sub in enumerate(schema.get(keyword) or ()):
+            yield from _misplaced(sub, f"{path}.{keyword}[{index}]", keyword)
     yield from _misplaced(schema.get("not"), f"{path}.not", "not")
     for name, sub in (schema.get("properties") or {}).items():
         yield from _misplaced(sub, f"{path}.properties[{name}]", logical)
-    for word in ("items", "additionalProperties"):
-        yield from _misplaced(schema.get(word), f"{path}.{word}", logical)
+    for keyword in ("items", "additionalProperties"):
+        yield from _misplaced(schema.get(keyword), f"{path}.{keyword}", logical)
 
 
 # -- evaluation
@@ -221,11 +221,11 @@ def _check(tree: RuleTree, new: Any, old: Any, path: str) -> Iterator[Cause]:
     if isinstance(new, dict):
         before = old if isinstance(old, dict) else {}
         for name, item in new.items():
-            below, place = tree.properties.get(name), f"{path}.{name}" if path else name
+            below, field_path = tree.properties.get(name), f"{path}.{name}" if path else name
             if below is None and tree.additional is not None and name not in (tree.schema.get("properties") or {}):
-                below, place = tree.additional, f"{path}[{name}]"
+                below, field_path = tree.additional, f"{path}[{name}]"
             if below is not None:
-                yield from _check(below, item, before.get(name), place)
+                yield from _check(below, item, before.get(name), field_path)
     elif isinstance(new, list) and tree.items is not None:
         for index, item in enumerate(new):
             yield from _check(tree.items, item, values.old_item(item, old, tree.schema), f"{path}[{index}]")
@@ -246,14 +246,14 @@ def _evaluated(tree: RuleTree, new: Any, old: Any, path: str) -> Iterator[Cause]
             texts = "; ".join(cause.message for cause in rule.problems)
             yield _broken(path, new, f"the rule cannot be evaluated: {texts}", "")
             continue
-        given = {**variables, **before} if rule.transition else variables
+        bound_variables = {**variables, **before} if rule.transition else variables
         try:
-            holds = rule.expression.evaluate(given)
+            holds = rule.expression.evaluate(bound_variables)
         except EvaluationError as failure:
             yield _broken(path, new, f"{failure} evaluating rule: {rule.default_message}", "")
             continue
         if holds is not True:
-            yield _refusal(rule, given, new, path)
+            yield _refusal(rule, bound_variables, new, path)
 
 
 def _refusal(rule: SchemaRule, variables: Json, value: Any, path: str) -> Cause:
@@ -265,8 +265,8 @@ def _refusal(rule: SchemaRule, variables: Json, value: Any, path: str) -> Cause:
             made = ""
         if isinstance(made, str) and made.strip() and "\n" not in made and len(made) <= _MOST_MESSAGE_CHARACTERS:
             text, shown = made.strip(), {}
-    place = f"{path}{rule.field_path}" if path else rule.field_path.removeprefix(".")
-    return _broken(place, shown, text, rule.rule.get("reason") or "")
+    field_path = f"{path}{rule.field_path}" if path else rule.field_path.removeprefix(".")
+    return _broken(field_path, shown, text, rule.rule.get("reason") or "")
 
 
 def _broken(path: str, value: Any, text: str, reason: str) -> Cause:

@@ -20,78 +20,78 @@ _KEYWORDS = frozenset({"in", "true", "false", "null"})
 
 def tokens(source: str) -> list[str]:
     """The tokens of an expression, with spaces and comments; together they are the expression."""
-    return [found[0] for found in _TOKEN.finditer(source)]
+    return [match[0] for match in _TOKEN.finditer(source)]
 
 
-def _meaningful(parts: list[str]) -> list[int]:
-    return [index for index, part in enumerate(parts) if not part.isspace() and not part.startswith("//")]
+def _meaningful(token_list: list[str]) -> list[int]:
+    return [index for index, token in enumerate(token_list) if not token.isspace() and not token.startswith("//")]
 
 
-def _is_name(part: str) -> bool:
-    return part.isidentifier() and part not in _KEYWORDS
+def _is_name(token: str) -> bool:
+    return token.isidentifier() and token not in _KEYWORDS
 
 
-def type_names(parts: list[str]) -> Iterable[tuple[int, int, int]]:
+def type_names(token_list: list[str]) -> Iterable[tuple[int, int, int]]:
     """Where names of types stand before ``{``: the first and last token of the name, and the brace."""
-    order = _meaningful(parts)
-    for place, index in enumerate(order):
-        if parts[index] != "{" or place == 0 or not _is_name(parts[order[place - 1]]):
+    order = _meaningful(token_list)
+    for position, index in enumerate(order):
+        if token_list[index] != "{" or position == 0 or not _is_name(token_list[order[position - 1]]):
             continue
-        first = place - 1
-        while first >= 2 and parts[order[first - 1]] == "." and _is_name(parts[order[first - 2]]):
+        first = position - 1
+        while first >= 2 and token_list[order[first - 1]] == "." and _is_name(token_list[order[first - 2]]):
             first -= 2
-        yield order[first], order[place - 1], index
+        yield order[first], order[position - 1], index
 
 
 def runnable(source: str) -> str:
     """The expression as it is evaluated."""
     if "{" not in source and "format" not in source:
         return source
-    parts = tokens(source)
-    for first, last, brace in list(type_names(parts)):
-        for index in list(field_names(parts, brace)):
-            parts[index] = f"'{parts[index]}'"
+    token_list = tokens(source)
+    for first, last, brace in list(type_names(token_list)):
+        for index in list(field_names(token_list, brace)):
+            token_list[index] = f"'{token_list[index]}'"
         for index in range(first, last + 1):
-            parts[index] = ""
-    _index_optionals(parts)
-    return "".join(parts)
+            token_list[index] = ""
+    _index_optionals(token_list)
+    return "".join(token_list)
 
 
-def field_names(parts: list[str], brace: int) -> Iterator[int]:
+def field_names(token_list: list[str], brace: int) -> Iterator[int]:
     """Where the names of the fields of one object stand."""
     depth, key = 0, False
-    for index in range(brace, len(parts)):
-        part = parts[index]
-        if part in ("{", "(", "["):
+    for index in range(brace, len(token_list)):
+        token = token_list[index]
+        if token in ("{", "(", "["):
             depth += 1
             key = depth == 1
-        elif part in ("}", ")", "]"):
+        elif token in ("}", ")", "]"):
             depth -= 1
             if depth == 0:
                 return
-        elif part == "," and depth == 1:
+        elif token == "," and depth == 1:
             key = True
-        elif key and depth == 1 and part.isidentifier():
+        elif key and depth == 1 and token.isidentifier():
             yield index
             key = False
 
 
-def _index_optionals(parts: list[str]) -> None:
-    order = _meaningful(parts)
-    words = [parts[index] for index in order]
-    for place in range(2, len(words) - 1):
-        method = words[place] == "validate" and words[place - 1] == "."
-        if method or words[place - 2 : place + 1] == ["format", ".", "named"]:
-            end = _closing(words, place + 1)
+def _index_optionals(token_list: list[str]) -> None:
+    order = _meaningful(token_list)
+    significant = [token_list[index] for index in order]
+    for position in range(2, len(significant) - 1):
+        method = significant[position] == "validate" and significant[position - 1] == "."
+        if method or significant[position - 2 : position + 1] == ["format", ".", "named"]:
+            end = _closing(significant, position + 1)
             if end is not None:
-                parts[order[end]] += "[?0]"
+                token_list[order[end]] += "[?0]"
 
 
-def _closing(words: list[str], start: int) -> int | None:
+def _closing(significant: list[str], start: int) -> int | None:
     """The parenthesis that closes the one at ``start``."""
     depth = 0
-    for place in range(start, len(words)):
-        depth += {"(": 1, ")": -1}.get(words[place], 0)
+    for position in range(start, len(significant)):
+        depth += {"(": 1, ")": -1}.get(significant[position], 0)
         if depth == 0:
-            return place if words[start] == "(" else None
+            return position if significant[start] == "(" else None
     return None

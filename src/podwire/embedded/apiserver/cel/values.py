@@ -41,7 +41,7 @@ def escaped(name: str) -> str:
     """The name of a field as expressions write it."""
     if name in RESERVED:
         return f"__{name}__"
-    return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], name)
+    return _ESCAPED.sub(lambda match: _ESCAPES[match[0]], name)
 
 
 def rooted(schema: Json) -> Json:
@@ -77,8 +77,8 @@ def _type(schema: Json, label: str) -> str:
 def _object_type(schema: Json, label: str) -> str:
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
-        held = _type(values, label)
-        return f"map(string,{held})" if held else ""
+        value_type = _type(values, label)
+        return f"map(string,{value_type})" if value_type else ""
     properties: Json = schema.get("properties") or {}
     fields = {escaped(name): _type(sub, name) for name, sub in properties.items()}
     return MESSAGES.declare(_LABEL.sub("_", label), {name: text for name, text in fields.items() if text})
@@ -131,10 +131,12 @@ def _formatted(text: str, form: str) -> Any:
     if form == "duration":
         sign = -1 if text.startswith("-") else 1
         bare = text.lstrip("+-")
-        found = _DURATION.findall(bare)
-        if "".join(number + unit for number, unit in found) != bare or not found:
+        numbers_and_units = _DURATION.findall(bare)
+        if "".join(number + unit for number, unit in numbers_and_units) != bare or not numbers_and_units:
             raise ValueError(f"{text!r} is not a duration")
-        return Duration(timedelta(seconds=sign * sum(float(number) * _SECONDS[unit] for number, unit in found)))
+        return Duration(
+            timedelta(seconds=sign * sum(float(number) * _SECONDS[unit] for number, unit in numbers_and_units))
+        )
     moment = datetime.fromisoformat(text)
     return Timestamp(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
@@ -144,5 +146,8 @@ def old_item(item: Any, old: Any, schema: Json) -> Any:
     keys = schema.get("x-kubernetes-list-map-keys") or ()
     if schema.get("x-kubernetes-list-type") != "map" or not isinstance(old, list) or not isinstance(item, dict):
         return None
-    wanted = [item.get(key) for key in keys]
-    return next((other for other in old if isinstance(other, dict) and [other.get(k) for k in keys] == wanted), None)
+    key_values = [item.get(key) for key in keys]
+    return next(
+        (old_item for old_item in old if isinstance(old_item, dict) and [old_item.get(k) for k in keys] == key_values),
+        None,
+    )
