@@ -94,7 +94,7 @@ class Expression:
     def __init__(self, source: str, variables: Mapping[str, str], optional: str = "", checked: str = "") -> None:
         """``variables`` are names and types; ``optional`` names a variable that the expression sees as an optional.
 
-        ``checked`` is the text to check, where it is another one than that to run. Raises: CompileError.
+        ``checked`` is the text to check, if it differs from ``source``. Raises: CompileError.
         """
         self.source = source
         self._checked = checked or source
@@ -172,7 +172,7 @@ def _hold_nones(value: Any) -> None:
 
 
 def compiled(source: str, variables: Mapping[str, str], expected_type: str) -> Expression:
-    """An expression whose value has the type ``wanted``; ``dyn`` stands for any type. The last 1,000 are kept.
+    """An expression whose value has the expected type; ``dyn`` stands for any type. The last 1,000 are kept.
 
     Raises: CompileError.
     """

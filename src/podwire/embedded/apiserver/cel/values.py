@@ -131,12 +131,10 @@ def _formatted(text: str, form: str) -> Any:
     if form == "duration":
         sign = -1 if text.startswith("-") else 1
         bare = text.lstrip("+-")
-        numbers_and_units = _DURATION.findall(bare)
-        if "".join(number + unit for number, unit in numbers_and_units) != bare or not numbers_and_units:
+        amounts = _DURATION.findall(bare)
+        if "".join(number + unit for number, unit in amounts) != bare or not amounts:
             raise ValueError(f"{text!r} is not a duration")
-        return Duration(
-            timedelta(seconds=sign * sum(float(number) * _SECONDS[unit] for number, unit in numbers_and_units))
-        )
+        return Duration(timedelta(seconds=sign * sum(float(number) * _SECONDS[unit] for number, unit in amounts)))
     moment = datetime.fromisoformat(text)
     return Timestamp(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 

@@ -15,8 +15,8 @@ def check_api_service(new: Json, _: Json | None) -> Iterator[Cause]:
     group, version = spec.get("group") or "", spec.get("version") or ""
     name = new["metadata"].get("name") or ""
     if name != f"{version}.{group}":
-        wanted = causes.quoted(f"{version}.{group}")
-        yield causes.invalid("metadata.name", name, f'must be `spec.version+"."+spec.group`: {wanted}')
+        expected_name = causes.quoted(f"{version}.{group}")
+        yield causes.invalid("metadata.name", name, f'must be `spec.version+"."+spec.group`: {expected_name}')
     if not group and version != "v1":
         detail = "only v1 may have an empty group and it better be legacy kube"
         yield causes.required("spec.group", detail)

@@ -1,4 +1,4 @@
-"""One wrong field as a cause, in the words of Kubernetes (``apimachinery/pkg/util/validation/field``)."""
+"""One wrong field as a cause, with the texts of Kubernetes (``apimachinery/pkg/util/validation/field``)."""
 
 import json
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def type_invalid(path: str, value: Any, detail: str) -> Cause:
 
 
 def unsupported(path: str, value: Any, supported: Iterable[str]) -> Cause:
-    """The value is not one of those known."""
+    """The value is not one of the known values."""
     listed = ", ".join(quoted(item) for item in sorted(supported))
     return _cause(path, "FieldValueNotSupported", f"Unsupported value: {quoted(value)}", f"supported values: {listed}")
 
@@ -59,6 +59,6 @@ def too_long(path: str, limit: int) -> Cause:
     return _cause(path, "FieldValueTooLong", "Too long", f"may not be more than {limit} bytes")
 
 
-def too_many(path: str, found: int, limit: int) -> Cause:
+def too_many(path: str, number: int, limit: int) -> Cause:
     """The list is too long."""
-    return _cause(path, "FieldValueTooMany", f"Too many: {found}", f"must have at most {limit} items")
+    return _cause(path, "FieldValueTooMany", f"Too many: {number}", f"must have at most {limit} items")

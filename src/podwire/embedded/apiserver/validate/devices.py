@@ -11,7 +11,7 @@ Json = dict[str, Any]
 _MODES = ("ExactCount", "All")
 _LIMIT = 32
 """How many requests a claim may have."""
-_PLACES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+_NODE_CHOICES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 
 def _selectors(holder: Json, path: str) -> Iterator[Cause]:
@@ -20,7 +20,7 @@ def _selectors(holder: Json, path: str) -> Iterator[Cause]:
             yield causes.required(f"{path}.selectors[{index}].cel.expression")
 
 
-def _one(request: Json, path: str) -> Iterator[Cause]:
+def _exact_request(request: Json, path: str) -> Iterator[Cause]:
     """A request for devices of one class."""
     if not request.get("deviceClassName"):
         yield causes.required(f"{path}.deviceClassName")
@@ -44,9 +44,9 @@ def _request(request: Json, path: str) -> Iterator[Cause]:
         detail = "exactly one of `exactly` or `firstAvailable` is required"
         yield causes.required(path, detail) if exactly is None else causes.invalid(path, None, detail)
     if exactly is not None:
-        yield from _one(exactly, f"{path}.exactly")
+        yield from _exact_request(exactly, f"{path}.exactly")
     for index, alternative in enumerate(alternatives):
-        yield from _one(alternative, f"{path}.firstAvailable[{index}]")
+        yield from _exact_request(alternative, f"{path}.firstAvailable[{index}]")
 
 
 def _spec(spec: Json, path: str) -> Iterator[Cause]:
@@ -56,10 +56,10 @@ def _spec(spec: Json, path: str) -> Iterator[Cause]:
         yield causes.too_many(f"{path}.devices.requests", len(requests), _LIMIT)
     seen: set[str] = set()
     for index, request in enumerate(requests):
-        place = f"{path}.devices.requests[{index}]"
-        yield from _request(request, place)
+        request_path = f"{path}.devices.requests[{index}]"
+        yield from _request(request, request_path)
         if (name := request.get("name", "")) in seen:
-            yield causes.duplicate(f"{place}.name", name)
+            yield causes.duplicate(f"{request_path}.name", name)
         seen.add(name)
 
 
@@ -106,10 +106,10 @@ def _placed(spec: Json) -> Iterator[Cause]:
         yield causes.required("spec.pool.name")
     if (count := pool.get("resourceSliceCount") or 0) <= 0:
         yield causes.invalid("spec.pool.resourceSliceCount", count, "must be greater than zero")
-    places = [field for field in _PLACES if spec.get(field)]
-    if len(places) != 1:
+    chosen = [field for field in _NODE_CHOICES if spec.get(field)]
+    if len(chosen) != 1:
         detail = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-        yield causes.invalid("spec", places, detail) if places else causes.required("spec", detail)
+        yield causes.invalid("spec", chosen, detail) if chosen else causes.required("spec", detail)
 
 
 def _devices(spec: Json) -> Iterator[Cause]:

@@ -16,10 +16,10 @@ Json = dict[str, Any]
 _MOST_CONDITIONS = 64
 
 
-def check_expression(source: str, types: Mapping[str, str], wanted: str, path: str) -> Iterator[Cause]:
-    """An expression whose value must have the type ``wanted``."""
+def check_expression(source: str, types: Mapping[str, str], expected_type: str, path: str) -> Iterator[Cause]:
+    """An expression whose value must have the expected type."""
     try:
-        compiled(source, types, wanted)
+        compiled(source, types, expected_type)
     except CompileError as failure:
         yield causes.invalid(path, source, str(failure))
 
@@ -31,16 +31,16 @@ def check_conditions(conditions: list[Json], path: str, *, params: bool) -> Iter
         yield causes.too_many(path, len(conditions), _MOST_CONDITIONS)
     seen: set[str] = set()
     for index, condition in enumerate(conditions):
-        place, name = f"{path}[{index}]", str(condition.get("name") or "")
+        condition_path, name = f"{path}[{index}]", str(condition.get("name") or "")
         source = str(condition.get("expression") or "").strip()
         if source:
-            yield from check_expression(source, types, "bool", f"{place}.expression")
+            yield from check_expression(source, types, "bool", f"{condition_path}.expression")
         else:
-            yield causes.required(f"{place}.expression")
+            yield causes.required(f"{condition_path}.expression")
         if not name:
-            yield causes.required(f"{place}.name")
+            yield causes.required(f"{condition_path}.name")
         elif problem := names.qualified(name):
-            yield causes.invalid(f"{place}.name", name, problem)
+            yield causes.invalid(f"{condition_path}.name", name, problem)
         if name and name in seen:
-            yield causes.duplicate(f"{place}.name", name)
+            yield causes.duplicate(f"{condition_path}.name", name)
         seen.add(name)

@@ -1,7 +1,7 @@
 """What the schema of a CustomResourceDefinition may not have besides what makes it structural.
 
 Types and patterns are checked at every level; below ``allOf``, ``anyOf``, ``oneOf`` and ``not`` only constraints may
-stand. The words are those of ``apiextensions-apiserver/pkg/apiserver/schema/validation.go``.
+stand. The texts are those of ``apiextensions-apiserver/pkg/apiserver/schema/validation.go``.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _FORBIDDEN = {
 
 
 def check_constraints(schema: Json, path: str) -> Iterator[Cause]:
-    """What is wrong with the type, the pattern, and the junctors of one level of a schema."""
+    """The mistakes in the type, the pattern, and the junctors of one level of a schema."""
     kind = schema.get("type")
     if kind == "null":
         yield causes.forbidden(f"{path}.type", "type cannot be set to null, use nullable as an alternative")
@@ -56,7 +56,7 @@ def _junctors(schema: Json, path: str) -> Iterator[tuple[Json, str]]:
 
 
 def _is_int_or_string(schema: Json, sub: Json) -> bool:
-    """Whether a branch is part of the one form in which Kubernetes lets branches name types."""
+    """Whether a branch has the only form in which Kubernetes lets branches name types."""
     if not schema.get("x-kubernetes-int-or-string"):
         return False
     pair = [{"type": "integer"}, {"type": "string"}]

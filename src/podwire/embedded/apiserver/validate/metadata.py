@@ -38,19 +38,19 @@ def check_name(kind: ResourceKind, obj: Json) -> Iterator[Cause]:
         yield causes.invalid("metadata.name", name, problem)
 
 
-def check_labels(found: Any, path: str) -> Iterator[Cause]:
+def check_labels(labels: Any, path: str) -> Iterator[Cause]:
     """Keys and values of labels."""
-    for key, value in (found or {}).items():
+    for key, value in (labels or {}).items():
         if problem := names.qualified(key):
             yield causes.invalid(path, key, problem)
         if problem := names.label_value(value):
             yield causes.invalid(path, value, problem)
 
 
-def check_annotations(found: Any, path: str) -> Iterator[Cause]:
+def check_annotations(annotations: Any, path: str) -> Iterator[Cause]:
     """Keys and total size of annotations."""
     size = 0
-    for key, value in (found or {}).items():
+    for key, value in (annotations or {}).items():
         size += len(key) + len(value)
         if problem := names.qualified(key.lower()):
             yield causes.invalid(path, key, problem)

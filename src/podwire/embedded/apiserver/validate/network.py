@@ -96,7 +96,7 @@ def _service_ports(spec: Json) -> Iterator[Cause]:
 
 
 def _node_ports(ports: Iterable[Json]) -> Iterator[Cause]:
-    """Node ports that stand twice with one protocol."""
+    """Node ports that occur twice with the same protocol."""
     pairs: set[tuple[Any, Any]] = set()
     for index, port in enumerate(ports):
         number = port.get("nodePort")
@@ -263,12 +263,12 @@ def _network(text: str) -> IPv4Network | IPv6Network | None:
     return None if names.cidr(text) else ip_network(text, strict=False)
 
 
-def _inside(part: IPv4Network | IPv6Network, network: IPv4Network | IPv6Network) -> bool:
-    """Whether a network is a part of another, and smaller."""
-    if isinstance(part, IPv4Network) and isinstance(network, IPv4Network):
-        return part != network and part.subnet_of(network)
-    if isinstance(part, IPv6Network) and isinstance(network, IPv6Network):
-        return part != network and part.subnet_of(network)
+def _inside(subnet: IPv4Network | IPv6Network, network: IPv4Network | IPv6Network) -> bool:
+    """Whether ``subnet`` lies in ``network`` and is smaller."""
+    if isinstance(subnet, IPv4Network) and isinstance(network, IPv4Network):
+        return subnet != network and subnet.subnet_of(network)
+    if isinstance(subnet, IPv6Network) and isinstance(network, IPv6Network):
+        return subnet != network and subnet.subnet_of(network)
     return False
 
 
@@ -281,12 +281,12 @@ def _ip_block(block: Json, path: str) -> Iterator[Cause]:
     if network is None:
         yield causes.invalid(f"{path}.cidr", text, names.cidr(text))
         return
-    for index, part in enumerate(block.get("except") or ()):
-        where, excluded = f"{path}.except[{index}]", _network(part)
+    for index, item in enumerate(block.get("except") or ()):
+        where, excluded = f"{path}.except[{index}]", _network(item)
         if excluded is None:
-            yield causes.invalid(where, part, names.cidr(part))
+            yield causes.invalid(where, item, names.cidr(item))
         elif not _inside(excluded, network):
-            yield causes.invalid(where, part, "must be a strict subset of `cidr`")
+            yield causes.invalid(where, item, "must be a strict subset of `cidr`")
 
 
 def check_ingress(new: Json, _: Json | None) -> Iterator[Cause]:
@@ -321,10 +321,10 @@ def _host(host: str, path: str) -> Iterator[Cause]:
         yield causes.invalid(path, host, problem)
 
 
-def _paths(found: Json, path: str) -> Iterator[Cause]:
-    if not found.get("paths"):
+def _paths(http: Json, path: str) -> Iterator[Cause]:
+    if not http.get("paths"):
         yield causes.required(f"{path}.paths")
-    for index, item in enumerate(found.get("paths") or ()):
+    for index, item in enumerate(http.get("paths") or ()):
         where, kind, text = f"{path}.paths[{index}]", item.get("pathType"), item.get("path") or ""
         if not kind:
             yield causes.required(f"{where}.pathType", "pathType must be specified")

@@ -243,14 +243,14 @@ def check(kind: ResourceKind, new: Json, old: Json | None, subresource: str = ""
 
     The object has passed the check of its types and has its defaults.
     """
-    found = list(metadata.check(kind, new, old))
+    problems = list(metadata.check(kind, new, old))
     run = CHECKS.get((kind.group, kind.kind)) if not kind.custom else None
     if run is None:
-        return found
+        return problems
     if subresource == "ephemeralcontainers":
-        return found + list(pods.check_ephemeral(new, old or {}))
+        return problems + list(pods.check_ephemeral(new, old or {}))
     if subresource == "resize":
-        return found + list(pods.check_resize(new, old or {}))
+        return problems + list(pods.check_resize(new, old or {}))
     if subresource in _RELAXED:
-        return found
-    return found + list(run(new, old))
+        return problems
+    return problems + list(run(new, old))

@@ -63,17 +63,19 @@ def _translate(text: str) -> list[str]:
     return out
 
 
-def _posix(token: str, place: int) -> str:
+def _posix(token: str, position: int) -> str:
     name = token.strip("[:^]")
     if token.startswith("[:^") or name not in _POSIX:
         problem = "error parsing regexp: invalid character class range"
-        raise UnsupportedPatternError(f"{problem}: `{token}` at position {place}")
+        raise UnsupportedPatternError(f"{problem}: `{token}` at position {position}")
     return _POSIX[name]
 
 
-def _escape(token: str, place: int) -> str:
+def _escape(token: str, position: int) -> str:
     if token[1] in "123456789":
-        raise UnsupportedPatternError(f"error parsing regexp: invalid escape sequence: `{token}` at position {place}")
+        raise UnsupportedPatternError(
+            f"error parsing regexp: invalid escape sequence: `{token}` at position {position}"
+        )
     if token[1] in "pPQECX":
-        raise UnsupportedPatternError(f"cannot check the escape sequence `{token}` at position {place}")
+        raise UnsupportedPatternError(f"cannot check the escape sequence `{token}` at position {position}")
     return {r"\z": r"\Z"}.get(token, token)

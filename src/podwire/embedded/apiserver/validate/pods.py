@@ -47,7 +47,7 @@ def check_required(value: Any, schema: SchemaNode, path: str) -> Iterator[Cause]
 
 
 def one_of(value: Any, allowed: Sequence[str], path: str) -> Iterator[Cause]:
-    """A value that must be one of those known, where it is set."""
+    """A value that must be one of the known values, if it is set."""
     if value is not None and value not in allowed:
         yield causes.unsupported(path, value, allowed)
 
@@ -100,12 +100,12 @@ def _mounts(container: Json, path: str, volumes: set[str]) -> Iterator[Cause]:
     seen: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         where = f"{path}.volumeMounts[{index}]"
-        name, place = mount.get("name"), mount.get("mountPath")
+        name, mount_path = mount.get("name"), mount.get("mountPath")
         if name and name not in volumes:
             yield causes.not_found(f"{where}.name", name)
-        if place in seen:
-            yield causes.invalid(f"{where}.mountPath", place, "must be unique")
-        seen.add(place or "")
+        if mount_path in seen:
+            yield causes.invalid(f"{where}.mountPath", mount_path, "must be unique")
+        seen.add(mount_path or "")
         if mount.get("subPath") and ".." in mount["subPath"].split("/"):
             yield causes.invalid(f"{where}.subPath", mount["subPath"], "must not contain '..'")
 
@@ -127,14 +127,14 @@ def _probe(container: Json, path: str) -> Iterator[Cause]:
             yield from _handler(action, f"{path}.lifecycle.{hook}")
 
 
-def _handler(found: Json, path: str) -> Iterator[Cause]:
-    kinds = [kind for kind in _HANDLERS if found.get(kind) is not None]
+def _handler(handler: Json, path: str) -> Iterator[Cause]:
+    kinds = [kind for kind in _HANDLERS if handler.get(kind) is not None]
     if not kinds:
         yield causes.required(path, "must specify a handler type")
     for kind in kinds[1:]:
         yield causes.forbidden(f"{path}.{kind}", "may not specify more than 1 handler type")
     for kind in ("httpGet", "tcpSocket"):
-        port = (found.get(kind) or {}).get("port")
+        port = (handler.get(kind) or {}).get("port")
         if port is not None and (problem := names.port_or_name(port)):
             yield causes.invalid(f"{path}.{kind}.port", port, problem)
 
@@ -330,7 +330,7 @@ def check_resize(new: Json, old: Json) -> Iterator[Cause]:
 
 
 def check_ephemeral(new: Json, old: Json) -> Iterator[Cause]:
-    """The ephemeral containers of a Pod, to which one may add but which stay as they are."""
+    """The ephemeral containers of a Pod, which can be added, but neither changed nor removed."""
     spec: Json = new.get("spec") or {}
     yield from check_spec(spec, "spec")
     ephemeral = {str(c.get("name")): c for c in spec.get("ephemeralContainers") or ()}

@@ -70,8 +70,8 @@ def _common(spec: Json) -> Iterator[Cause]:
     yield from check_conditions(spec.get("matchConditions") or [], "spec.matchConditions", params=params)
 
 
-def _param_kind(found: Json, path: str) -> Iterator[Cause]:
-    text = str(found.get("apiVersion") or "")
+def _param_kind(param_kind: Json, path: str) -> Iterator[Cause]:
+    text = str(param_kind.get("apiVersion") or "")
     group, _, version = text.rpartition("/")
     if not text:
         yield causes.required(f"{path}.apiVersion")
@@ -82,20 +82,20 @@ def _param_kind(found: Json, path: str) -> Iterator[Cause]:
             yield causes.invalid(f"{path}.apiVersion", group, problem)
         if problem := names.label_1035(version):
             yield causes.invalid(f"{path}.apiVersion", version, problem)
-    kind = str(found.get("kind") or "")
+    kind = str(param_kind.get("kind") or "")
     if not kind:
         yield causes.required(f"{path}.kind")
     elif problem := names.label_1035(kind.lower()):
         yield causes.invalid(f"{path}.kind", kind, f"may have mixed case, but should otherwise match: {problem}")
 
 
-def _match(found: Json, path: str) -> Iterator[Cause]:
-    if found.get("matchPolicy") not in _MATCH_POLICIES:
-        yield causes.unsupported(f"{path}.matchPolicy", found.get("matchPolicy"), _MATCH_POLICIES)
+def _match(constraints: Json, path: str) -> Iterator[Cause]:
+    if constraints.get("matchPolicy") not in _MATCH_POLICIES:
+        yield causes.unsupported(f"{path}.matchPolicy", constraints.get("matchPolicy"), _MATCH_POLICIES)
     for field in ("namespaceSelector", "objectSelector"):
-        yield from check_selector(found.get(field), f"{path}.{field}")
+        yield from check_selector(constraints.get(field), f"{path}.{field}")
     for field in ("resourceRules", "excludeResourceRules"):
-        for index, rule in enumerate(found.get(field) or ()):
+        for index, rule in enumerate(constraints.get(field) or ()):
             yield from _named_rule(rule, f"{path}.{field}[{index}]")
 
 
@@ -129,13 +129,13 @@ def check_variables(spec: Json, composition: Composition) -> Iterator[Cause]:
             yield causes.invalid(f"{path}.expression", source, str(failure))
 
 
-def _validation(found: Json, full: Mapping[str, str], plain: Mapping[str, str], path: str) -> Iterator[Cause]:
-    source, message = str(found.get("expression") or ""), str(found.get("message") or "")
+def _validation(validation: Json, full: Mapping[str, str], plain: Mapping[str, str], path: str) -> Iterator[Cause]:
+    source, message = str(validation.get("expression") or ""), str(validation.get("message") or "")
     if source.strip():
         yield from check_expression(source, full, "bool", f"{path}.expression")
     else:
         yield causes.required(f"{path}.expression", "expression is not specified")
-    evaluated = str(found.get("messageExpression") or "")
+    evaluated = str(validation.get("messageExpression") or "")
     if evaluated.strip():
         yield from check_expression(evaluated, plain, "string", f"{path}.messageExpression")
     elif evaluated:
@@ -144,16 +144,16 @@ def _validation(found: Json, full: Mapping[str, str], plain: Mapping[str, str], 
         yield causes.invalid(f"{path}.message", message, "message must be non-empty if specified")
     elif "\n" in message.strip() or "\r" in message.strip():
         yield causes.invalid(f"{path}.message", message, "message must not contain line breaks")
-    if found.get("reason") is not None and found["reason"] not in _REASONS:
-        yield causes.unsupported(f"{path}.reason", found["reason"], _REASONS)
+    if validation.get("reason") is not None and validation["reason"] not in _REASONS:
+        yield causes.unsupported(f"{path}.reason", validation["reason"], _REASONS)
 
 
-def _annotations(new: Json, found: list[Json], types: Mapping[str, str]) -> Iterator[Cause]:
-    if len(found) > _MOST_ANNOTATIONS:
+def _annotations(new: Json, audit_annotations: list[Json], types: Mapping[str, str]) -> Iterator[Cause]:
+    if len(audit_annotations) > _MOST_ANNOTATIONS:
         detail = f"must not have more than {_MOST_ANNOTATIONS} auditAnnotations"
-        yield causes.invalid("spec.auditAnnotations", found, detail)
+        yield causes.invalid("spec.auditAnnotations", audit_annotations, detail)
     seen: set[str] = set()
-    for index, item in enumerate(found):
+    for index, item in enumerate(audit_annotations):
         path, key = f"spec.auditAnnotations[{index}]", str(item.get("key") or "")
         full = f"{new['metadata'].get('name') or ''}/{key}"
         if problem := names.qualified(full):
@@ -193,22 +193,22 @@ def check_mutating_policy(new: Json, old: Json | None) -> Iterator[Cause]:
         yield from _mutation(mutation, types, f"spec.mutations[{index}]")
 
 
-def _mutation(found: Json, types: dict[str, str], path: str) -> Iterator[Cause]:
-    patch_type = str(found.get("patchType") or "")
+def _mutation(mutation: Json, types: dict[str, str], path: str) -> Iterator[Cause]:
+    patch_type = str(mutation.get("patchType") or "")
     if not patch_type:
         yield causes.required(f"{path}.patchType")
         return
     if patch_type not in FIELDS:
         yield causes.unsupported(f"{path}.patchType", patch_type, FIELDS)
         return
-    for other, field in FIELDS.items():
-        if other != patch_type and found.get(field) is not None:
+    for other_type, field in FIELDS.items():
+        if other_type != patch_type and mutation.get(field) is not None:
             yield causes.forbidden(f"{path}.{field}", f"must not be specified when patchType is {patch_type}")
     field = FIELDS[patch_type]
-    if found.get(field) is None:
+    if mutation.get(field) is None:
         yield causes.required(f"{path}.{field}", f"must be specified when patchType is {patch_type}")
         return
-    source = str(found[field].get("expression") or "")
+    source = str(mutation[field].get("expression") or "")
     if not source.strip():
         yield causes.required(f"{path}.{field}.expression", "expression is not specified")
         return
@@ -245,8 +245,8 @@ def _bound(spec: Json) -> Iterator[Cause]:
         yield from _match(spec["matchResources"], "spec.matchResources")
 
 
-def _param_ref(found: Json, path: str) -> Iterator[Cause]:
-    name, selector = str(found.get("name") or ""), found.get("selector")
+def _param_ref(param_ref: Json, path: str) -> Iterator[Cause]:
+    name, selector = str(param_ref.get("name") or ""), param_ref.get("selector")
     if name and (problem := names.path_segment(name)):
         yield causes.invalid(f"{path}.name", name, problem)
     if name and selector is not None:
@@ -256,7 +256,7 @@ def _param_ref(found: Json, path: str) -> Iterator[Cause]:
         yield from check_selector(selector, f"{path}.selector")
     elif not name:
         yield causes.required(path, "one of name or selector must be specified")
-    action = found.get("parameterNotFoundAction")
+    action = param_ref.get("parameterNotFoundAction")
     if action not in _NOT_FOUND_ACTIONS:
         yield causes.unsupported(f"{path}.parameterNotFoundAction", action, _NOT_FOUND_ACTIONS)
 

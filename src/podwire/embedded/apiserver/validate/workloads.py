@@ -23,9 +23,9 @@ _STATEFUL_SET_FREE = (
 )
 
 
-def check_selector(found: Any, path: str) -> Iterator[Cause]:
+def check_selector(value: Any, path: str) -> Iterator[Cause]:
     """A label selector."""
-    selector: Json = found or {}
+    selector: Json = value or {}
     yield from check_labels(selector.get("matchLabels"), f"{path}.matchLabels")
     for index, rule in enumerate(selector.get("matchExpressions") or ()):
         where = f"{path}.matchExpressions[{index}]"
@@ -125,12 +125,12 @@ def check_deployment(new: Json, old: Json | None) -> Iterator[Cause]:
         yield causes.invalid("spec.progressDeadlineSeconds", deadline, detail)
 
 
-def _rolling(found: Json, path: str) -> Iterator[Cause]:
+def _rolling(rolling_update: Json, path: str) -> Iterator[Cause]:
     for field in ("maxUnavailable", "maxSurge"):
-        yield from _percentage(found.get(field), f"{path}.{field}")
-    if _is_zero(found.get("maxUnavailable")) and _is_zero(found.get("maxSurge")):
+        yield from _percentage(rolling_update.get(field), f"{path}.{field}")
+    if _is_zero(rolling_update.get("maxUnavailable")) and _is_zero(rolling_update.get("maxSurge")):
         detail = "may not be 0 when `maxSurge` is 0"
-        yield causes.invalid(f"{path}.maxUnavailable", found["maxUnavailable"], detail)
+        yield causes.invalid(f"{path}.maxUnavailable", rolling_update["maxUnavailable"], detail)
 
 
 def check_replica_set(new: Json, old: Json | None) -> Iterator[Cause]:
