@@ -117,6 +117,25 @@ def test_a_router_between_nodes_needs_no_pod_routes(make: Make, backend: str) ->
     assert [problem.peer for problem in far.router.plan.problems] == ["node-2"]
 
 
+def test_without_routing_the_routes_of_the_network_are_used(make: Make) -> None:
+    cluster = make(2)
+    cluster.configure(RoutingSettings(backend="vxlan"))
+    cluster.settle()
+    for node in cluster.all:
+        inside(cluster.fabric, "ip", "route", "add", node.cidr, "via", node.ip)
+    cluster.configure(RoutingSettings(backend="none"))
+    cluster.settle()
+    first, second = cluster.all
+    assert "podwire" not in first.shows("ip", "link") and "10.244.2.0/24" not in first.shows("ip", "route")
+    assert first.mtu == 1500 and first.router.plan is not None
+    assert first.router.plan.senders == {"node-2": "none"}
+    a, b = first.pod("a"), second.pod("b")
+    world = Pod(cluster.fabric, "192.0.2.1")
+    with b.running(TELL), world.running(TELL):
+        assert source_seen(a.place, b.address) == a.address
+        assert source_seen(a.place, world.address) == first.ip
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_second_run_changes_nothing(make: Make, backend: str) -> None:
     cluster = make(2)

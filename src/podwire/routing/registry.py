@@ -10,6 +10,7 @@ BACKENDS: Registry[type[Backend]] = Registry(
         "geneve": "podwire.routing.backends.geneve.backend:GeneveTunnel",
         "hostgw": "podwire.routing.backends.hostgw.backend:HostGateway",
         "ipip": "podwire.routing.backends.ipip.backend:IpInIp",
+        "none": "podwire.routing.backends.none.backend:NoRouting",
         "vxlan": "podwire.routing.backends.vxlan.backend:VxlanTunnel",
     },
 )

@@ -1,0 +1,1 @@
+"""The backend ``none``: no routes between nodes."""

@@ -1,0 +1,43 @@
+"""No pod routing: the network between the nodes, or another program, knows where each node's pods are.
+
+For networks whose routers have the pod CIDRs already (a cloud's route tables, routers that an operator configures), and
+for clusters in which another program writes the routes. Pods still get addresses, the full MTU of the underlay, and
+masquerade where it is configured. Cost: nothing per peer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from podwire.routing.backend import BackendOptions, BackendPlan
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
+
+
+class NoRouting:
+    """Leaves packets between nodes to the routes that the node has."""
+
+    name = "none"
+    feature = ""
+    options = BackendOptions
+    tables = ()
+    announced = False
+    crosses_routers = True
+    udp_ports = ()
+
+    def __init__(self, options: BackendOptions) -> None:
+        """``none`` has no options."""
+
+    def announce(self, me: LocalNode) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+        """Nothing."""
+        return BackendPlan()
+
+    def reaches(self, me: LocalNode, peer: Peer) -> str:
+        """Always: what carries the packets is not known here."""
+        return ""
+
+    def overhead(self, me: LocalNode) -> int:
+        """None."""
+        return 0
