@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.e2e.connection import Connection
 from tests.e2e.driver import Cluster, deployment, eventually
 
 
@@ -62,6 +63,26 @@ def test_pages_give_the_same_as_one_list(cluster: Cluster, namespace: str) -> No
     first = json.loads(cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/configmaps?limit=3"))
     assert len(first["items"]) == 3
     assert first["metadata"]["continue"] and first["metadata"]["remainingItemCount"] == len(whole.split()) - 3
+
+
+def test_list_goes_on_after_its_token_has_expired(api: Connection, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/podtemplates"
+    template = {"spec": {"containers": [{"name": "c", "image": "nginx"}]}}
+    for number in range(12):
+        api.do("POST", path, {"metadata": {"name": f"t-{number:02}"}, "template": template})
+    first = api.do("GET", f"{path}?limit=5")
+    assert (len(first["items"]), first["metadata"]["remainingItemCount"]) == (5, 7)
+    for _ in range(250):  # Only the snapshots of the last 200 lists are kept.
+        api.do("GET", f"{path}?limit=1")
+    api.do("DELETE", f"{path}/t-05")
+    refused = api.ask("GET", f"{path}?limit=5&continue={first['metadata']['continue']}").body
+    assert refused["reason"] == "Expired"
+    second = api.do("GET", f"{path}?limit=5&continue={refused['metadata']['continue']}")
+    assert [item["metadata"]["name"] for item in second["items"]] == [f"t-{number:02}" for number in range(6, 11)]
+    assert second["metadata"]["remainingItemCount"] == 1
+    third = api.do("GET", f"{path}?limit=5&continue={second['metadata']['continue']}")
+    assert [item["metadata"]["name"] for item in third["items"]] == ["t-11"]
+    assert third["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
 
 def test_sorting(cluster: Cluster, namespace: str) -> None:

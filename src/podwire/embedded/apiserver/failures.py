@@ -19,6 +19,14 @@ _REASONS = {
     503: "ServiceUnavailable", 504: "Timeout",
 }  # fmt: skip
 
+_EXPIRED_TOKEN = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+"""The message of Kubernetes."""
+
 
 def _details(kind: ResourceKind, name: str) -> dict[str, Any]:
     details: dict[str, Any] = {"name": name} if name else {}
@@ -88,6 +96,14 @@ def not_acceptable() -> ApiError:
     )  # fmt: skip
 
 
+class ExpiredToken(Gone):
+    """410 for a continue token; ``token`` continues the list with the objects as they are now."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(410, "Expired", _EXPIRED_TOKEN)
+        self.token = token
+
+
 def expired(problem: str) -> Gone:
     """The version or the continue token is too old."""
     return Gone(410, "Expired", problem)
@@ -126,8 +142,9 @@ def invalid(kind: ResourceKind, name: str, causes: Iterable[Cause]) -> Invalid:
 
 def status_of(failure: ApiError) -> dict[str, Any]:
     """The ``v1.Status`` of a failure."""
+    meta = {"continue": failure.token} if isinstance(failure, ExpiredToken) else {}
     status: dict[str, Any] = {
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "kind": "Status", "apiVersion": "v1", "metadata": meta, "status": "Failure",
         "message": failure.message, "reason": failure.reason or _REASONS.get(failure.code, ""),
     }  # fmt: skip
     if failure.details or failure.code in (403, 404):

@@ -1,8 +1,9 @@
 """Get and list: consistent pages, resourceVersion rules, and the requested form.
 
 A list in pages is a snapshot: the objects at the time of the first page are kept, since stored objects never change,
-and the continue token names the snapshot. A token is valid for five minutes; after that, and after a restart, the
-client gets 410 Expired and lists again. A list costs one join of texts; a Table decodes the objects that it shows.
+and the continue token names the snapshot and the next object. The snapshot is kept for five minutes. After that, and
+after a restart, the client gets 410 Expired with another token, which continues after the last page with the objects as
+they are at that time, as in Kubernetes. A list costs one join of texts; a Table decodes the objects that it shows.
 """
 
 import base64
@@ -26,7 +27,23 @@ from podwire.runtime.clock import Clock
 
 _SNAPSHOTS = 200
 
+_FORMAT = "podwire/v1"
+_INCONSISTENT = -1
+"""The version in a token that continues with the objects as they are now."""
+
 _encode = msgspec.json.Encoder().encode
+
+
+class _Token(msgspec.Struct, omit_defaults=True):
+    v: str
+    rv: int
+    start: tuple[str, str]
+    """Namespace and name of the next object."""
+    id: int = 0
+    """The snapshot."""
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(_encode(self)).decode().rstrip("=")
 
 
 class _Snapshot(msgspec.Struct):
@@ -110,7 +127,7 @@ class ObjectReader:
         else:
             self._check_version(call)
             selection = parse_filter(call.kind.table, call.query, call.namespace, call.name)
-            version = max(self._store.committed, self._store.table(call.kind.table).version)
+            version = self._version(call)
             entries = self.select(call.kind.table, selection)
         more, remaining = "", None
         if limit and len(entries) > limit:
@@ -128,12 +145,8 @@ class ObjectReader:
         if view.form == views.PLAIN:
             return views.join_list(view.kind, views.list_head(view.kind, version, more, remaining), entries)
         if view.form == views.METADATA:
-            return views.metadata_list(view.kind, version, entries, more)
-        meta: dict[str, Any] = {"resourceVersion": str(version)}
-        if more:
-            meta["continue"] = more
-            if remaining is not None:
-                meta["remainingItemCount"] = remaining
+            return views.metadata_list(view.kind, views.list_meta(version, more, remaining), entries)
+        meta = views.list_meta(version, more, remaining)
         objects = [views.decoded(view.kind, entry) for entry in entries]
         return _encode(self.table(view, objects, meta))
 
@@ -177,23 +190,31 @@ class ObjectReader:
             self._snapshots.popitem(last=False)
         number = next(self._numbers)
         self._snapshots[number] = _Snapshot(version, entries, selection, now + self._snapshot_s)
-        return base64.urlsafe_b64encode(_encode({"v": "podwire/v1", "rv": version, "id": number})).decode().rstrip("=")
+        return str(_Token(_FORMAT, version, entries[0].key, number))
 
     def _resume(self, call: Call, token: str) -> tuple[int, Sequence[StoredObject], Filter]:
         if call.query.get("resourceVersion", "") not in ("", "0"):
             raise failures.bad_request("specifying resource version is not allowed when using continue")
-        try:
-            decoded = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-            number = int(decoded["id"])
-        except (ValueError, KeyError, TypeError, msgspec.DecodeError) as failure:
-            raise failures.bad_request("continue key is not valid") from failure
-        snapshot = self._snapshots.get(number)
+        found = _parse_token(token)
+        if found.rv == _INCONSISTENT:
+            selection = parse_filter(call.kind.table, call.query, call.namespace, call.name)
+            entries = [e for e in self.select(call.kind.table, selection) if e.key >= found.start]
+            return self._version(call), entries, selection
+        snapshot = self._snapshots.get(found.id)
         if snapshot is None or snapshot.expires < self._clock.monotonic():
-            raise failures.expired(
-                "The provided continue parameter is too old to display a consistent list result. "
-                "You must start a new list without the continue parameter."
-            )
+            raise failures.ExpiredToken(str(_Token(_FORMAT, _INCONSISTENT, found.start)))
         return snapshot.version, snapshot.entries, snapshot.filter
+
+    def _version(self, call: Call) -> int:
+        """The version of a list of the present objects."""
+        return max(self._store.committed, self._store.table(call.kind.table).version)
+
+
+def _parse_token(token: str) -> _Token:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
+    except (ValueError, msgspec.DecodeError) as failure:
+        raise failures.bad_request("continue key is not valid") from failure
 
 
 def parse_version(text: str) -> int:

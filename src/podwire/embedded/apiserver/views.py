@@ -99,13 +99,19 @@ def metadata_only(obj: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
-def list_head(kind: ResourceKind, version: int, more: str = "", remaining: int | None = None) -> bytes:
-    """A list up to its first item."""
+def list_meta(version: int, more: str = "", remaining: int | None = None) -> Object:
+    """The metadata of a list; ``more`` is the token of the next page, ``remaining`` how many items follow."""
     meta: Object = {"resourceVersion": str(version)}
     if more:
         meta["continue"] = more
         if remaining is not None:
             meta["remainingItemCount"] = remaining
+    return meta
+
+
+def list_head(kind: ResourceKind, version: int, more: str = "", remaining: int | None = None) -> bytes:
+    """A list up to its first item."""
+    meta = list_meta(version, more, remaining)
     noun = kind.list_kind or f"{kind.kind}List"
     return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (
         noun.encode(), kind.api_version.encode(), _encode(meta),
@@ -117,12 +123,11 @@ def join_list(kind: ResourceKind, head: bytes, entries: Iterable[StoredObject]) 
     return head + b",".join([plain(kind, entry) for entry in entries]) + b"]}"
 
 
-def metadata_list(kind: ResourceKind, version: int, entries: Sequence[StoredObject], more: str) -> bytes:
+def metadata_list(kind: ResourceKind, meta: Object, entries: Sequence[StoredObject]) -> bytes:
     """A list of metadata only; conversion leaves labels and annotations as they are stored, except by a webhook.
 
     Raises: Unconverted.
     """
-    meta: Object = {"resourceVersion": str(version), **({"continue": more} if more else {})}
     return _encode({
         "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
         "items": [metadata_only(decoded(kind, entry) if kind.webhook else entry.object()) for entry in entries],

@@ -63,6 +63,42 @@ def test_continue_token_is_valid_until_its_snapshot_expires(play: Callable[..., 
     async def expired(api: Any) -> None:
         status, answer = await following(api)
         assert (status, answer["reason"], answer["code"]) == (410, "Expired", 410)
+        assert "use the continue token in this response" in answer["message"]
 
     play(fresh)
     play(expired, list_snapshot_s=-1.0)
+
+
+def test_expired_token_leads_to_the_rest_as_it_is_now(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        for name in "abcde":
+            await api("POST", CONFIGMAPS, {"metadata": {"name": name, "labels": {"odd": str(name in "ace")}}})
+        _, first = await api("GET", f"{CONFIGMAPS}?limit=2")
+        await api("DELETE", f"{CONFIGMAPS}/c")
+        await api("POST", CONFIGMAPS, {"metadata": {"name": "b0"}})
+        await api("POST", CONFIGMAPS, {"metadata": {"name": "f"}})
+        _, refused = await api("GET", f"{CONFIGMAPS}?limit=2&continue={first['metadata']['continue']}")
+        token = refused["metadata"]["continue"]
+        status, rest = await api("GET", f"{CONFIGMAPS}?limit=2&continue={token}")
+        assert (status, [item["metadata"]["name"] for item in rest["items"]]) == (200, ["d", "e"])
+        assert rest["metadata"]["remainingItemCount"] == 1
+        assert int(rest["metadata"]["resourceVersion"]) > int(first["metadata"]["resourceVersion"])
+        _, selected = await api("GET", f"{CONFIGMAPS}?labelSelector=odd=True&continue={token}")
+        assert [item["metadata"]["name"] for item in selected["items"]] == ["e"]
+        _, whole = await api("GET", f"{CONFIGMAPS}?continue={token}")
+        assert [item["metadata"]["name"] for item in whole["items"]] == ["d", "e", "f"]
+
+    play(scenario, list_snapshot_s=-1.0)
+
+
+@pytest.mark.parametrize(
+    "form", ["", ";as=Table;g=meta.k8s.io;v=v1", ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
+)
+def test_every_form_of_a_page_counts_the_rest(play: Callable[..., None], form: str) -> None:
+    async def scenario(api: Any) -> None:
+        for name in "abc":
+            await api("POST", CONFIGMAPS, {"metadata": {"name": name}})
+        _, page = await api("GET", f"{CONFIGMAPS}?limit=1", accept=f"application/json{form}")
+        assert page["metadata"]["remainingItemCount"] == 2
+
+    play(scenario)
