@@ -155,6 +155,30 @@ spec: {clusterIP: None, selector: {app: db}, ports: [{port: 5432}]}
     cluster.kubectl("wait", "--for=condition=Ready", "pod/db-0", "-n", namespace, "--timeout=90s")
 
 
+def test_stateful_set_replaces_a_pod_that_its_node_refuses(cluster: Cluster, namespace: str) -> None:
+    ports = [{"containerPort": 80, "hostPort": 31579}]
+    spec = {"nodeName": "node-1", "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "c", "image": "nginx", "ports": ports}]}  # fmt: skip
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "first"}, "spec": spec}
+    cluster.apply(json.dumps(pod), "-n", namespace)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/first", "-n", namespace)
+    labels = {"app": "again"}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    body = {"selector": {"matchLabels": labels}, "template": template}
+    again = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "again"}, "spec": body}
+    cluster.apply(json.dumps(again), "-n", namespace)
+
+    def refused() -> set[str]:
+        """The uids of the pods that the node has refused."""
+        events = cluster.get("events", "-n", namespace, "--field-selector", "reason=NodePorts")["items"]
+        return {event["involvedObject"]["uid"] for event in events}
+
+    eventually(lambda: len(refused()) > 1)
+    cluster.kubectl("delete", "pod", "first", "-n", namespace)
+    cluster.kubectl("rollout", "status", "statefulset/again", "-n", namespace, "--timeout=90s")
+    assert cluster.get("pod", "again-0", "-n", namespace)["metadata"]["uid"] not in refused()
+
+
 def test_a_daemon_set_has_a_pod_on_each_node(cluster: Cluster, namespace: str) -> None:
     text = deployment("per-node").replace("kind: Deployment", "kind: DaemonSet").replace("  replicas: 1\n", "")
     cluster.apply(text, "-n", namespace)

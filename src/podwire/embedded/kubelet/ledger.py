@@ -1,4 +1,4 @@
-"""What the pods of this node request of it, and whether one more pod fits.
+"""What the pods of this node request of it and which of its ports they take, and whether one more pod fits.
 
 The scheduler counts the same way. A pod that does not fit was assigned by hand, or by a scheduler that did not know of
 another pod.
@@ -9,6 +9,7 @@ Source: kubernetes pkg/kubelet/lifecycle/predicate.go; pkg/kubelet/allocation (c
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from podwire.model.hostports import HostPort, overlap
 from podwire.model.requests import amounts
 
 _PODS = "pods"
@@ -48,19 +49,29 @@ class Shortage(NamedTuple):
 
 
 class NodeLedger:
-    """The requests of the node's pods by uid; a pod counts until its containers have ended."""
+    """Requests and host ports of the node's pods by uid; a pod counts until its containers have ended."""
 
     def __init__(self, allocatable: Mapping[str, str]) -> None:
         self._allocatable = amounts(allocatable)
         self._requests: dict[str, Mapping[str, int]] = {}
+        self._ports: dict[str, tuple[HostPort, ...]] = {}
 
     def count(self, uid: str, requests: Mapping[str, int]) -> None:
         """Counts a pod, or changes its requests."""
         self._requests[uid] = requests
 
+    def take_ports(self, uid: str, ports: tuple[HostPort, ...]) -> bool:
+        """Gives ports of the node to a pod; False, and no change, when another pod has one of them."""
+        if any(overlap(ports, held) for other, held in self._ports.items() if other != uid):
+            return False
+        if ports:
+            self._ports[uid] = ports
+        return True
+
     def drop(self, uid: str) -> None:
         """Stops counting a pod."""
         self._requests.pop(uid, None)
+        self._ports.pop(uid, None)
 
     def shortage(self, uid: str, requests: Mapping[str, int]) -> Shortage | None:
         """The first resource that the other pods leave too little of; None when the pod fits."""

@@ -27,6 +27,7 @@ from podwire.embedded.kubelet.status import EVICTED
 from podwire.embedded.kubelet.stopping import Stopper
 from podwire.embedded.kubelet.sysctls import forbidden_sysctl
 from podwire.kube.events import Severity
+from podwire.model.hostports import CONFLICT, host_ports
 from podwire.model.pod import Pod
 from podwire.model.requests import pod_requests
 from podwire.runtime.clock import parse_rfc3339
@@ -106,6 +107,7 @@ class PodWorker:
             state.verdict = msgspec.structs.replace(state.verdict, phase=state.pod.status.phase)
         if not state.verdict.phase:
             state.node.ledger.count(state.pod.metadata.uid, pod_requests(state.pod))
+            state.node.ledger.take_ports(state.pod.metadata.uid, host_ports(state.pod))
         alive = self._containers.adopt()
         self._lost = not alive and bool(state.sandbox.record.sandbox) and not state.verdict.phase
 
@@ -165,6 +167,8 @@ class PodWorker:
         uid, requests = pod.metadata.uid, pod_requests(pod)
         if shortage := ledger.shortage(uid, requests):
             return shortage.reason, str(shortage)
+        if not ledger.take_ports(uid, host_ports(pod)):
+            return "NodePorts", f"Predicate NodePorts failed: {CONFLICT}"
         ledger.count(uid, requests)
         return None
 

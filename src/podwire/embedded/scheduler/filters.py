@@ -16,6 +16,7 @@ from podwire.embedded.scheduler.matching import (
     untolerated,
 )
 from podwire.embedded.scheduler.usage import NodeUsage, PodDemand, SchedulerState
+from podwire.model.hostports import CONFLICT, overlap
 from podwire.model.node import Taint
 from podwire.model.pod import PodAffinityTerm, TopologySpreadConstraint
 
@@ -93,8 +94,9 @@ def _by_rules(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | Non
 
 
 def _by_resources(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:
-    if constraints.demand.host_ports and _port_taken(constraints.demand, node):
-        return NodeRefusal(("node(s) didn't have free ports for the requested pod ports",), movable=True)
+    ports = constraints.demand.host_ports
+    if ports and any(overlap(ports, neighbour.host_ports) for neighbour in node.pods.values()):
+        return NodeRefusal((CONFLICT,), movable=True)
     lacking: list[str] = []
     limit = node.allocatable.get("pods")
     if limit is not None and (len(node.pods) + 1) * 1000 > limit:
@@ -103,16 +105,6 @@ def _by_resources(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal |
         if amount and node.used[name] + amount > node.allocatable.get(name, 0):
             lacking.append(f"Insufficient {name}")
     return NodeRefusal(tuple(lacking), movable=True) if lacking else None
-
-
-def _port_taken(pod: PodDemand, node: NodeUsage) -> bool:
-    for neighbour in node.pods.values():
-        for address, protocol, port in neighbour.host_ports:
-            for mine in pod.host_ports:
-                anywhere = "0.0.0.0" in (address, mine[0]) or address == mine[0]  # noqa: S104
-                if (protocol, port) == mine[1:] and anywhere:
-                    return True
-    return False
 
 
 def _by_neighbours(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | None:

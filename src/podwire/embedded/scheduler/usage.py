@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from podwire.embedded.storage.claims import claims_of
+from podwire.model.hostports import HostPort, host_ports
 from podwire.model.meta import controller_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod, PodAffinityTerm
 from podwire.model.requests import amounts, pod_requests
-
-HostPort = tuple[str, str, int]
-"""Host address (``0.0.0.0`` for all), protocol, port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +151,8 @@ def pod_demand(pod: Pod) -> PodDemand:
     return PodDemand(
         pod=pod,
         requests=pod_requests(pod),
-        host_ports=_host_ports(pod),
+        host_ports=host_ports(pod),
         owner=owner.uid if owner is not None else "",
         anti_affinity=anti.required if anti is not None else (),
         claims=tuple(f"{pod.metadata.namespace}/{name}" for name in claims_of(pod)),
     )
-
-
-def _host_ports(pod: Pod) -> tuple[HostPort, ...]:
-    ports: list[HostPort] = []
-    for container in pod.spec.containers:
-        for port in container.ports:
-            number = port.host_port or (port.container_port if pod.spec.host_network else 0)
-            if number:
-                ports.append((port.host_ip or "0.0.0.0", port.protocol, number))  # noqa: S104
-    return tuple(ports)

@@ -46,3 +46,16 @@ def test_more_than_the_node_has_is_told_apart() -> None:
     assert excess is not None
     assert excess.whole == "Node didn't have enough capacity: cpu, requested: 5000, capacity: 2000"
     assert ledger.excess({"cpu": 2000}) is None
+
+
+def test_port_belongs_to_one_pod_until_it_is_dropped() -> None:
+    ledger = NodeLedger(CAPACITY)
+    everywhere, here, there = ("0.0.0.0", "TCP", 80), ("192.0.2.1", "TCP", 80), ("192.0.2.2", "TCP", 80)  # noqa: S104
+    assert ledger.take_ports("a", (here,))
+    assert ledger.take_ports("a", (here,))
+    assert not ledger.take_ports("b", (here,))
+    assert not ledger.take_ports("b", (("192.0.2.1", "TCP", 81), everywhere))
+    assert ledger.take_ports("b", (there, ("192.0.2.1", "UDP", 80)))
+    ledger.drop("a")
+    ledger.drop("b")
+    assert ledger.take_ports("c", (everywhere,))
