@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from tests.e2e.connection import Connection
+from tests.e2e.driver import Cluster
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -53,6 +54,55 @@ def test_custom_objects_are_watched(api: Connection) -> None:
         events = [(one["type"], one["object"]["metadata"]["name"]) for one in islice(watch, 6)]
         watch.close()
         assert events == [(what, name) for name in ("a", "b") for what in ("ADDED", "MODIFIED", "DELETED")]
+
+
+def test_later_defaults_hold_for_stored_objects(api: Connection) -> None:
+    def schema(**defaults: str) -> dict[str, Any]:
+        fields = {
+            name: {"type": "string", **({"default": defaults[name]} if name in defaults else {})} for name in "ab"
+        }
+        return {"type": "object", "properties": {"spec": {"type": "object", "properties": fields}}}
+
+    def specs() -> dict[str, dict[str, str]]:
+        return {item["metadata"]["name"]: item["spec"] for item in api.do("GET", path)["items"]}
+
+    body = definition("defaulted", schema())
+    with defined(api, body) as path:
+        where = f"{_DEFINITIONS}/{body['metadata']['name']}"
+        api.do("POST", path, made(path, "old", spec={}))
+        for defaults, found in (
+            ({"a": "A"}, {"old": {"a": "A"}}),
+            ({"b": "B"}, {"old": {"b": "B"}, "new": {"a": "A", "b": "B"}}),
+        ):
+            later = definition("defaulted", schema(**defaults))["spec"]["versions"]
+            api.do("PATCH", where, {"spec": {"versions": later}})
+            assert specs() == found
+            if "new" not in found:
+                api.do("POST", path, made(path, "new", spec={}))
+        assert api.do("GET", f"{path}/old")["spec"] == {"b": "B"}
+
+
+def test_custom_objects_are_selected_by_their_fields(api: Connection, cluster: Cluster) -> None:
+    spec = {"type": "object", "properties": {"color": {"type": "string"}, "size": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"spec": spec}}
+    fields = [{"jsonPath": ".spec.color"}, {"jsonPath": ".spec.size"}]
+    body = definition("colored", schema, selectableFields=fields)
+    with defined(api, body) as path:
+        for name, color, size in (("a", "blue", 1), ("b", "red", 1), ("c", "blue", 2)):
+            api.do("POST", path, made(path, name, spec={"color": color, "size": size}))
+        blue = ("get", body["metadata"]["name"], "--field-selector", "spec.color=blue,spec.size!=2", "-o", "name")
+        assert cluster.kubectl(*blue).split() == [f"{body['metadata']['name']}/a"]
+        refused = cluster.refused("get", body["metadata"]["name"], "--field-selector", "spec.weight=1")
+        assert "field label not supported: spec.weight" in refused
+        watch = api.watch(path, fieldSelector="spec.color=blue")
+        assert [event["object"]["metadata"]["name"] for event in islice(watch, 2)] == ["a", "c"]
+        api.do("PATCH", f"{path}/b", {"spec": {"color": "blue"}})
+        api.do("PATCH", f"{path}/a", {"spec": {"color": "red"}})
+        events = [(event["type"], event["object"]["metadata"]["name"]) for event in islice(watch, 2)]
+        watch.close()
+        assert events == [("ADDED", "b"), ("DELETED", "a")]
+        api.do("DELETE", path, fieldSelector="spec.color=blue")
+        assert [item["metadata"]["name"] for item in api.do("GET", path)["items"]] == ["a"]
 
 
 def test_definitions_are_listed_and_deleted_together(api: Connection) -> None:

@@ -12,16 +12,16 @@ Source: ``k8s.io/apiextensions-apiserver/pkg/apiserver/conversion``.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from podwire.embedded.apiserver import conversion
+from podwire.embedded.apiserver import views
 from podwire.embedded.apiserver.admission.review import WebhookFailure
 from podwire.embedded.apiserver.admission.webhookclient import WebhookClient
 from podwire.embedded.apiserver.admission.webhookconfig import ClientConfig
-from podwire.embedded.apiserver.kinds import ResourceKind
+from podwire.embedded.apiserver.kinds import ObjectForm, ResourceKind
 from podwire.embedded.apiserver.store import StoredObject
 from podwire.embedded.apiserver.waits import Waits
 from podwire.errors import ApiError
@@ -45,6 +45,13 @@ class ConversionWebhook(NamedTuple):
     """``GROUP/VERSION``."""
     client_config: ClientConfig
     review_versions: tuple[str, ...]
+    forms: Mapping[str, ObjectForm] = {}
+    """What the versions add to stored objects, by ``GROUP/VERSION``."""
+
+    def filled(self, obj: Object) -> Object:
+        """A stored object with the defaults of its own version."""
+        form = self.forms.get(str(obj.get("apiVersion")))
+        return form.filled(obj) if form is not None else obj
 
 
 class ConversionWebhooks:
@@ -66,10 +73,8 @@ class ConversionWebhooks:
 
         Raises: ApiError when the webhook fails.
         """
-        if not kind.webhook:
-            return conversion.view(kind, entry.object())
         yield from self.prepare(kind, (entry,))
-        return conversion.view(kind, entry.converted_to(kind.api_version))
+        return views.decoded(kind, entry)
 
     def prepare(self, kind: ResourceKind, entries: Sequence[StoredObject]) -> Waits[None]:
         """Converts stored objects, so that they can leave in the version of ``kind``.
@@ -108,7 +113,8 @@ class ConversionWebhooks:
         webhook = self._webhook_of(kind)
         if webhook is None:
             return None
-        found = await self._ask(webhook, kind, [entry.object() for entry in missing], version) if missing else []
+        objects = [webhook.filled(entry.object()) for entry in missing]
+        found = await self._ask(webhook, kind, objects, version) if missing else []
         if isinstance(found, ApiError):
             return found
         for entry, obj in zip(missing, found, strict=True):

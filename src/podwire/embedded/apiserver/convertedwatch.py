@@ -45,19 +45,27 @@ class ConvertedWatch(ClientWatch):
         self._jobs: deque[tuple[Sequence[StoredObject], Callable[[], None]]] = deque()
         self._running = False
 
+    @property
+    def first_filter(self) -> Filter:
+        """Selects by all but the fields of custom objects, which can be read after the conversion alone."""
+        return self.filter.coarse
+
     def initial(self, entries: Iterable[StoredObject], version: int, *, mark_end: bool) -> None:
         """Sends existing objects, when they are converted."""
         found = list(entries)
-        self._put(found, partial(super().initial, found, version, mark_end=mark_end))
+        send = super().initial
+        self._put(found, lambda: send([e for e in found if self.filter.matches(e)], version, mark_end=mark_end))
 
     def receive(self, changes: Iterable[ObjectChange]) -> None:
         """Sends committed changes, when their objects are converted."""
         found = list(changes)
         selected = [change.entry for change in found if self._concerns(change)]
+        if self.filter.read is not None:
+            selected += [change.before for change in found if change.before is not None and self._concerns(change)]
         self._put(selected, partial(super().receive, found))
 
     def _concerns(self, change: ObjectChange) -> bool:
-        selection = self.filter
+        selection = self.filter.coarse
         return selection.matches(change.entry) or (change.before is not None and selection.matches(change.before))
 
     def bookmark(self, version: int) -> None:

@@ -19,6 +19,7 @@ from podwire.embedded.apiserver.tables.jsonpath import find
 from podwire.embedded.apiserver.validate import causes, fields, names, structural
 from podwire.embedded.apiserver.validate.conversion import check_conversion
 from podwire.embedded.apiserver.validate.junctors import check_constraints
+from podwire.embedded.apiserver.validate.selectable import check_selectable
 
 Json = dict[str, Any]
 
@@ -278,6 +279,7 @@ def _check_version(version: Json, path: str) -> Iterator[Cause]:
         invalid_fields = check_schema(schema, f"{path}.schema.openAPIV3Schema")
         yield from invalid_fields or rules.problems(schema, f"{path}.schema.openAPIV3Schema")
     yield from _check_columns(version.get("additionalPrinterColumns"), f"{path}.additionalPrinterColumns")
+    yield from check_selectable(version.get("selectableFields"), schema, f"{path}.selectableFields")
     scale = (version.get("subresources") or {}).get("scale")
     for field, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
         if scale is None:

@@ -17,6 +17,7 @@ from podwire.embedded.apiserver import crd
 from podwire.embedded.apiserver.admission.webhookconfig import ClientConfig
 from podwire.embedded.apiserver.cel.rules import RuleTree, compile_rules
 from podwire.embedded.apiserver.conversionwebhooks import ConversionWebhook
+from podwire.embedded.apiserver.customform import form_of
 from podwire.embedded.apiserver.deletion import Deletion, set_condition
 from podwire.embedded.apiserver.failures import Cause, invalid
 from podwire.embedded.apiserver.kinds import KINDS, WRITE, Key, ResourceKind, Subresource
@@ -69,6 +70,7 @@ def kinds_of(definition: Object) -> list[ResourceKind]:
                 singular=names.get("singular") or names["kind"].lower(),
                 short_names=tuple(names.get("shortNames") or ()), categories=tuple(names.get("categories") or ()),
                 list_kind=names.get("listKind") or f"{names['kind']}List", subresources=tuple(subresources),
+                form=form_of(f"{spec['group']}/{version['name']}", version),
             )
         )  # fmt: skip
     return kinds
@@ -196,11 +198,13 @@ class CustomResources:
         self._tell()
 
     def _reconvert(self, before: Object, change: ObjectChange) -> None:
-        """Ends watches and drops converted objects when a webhook converts them now, or has done so."""
+        """Ends watches of objects that look different now, and drops what a webhook has converted."""
         after = change.entry.object()["spec"]
+        table = f"{after['group']}/{after['names']['plural']}"
+        if change.type != "DELETED" and before["spec"]["versions"] != after["versions"]:
+            self.on_conversion(table)
         if "Webhook" not in ((spec.get("conversion") or {}).get("strategy") for spec in (before["spec"], after)):
             return
-        table = f"{after['group']}/{after['names']['plural']}"
         for entry in self._store.table(table).objects.values():
             entry.drop_converted()
         self.on_conversion(table)
@@ -311,9 +315,11 @@ def _conversion_webhook(spec: Object) -> ConversionWebhook | None:
     if conversion.get("strategy") != "Webhook":
         return None
     storage = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    named = {f"{spec['group']}/{version['name']}": version for version in spec["versions"]}
+    forms = {name: form for name, version in named.items() if (form := form_of(name, version)) is not None}
     client = msgspec.convert(conversion["webhook"]["clientConfig"], ClientConfig)
     return ConversionWebhook(
-        f"{spec['group']}/{storage}", client, tuple(conversion["webhook"]["conversionReviewVersions"])
+        f"{spec['group']}/{storage}", client, tuple(conversion["webhook"]["conversionReviewVersions"]), forms
     )
 
 

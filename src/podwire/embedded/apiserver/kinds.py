@@ -7,7 +7,7 @@ subresources are those of Kubernetes 1.36's own discovery documents.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,6 +25,19 @@ class Subresource(msgspec.Struct, frozen=True):
     verbs: tuple[str, ...]
     group: str = ""
     version: str = "v1"
+
+
+class ObjectForm(Protocol):
+    """What a version of a custom kind adds to stored objects when they are read."""
+
+    selectable: tuple[str, ...]
+    """Paths of fields to select by."""
+
+    def filled(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """An object with the defaults of the version."""
+
+    def render(self, raw: bytes) -> bytes:
+        """The text of a stored object in the version, with defaults."""
 
 
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +63,8 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     custom: bool = False
     webhook: bool = False
     list_kind: str = ""
+    form: ObjectForm | None = None
+    """Defaults and selectable fields of a custom kind; None when it has none."""
 
     @property
     def api_version(self) -> str:

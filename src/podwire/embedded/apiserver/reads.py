@@ -18,7 +18,9 @@ import msgspec
 from podwire.embedded.apiserver import bodies, conversion, failures, views
 from podwire.embedded.apiserver.aggregation.status import hides
 from podwire.embedded.apiserver.calls import Call
-from podwire.embedded.apiserver.fields import Filter, parse_filter
+from podwire.embedded.apiserver.customform import parse_selection
+from podwire.embedded.apiserver.fields import Filter
+from podwire.embedded.apiserver.kinds import ResourceKind
 from podwire.embedded.apiserver.semantics import Semantics
 from podwire.embedded.apiserver.store import Store, StoredObject
 from podwire.errors import ApiError
@@ -126,9 +128,9 @@ class ObjectReader:
             version, entries, selection = self._resume(call, token)
         else:
             self._check_version(call)
-            selection = parse_filter(call.kind.table, call.query, call.namespace, call.name)
+            selection = parse_selection(call.kind, call.query, call.namespace, call.name)
             version = self._version(call)
-            entries = self.select(call.kind.table, selection)
+            entries = self.select_converted(call.kind, selection)
         more, remaining = "", None
         if limit and len(entries) > limit:
             rest = entries[limit:]
@@ -149,6 +151,15 @@ class ObjectReader:
         meta = views.list_meta(version, more, remaining)
         objects = [views.decoded(view.kind, entry) for entry in entries]
         return _encode(self.table(view, objects, meta))
+
+    def select_converted(self, kind: ResourceKind, selection: Filter) -> Sequence[StoredObject]:
+        """The entries that a filter selects, also by fields of objects that a webhook converts.
+
+        Raises: Unconverted.
+        """
+        if selection.read is not None:
+            views.need(kind, self.select(kind.table, selection.coarse))
+        return self.select(kind.table, selection)
 
     def select(self, table: str, selection: Filter) -> Sequence[StoredObject]:
         """The entries that a filter selects, by namespace and name."""
@@ -197,8 +208,8 @@ class ObjectReader:
             raise failures.bad_request("specifying resource version is not allowed when using continue")
         found = _parse_token(token)
         if found.rv == _INCONSISTENT:
-            selection = parse_filter(call.kind.table, call.query, call.namespace, call.name)
-            entries = [e for e in self.select(call.kind.table, selection) if e.key >= found.start]
+            selection = parse_selection(call.kind, call.query, call.namespace, call.name)
+            entries = [e for e in self.select_converted(call.kind, selection) if e.key >= found.start]
             return self._version(call), entries, selection
         snapshot = self._snapshots.get(found.id)
         if snapshot is None or snapshot.expires < self._clock.monotonic():

@@ -22,7 +22,7 @@ from podwire.embedded.apiserver.authorization.requests import attributes_of
 from podwire.embedded.apiserver.authorization.reviews import Reviews
 from podwire.embedded.apiserver.calls import Call, UserInfo, delete_options, parse_target
 from podwire.embedded.apiserver.connectoptions import CONNECTIONS, read_options, with_options
-from podwire.embedded.apiserver.fields import parse_filter
+from podwire.embedded.apiserver.customform import parse_selection
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.reads import ObjectReader
 from podwire.embedded.apiserver.schema import data
@@ -285,7 +285,9 @@ class Api:
     def _delete_all(self, call: Call) -> Waits[Outcome]:
         kind = call.kind
         options = delete_options(call, _options(call))
-        found = parse_filter(kind.table, call.query, call.namespace)
+        found = parse_selection(kind, call.query, call.namespace)
+        if found.read is not None:
+            yield from self._writer.conversions.prepare(kind, self._reader.select(kind.table, found.coarse))
         deleted = []
         for entry in self._reader.select(kind.table, found):
             yield from self._admit_deletion(call, entry, options)
@@ -300,7 +302,7 @@ class Api:
 
     def _admit_deletion(self, call: Call, entry: StoredObject, options: dict[str, Any]) -> Waits[None]:
         """Raises: ApiError when an admission plugin refuses the deletion; Outdated when the object has changed."""
-        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.webhook else entry.object()
+        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.custom else entry.object()
         yield from self._writer.admit(AdmissionRequest(call, "DELETE", None, obj, options))
         if self._store.get(entry.table, entry.namespace, entry.name) is not entry:
             raise outdated(call.kind, entry.name)

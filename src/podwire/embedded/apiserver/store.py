@@ -24,6 +24,7 @@ import msgspec
 
 from podwire.embedded.apiserver.fields import selectable
 from podwire.embedded.apiserver.journal import Journal, Row, WriteBatch
+from podwire.embedded.apiserver.kinds import ObjectForm
 from podwire.errors import ApiError
 
 HISTORY = 10_000
@@ -36,7 +37,9 @@ _decode = msgspec.json.Decoder().decode
 class StoredObject:
     """One stored object; never changed, only replaced."""
 
-    __slots__ = ("_converted", "fields", "labels", "name", "namespace", "raw", "table", "uid", "version")
+    __slots__ = (
+        "_converted", "_filled", "fields", "labels", "name", "namespace", "raw", "selected", "table", "uid", "version",
+    )  # fmt: skip
 
     def __init__(self, table: str, obj: dict[str, Any], raw: bytes, version: int) -> None:
         meta = obj["metadata"]
@@ -49,6 +52,9 @@ class StoredObject:
         self.fields = selectable(table, obj)
         self.raw = raw
         self._converted: dict[str, bytes] | None = None
+        self._filled: tuple[ObjectForm, bytes] | None = None
+        self.selected: tuple[ObjectForm | None, dict[str, str]] | None = None
+        """The selectable fields of a custom object in the version that was asked for last."""
 
     def is_in(self, api_version: str) -> bool:
         """Whether the object is stored in a version, or a webhook has converted it to this version already."""
@@ -62,6 +68,12 @@ class StoredObject:
     def raw_in(self, api_version: str) -> bytes:
         """The text of the object in a version that it is in."""
         return self.raw if is_stored_in(self.raw, api_version) else (self._converted or {})[api_version]
+
+    def filled(self, form: ObjectForm) -> bytes:
+        """The text of a custom object in a version, with the version's defaults."""
+        if self._filled is None or self._filled[0] is not form:
+            self._filled = form, form.render(self.raw)
+        return self._filled[1]
 
     def keep_converted(self, api_version: str, raw: bytes) -> None:
         """Keeps the text that a webhook has converted."""

@@ -89,7 +89,7 @@ class Subresources:
     # -- scale
 
     def _scale(self, call: Call, entry: StoredObject) -> Waits[Answer]:
-        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.webhook else entry.object()
+        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.custom else entry.object()
         paths = self._custom.scale_paths(call.kind)
         if call.verb == "get":
             return 200, _encode(scale.read(obj, paths)), entry.version
@@ -112,7 +112,7 @@ class Subresources:
         if written.entry is None:
             return 200, _encode(scale.read(written.obj or obj, paths)), 0
         stored = written.entry
-        shown = (yield from self._writer.conversions.view(call.kind, stored)) if call.kind.webhook else stored.object()
+        shown = (yield from self._writer.conversions.view(call.kind, stored)) if call.kind.custom else stored.object()
         return 200, _encode(scale.read(shown, paths)), stored.version
 
     # -- pods

@@ -15,6 +15,7 @@ from podwire.embedded.apiserver.store import StoredObject, is_stored_in
 Object = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
 
 PLAIN = "plain"
 TABLE = "table"
@@ -75,7 +76,10 @@ def plain(kind: ResourceKind, entry: StoredObject) -> bytes:
 
     Raises: Unconverted.
     """
-    if not kind.shared or is_stored_in(entry.raw, kind.api_version):
+    stored = not kind.shared or is_stored_in(entry.raw, kind.api_version)
+    if kind.form is not None and (stored or not kind.webhook):
+        return entry.filled(kind.form)
+    if stored:
         return entry.raw
     if kind.webhook:
         need(kind, (entry,))
@@ -88,9 +92,9 @@ def decoded(kind: ResourceKind, entry: StoredObject) -> Object:
 
     Raises: Unconverted.
     """
-    if kind.webhook:
-        need(kind, (entry,))
-        return entry.converted_to(kind.api_version)
+    if kind.webhook or kind.form is not None:
+        found: Object = _decode(plain(kind, entry))
+        return found
     return conversion.view(kind, entry.object())
 
 

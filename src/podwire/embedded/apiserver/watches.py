@@ -21,7 +21,8 @@ import msgspec
 
 from podwire.embedded.apiserver import failures, views
 from podwire.embedded.apiserver.calls import Call
-from podwire.embedded.apiserver.fields import Filter, parse_filter
+from podwire.embedded.apiserver.customform import parse_selection
+from podwire.embedded.apiserver.fields import Filter
 from podwire.embedded.apiserver.reads import ObjectReader, parse_version
 from podwire.embedded.apiserver.store import ObjectChange, ObjectTable, Store, StoredObject
 from podwire.errors import ApiError
@@ -50,6 +51,11 @@ class ClientWatch:
         self.filter = selection
         self.bookmarks = bookmarks
         self.version = 0
+
+    @property
+    def first_filter(self) -> Filter:
+        """What :meth:`initial` wants of the existing objects."""
+        return self.filter
 
     def open(self, stream: Stream) -> None:
         """Sets the stream to which events are sent."""
@@ -206,7 +212,7 @@ class Watcher:
         kind = call.kind
         view = views.choose(kind, call.accept, call.query.get("includeObject", ""))
         table = self._store.table(kind.table)
-        selection = parse_filter(kind.table, call.query, call.namespace, call.name)
+        selection = parse_selection(kind, call.query, call.namespace, call.name)
         version = parse_version(call.query.get("resourceVersion", ""))
         initial = _wants_initial(call, version)
         if not initial and version < table.compacted:
@@ -231,7 +237,7 @@ class Watcher:
 
             stream.on_close = finish
             if initial:
-                self._send_initial(watch, table, selection, mark_end=mark_end)
+                self._send_initial(watch, table, watch.first_filter, mark_end=mark_end)
             else:
                 watch.version = version
                 watch.receive(change for change in table.history if change.version > version)

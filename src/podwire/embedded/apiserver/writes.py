@@ -20,7 +20,7 @@ from podwire.embedded.apiserver.conversionwebhooks import ConversionWebhooks
 from podwire.embedded.apiserver.deletion import Deletion, deletes_now
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.semantics import Semantics
-from podwire.embedded.apiserver.store import Store, StoredObject
+from podwire.embedded.apiserver.store import Store, StoredObject, is_stored_in
 from podwire.embedded.apiserver.waits import Waits
 from podwire.errors import ApiError, Conflict
 from podwire.runtime.clock import Clock, rfc3339
@@ -255,7 +255,7 @@ class Writer:
         while a webhook was asked.
         """
         kind, dry_run = call.kind, call.dry_run
-        before = (yield from self.conversions.view(kind, old)) if kind.webhook else old.object()
+        before = (yield from self.conversions.view(kind, old)) if kind.custom else old.object()
         self._check_identity(kind, old, new["metadata"])
         _restore(call, new, before)
         if call.subresource != "status":
@@ -268,7 +268,7 @@ class Writer:
         stored = (yield from self.conversions.to_storage(kind, new)) if kind.webhook else new
         if self._store.get(kind.table, old.namespace, old.name) is not old:
             raise outdated(kind, old.name)
-        if same(new, before):
+        if same(new, before) and not _lacks_defaults(kind, old):
             return WriteResult(old, None, created=False)
         if dry_run:
             return WriteResult(None, new, created=False)
@@ -350,6 +350,12 @@ def _identified(obj: Object, name: str, namespace: str) -> str:
     if (meta.get("namespace") or "") != namespace:
         raise failures.bad_request(_OTHER_NAMESPACE)
     return str(meta["name"])
+
+
+def _lacks_defaults(kind: ResourceKind, old: StoredObject) -> bool:
+    """Whether a custom object is stored without defaults that its definition has got since."""
+    form = kind.form
+    return form is not None and is_stored_in(old.raw, kind.api_version) and old.filled(form) is not old.raw
 
 
 def same(new: Object, old: Object) -> bool:

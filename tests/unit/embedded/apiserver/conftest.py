@@ -136,6 +136,7 @@ def converter(credentials: Path) -> Callable[[], Any]:
         tls = server_context(str(credentials / "server.crt"), str(credentials / "server.key"))
         host, port = await server.listen("127.0.0.1", 0, tls)
         hook.url = f"https://{host}:{port}/convert"
+        hook.bundle = base64.b64encode((credentials / "ca.crt").read_bytes()).decode()
         try:
             yield hook
         finally:

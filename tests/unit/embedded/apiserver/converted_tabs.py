@@ -20,6 +20,8 @@ class Converter:
         self.asked: list[Object] = []
         self.change: Callable[[Object], Any] = lambda response: response
         self.url = ""
+        self.bundle = ""
+        """The authority of the server's certificate."""
 
     def answer(self, request: Request) -> Response:
         asked = json.loads(request.body)["request"]
