@@ -11,8 +11,8 @@ import pytest
 from tests.conformance.rows import Known, Row, chosen, expected_failures, read_known, read_rows
 
 TESTS = Path(__file__).parents[2]
-SPECS = 441
-"""The conformance specs of Kubernetes 1.35."""
+SPECS = 446
+"""The conformance specs of Kubernetes 1.36."""
 ROWS = read_rows()
 
 
