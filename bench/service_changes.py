@@ -9,7 +9,7 @@ one without an EndpointSlice, then its slice, until a connection to its address 
 from the process's first moment until it says that it is ready: nothing in the kernel, and all of it there already.
 "Rules taken away" is a foreign process that deletes the table. Under load, four clients connect all the time; "refused"
 counts the connections of one such moment that were refused, "late" those that took more than half a second (their first
-packet was lost) or failed otherwise.
+packet was lost) or failed otherwise. "In a storm" is the same while Services change at the rate of 1,000 a second.
 
     sudo python -m bench.service_changes [--quick]
 """
@@ -372,15 +372,19 @@ async def measure(world: World, topology: Topology, count: int, *, turns: int, s
     for _ in range(turns // 20):
         gone = await asyncio.to_thread(flush, place)
         healed.append((await asyncio.to_thread(world.pods.reached, address, "ab"[(turns - 1) % 2]) - gone) * 1000)
-    repaired = await asyncio.to_thread(repairs, place, world.pods, address, turns // 20)
+    repaired = {"under load": await asyncio.to_thread(repairs, place, world.pods, address, turns // 20)}
+    storm = asyncio.create_task(world.storm(turns / 20 * len(FLUSHED) * (REST_S + 0.5)))
+    repaired["in a storm"] = await asyncio.to_thread(repairs, place, world.pods, address, turns // 20)
+    await storm
     what = f"{count:,} Services: "
     under_load = [
         Row(f"{what}{name}", unit, tuple(values), aim=aim)
-        for flushed, (times, refused, late) in repaired.items()
+        for when, found in repaired.items()
+        for flushed, (times, refused, late) in found.items()
         for name, unit, values, aim in (
-            (f"a {flushed} flushed under load until a connection", "ms", times, 20 if count <= 1_000 else None),
-            (f"a {flushed} flushed under load: refused", "", refused, None),
-            (f"a {flushed} flushed under load: late", "", late, None),
+            (f"a {flushed} flushed {when} until a connection", "ms", times, 20 if count <= 1_000 else None),
+            (f"a {flushed} flushed {when}: refused", "", refused, None),
+            (f"a {flushed} flushed {when}: late", "", late, None),
         )
     ]
     return [
