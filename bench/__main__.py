@@ -47,6 +47,7 @@ is, so below 1 the other one is. Load is the average number of processes that wa
 much more than 0.5 the numbers are pessimistic.
 
 `make bench` writes this page; `python -m bench NAME` one table of it, `python -m bench.NAME` prints one.
+`python -m bench.compare OTHER` compares two trees, for example before and after a change.
 """
 
 
