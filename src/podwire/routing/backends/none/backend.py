@@ -19,7 +19,8 @@ class NoRouting:
     feature = ""
     options = BackendOptions
     tables = ()
-    announced = False
+    announced = True
+    """So that peers take this backend only for nodes that are configured with it, never in place of another one."""
     crosses_routers = True
     udp_ports = ()
 
