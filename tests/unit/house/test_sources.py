@@ -1,6 +1,7 @@
 """Rules of the house that no linter knows: sizes, names, docstrings, mirrored tests, words."""
 
 import ast
+import gc
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -37,8 +38,22 @@ def _name(path: Path) -> str:
 
 
 @cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    tree = ast.parse(_text(path), filename=str(path))
+    gc.freeze()  # The trees stay: each later search for garbage would walk them all, half of the time of these tests.
+    return tree
+
+
+@cache
+def _definitions_and_imports(path: Path) -> tuple[ast.AST, ...]:
+    """The functions of a module and its imports, wherever they stand."""
+    wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
+    return tuple(node for node in ast.walk(_tree(path)) if isinstance(node, wanted))
 
 
 def _package(path: Path) -> str:
@@ -72,9 +87,9 @@ def test_a_module_says_what_is_in_it(path: Path) -> None:
 
 @_each
 def test_files_and_functions_are_of_a_size_to_read(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
+    lines = len(_text(path).splitlines())
     assert lines <= _MAX_FILE_LINES, f"{path}: {lines} lines"
-    for node in ast.walk(_tree(path)):
+    for node in _definitions_and_imports(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or node.lineno) - node.lineno + 1
             assert size <= _MAX_FUNCTION_LINES, f"{path}:{node.lineno} {node.name}: {size} lines"
@@ -111,7 +126,7 @@ def test_a_class_name_stands_for_one_class() -> None:
 
 @_each
 def test_nothing_is_mocked_and_no_task_starts_unsupervised(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     assert "unittest.mock" not in text, f"{path}: mocks"
     if not {"runtime", "testing"} & set(path.parts):
         for call in ("asyncio.create_task(", "ensure_future(", "asyncio.sleep(", "datetime.now("):
@@ -163,7 +178,7 @@ def test_a_name_that_promises_purity_is_on_the_list(path: Path) -> None:
 @cache
 def _imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(_tree(path)):
+    for node in _definitions_and_imports(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -209,7 +224,7 @@ def test_a_pure_module_has_tests_in_the_mirrored_folder(path: Path) -> None:
 
 def _only_names(path: Path) -> bool:
     """Whether a module holds no function: types and constants are tested by their users."""
-    return not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(_tree(path)))
+    return not any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in _definitions_and_imports(path))
 
 
 def _texts() -> Iterator[Path]:
