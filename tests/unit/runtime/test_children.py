@@ -87,11 +87,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             os.kill(record.pid, signal.SIGKILL)
 
 
-def run(folder: Path, *steps: Callable[[Parent], Awaitable[None]]) -> None:
+def run(folder: Path, *steps: Callable[[Parent], Awaitable[None]], term_wait_s: float = 3.0) -> None:
     """Runs each step with a parent of its own."""
 
     async def one(step: Callable[[Parent], Awaitable[None]]) -> None:
-        async with parent(folder) as made:
+        async with parent(folder, term_wait_s) as made:
             await step(made)
 
     for step in steps:
@@ -213,7 +213,7 @@ def test_a_child_that_ignores_sigterm_is_killed(folder: Path) -> None:
         await made.children.apply([])
         assert start_ticks(pid) == 0
 
-    run(folder, body)
+    run(folder, body, term_wait_s=0.2)
 
 
 def test_a_missing_program_does_not_delay_other_children(folder: Path) -> None:
