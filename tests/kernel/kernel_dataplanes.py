@@ -8,11 +8,15 @@ from tests.cases.service_table import NODE
 from tests.kernel.service_namespaces import path
 
 from podwire.kernel.features import FeatureAnswer, Features
+from podwire.kernel.iptables import find
+from podwire.proxy.dataplanes.iptables.dataplane import IptablesDataPlane
 from podwire.proxy.modes import open_dataplane
 from podwire.proxy.registry import DATAPLANES, FEATURES
 
 UML = ("ipvs",)
 """Data planes that run in user-mode Linux; the kernels of most machines have what the rest of them need."""
+LEGACY = "iptables-legacy"
+"""The data plane ``iptables`` with the programs of the kind that machines without nf_tables have."""
 
 
 def every_plane() -> list[Any]:
@@ -27,6 +31,8 @@ def answer(feature: str) -> FeatureAnswer:
 
 def opened(name: str) -> Any:
     """A data plane on the node of the test's world."""
+    if name == LEGACY:
+        return IptablesDataPlane(NODE, path("node"), find("legacy"))
     feature = FEATURES.get(name, "")
     if feature and answer(feature).verdict == "no":
         pytest.skip(f"this kernel lacks {feature}")
