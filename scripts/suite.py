@@ -66,9 +66,12 @@ def unit_jobs() -> Iterator[Job]:
 
 
 def kernel_jobs() -> Iterator[Job]:
-    """Each file has its own network namespaces. The tests wait more than they compute: four run on two processors."""
+    """Each file has network namespaces of its own. Files begin in the order of ``tests/kernel/conftest.py``.
+
+    The tests wait more than they compute (600 s with 200 s of CPU): six run on two processors.
+    """
     again = (*PYTEST, "-p", "no:randomly")
-    yield Job("kernel", (*again, "tests/kernel", "-n", "4", "--dist", "loadfile"), again)
+    yield Job("kernel", (*again, "tests/kernel", "-n", "6", "--dist", "loadfile", "--no-loadscope-reorder"), again)
 
 
 def uml_jobs() -> Iterator[Job]:
@@ -92,10 +95,10 @@ def uml_jobs() -> Iterator[Job]:
 
 
 def e2e_jobs() -> Iterator[Job]:
-    """Each file has clusters of its own, or shares that of its worker. Files begin in the order of their names.
+    """Each file has clusters of its own, or shares that of its worker. The order is that of ``tests/e2e/conftest.py``.
 
-    A single worker waits for two thirds of its time (1,314 s with 436 s of CPU). Four workers keep two processors
-    busy; with six, tests with limits of time fail on a slow machine.
+    A single worker waits for half of its time. Four keep two processors busy; with six, tests with limits of time fail
+    on a slow machine.
     """
     again = (*PYTEST, "-p", "no:randomly")
     yield Job("e2e", (*again, "tests/e2e", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"), again)

@@ -13,7 +13,7 @@ from tests.e2e.traffic import Traffic
 from podwire.cluster.inforce import lag
 from podwire.errors import ProtocolError
 from podwire.http.fetch import fetch
-from podwire.local import inventory
+from podwire.local import credentials, inventory
 from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
 
@@ -40,7 +40,7 @@ def own_name(area: str) -> str:
 def up(name: str, *words: str, stdin: str = "") -> Cluster:
     """Starts a cluster, or changes one that runs."""
     done("up", "--name", name, *words, *(("-f", "-") if stdin else ()), stdin=stdin)
-    return Cluster(name, done("kubeconfig", "--name", name, timeout=120).strip())
+    return Cluster(name, str(credentials.kubeconfig_path(inventory.existing(name), "admin")))
 
 
 @contextmanager
@@ -135,5 +135,8 @@ def policies_in_force(cluster: Cluster) -> None:
 
 
 def in_node(cluster: Cluster, node: str, *command: str) -> str:
-    """The output of a command that runs in the network namespace of a node."""
-    return done("exec", "--name", cluster.name, node, *command, timeout=120)
+    """The output of a command that runs in the network namespace of a node; fails the test unless it exits with 0."""
+    words = ["nsenter", f"--net={topology(cluster).netns(node)}", "--", *command]
+    finished = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, f"{node}: {' '.join(command)}:\n{finished.stdout}{finished.stderr}"
+    return finished.stdout

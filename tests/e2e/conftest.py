@@ -7,15 +7,39 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
+from tests import longest_first
+from tests.e2e import leftovers
 from tests.e2e.connection import Connection
 from tests.e2e.driver import Cluster, podwire
 
+_GIVEN = "PODWIRE_E2E_KUBECONFIG"
 _ROOT = Path(__file__).parents[2]
 _UP_S = 180
+_LONGEST = (
+    "test_client_libraries.py",
+    "test_api_away.py",
+    "test_changing_a_running_cluster.py",
+    "test_why.py",
+    "test_documented_commands.py",
+    "test_service_relay.py",
+    "test_service_interference.py",
+    "test_pytest_plugin.py",
+    "test_service_settings.py",
+    "test_network_policy.py",
+    "test_conformance.py",
+    "test_service_mode_under_load.py",
+    "test_probe_command.py",
+    "test_refusals.py",
+    "test_segments_and_families.py",
+    "test_service_faults.py",
+)
+_NUMBERS = count()
+_FAILED = pytest.StashKey[bool]()
 _SETTINGS = """
 nodes: 2
 metrics: {resolutionS: 3}
@@ -25,13 +49,38 @@ autoscaler: {syncPeriodS: 2}
 os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first.sort(items, Path(__file__).parent, _LONGEST)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remembers that a test failed, for the fixtures that are removed after it."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _leftovers_of_failures_removed(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "cluster" not in request.fixturenames or _GIVEN in os.environ:
+        yield
+        return
+    cluster = request.getfixturevalue("cluster")
+    before = leftovers.known(cluster.api)
+    yield
+    if request.node.stash.get(_FAILED, False):
+        leftovers.remove(cluster.api, before)
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of two nodes, which is removed after the session."""
     if shutil.which("kubectl") is None:
         pytest.fail("kubectl is not installed; `make setup` installs it")
     home = tmp_path_factory.mktemp("home")
-    if given := os.environ.get("PODWIRE_E2E_KUBECONFIG"):
+    if given := os.environ.get(_GIVEN):
         own = home / "config"
         shutil.copy(given, own)
         yield Cluster(os.environ.get("PODWIRE_E2E_NAME", "podwire"), str(own))
@@ -71,17 +120,16 @@ def _take_down_what_was_left() -> None:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace for one test; it is deleted after the test."""
-    word = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:40].strip("-")
-    name = f"t-{word}-{os.getpid()}"
-    cluster.kubectl("create", "namespace", name)
+    """A namespace for one test; it is deleted after the test. The number tells tests with long names apart."""
+    word = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:36].strip("-")
+    name = f"t-{word}-{os.getpid()}-{next(_NUMBERS)}"
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    cluster.api.do("POST", "/api/v1/namespaces", body)
     yield name
-    cluster.run(["kubectl", "delete", "namespace", name, "--wait=false"])
+    cluster.api.ask("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture(scope="module")
-def api(cluster: Cluster) -> Iterator[Connection]:
+def api(cluster: Cluster) -> Connection:
     """A connection to the API as the cluster's administrator."""
-    connection = Connection(cluster.kubeconfig)
-    yield connection
-    connection.close()
+    return cluster.api

@@ -10,6 +10,7 @@ import json
 import ssl
 import tempfile
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -116,3 +117,9 @@ class Connection:
         host, port = self._address.hostname, self._address.port
         assert host is not None
         return http.client.HTTPSConnection(host, port, context=self._tls, timeout=_TIMEOUT_S)
+
+
+@cache
+def connection_of(kubeconfig: str, _changed_ns: int) -> Connection:
+    """The connection with the credentials of a kubeconfig as the file is now."""
+    return Connection(kubeconfig)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.e2e.connection import Connection, connection_of
 from tests.e2e.objects import reader_of
 
 NOTICED_S = 20.0
@@ -67,6 +69,7 @@ class Cluster:
             **os.environ,
             "KUBECONFIG": self.kubeconfig,
             "TERM": "dumb",
+            "GOGC": "800",  # a process of kubectl is short: collecting its garbage is a fifth of its processor time
             "HOME": str(Path(self.kubeconfig).parent),
             **more,
         }
@@ -114,12 +117,52 @@ class Cluster:
             if process.stdout is not None:
                 process.stdout.close()
 
+    @property
+    def api(self) -> Connection:
+        """The connection of this process to the API, as the cluster's administrator."""
+        return connection_of(self.kubeconfig, Path(self.kubeconfig).stat().st_mtime_ns)
+
     def get(self, *words: str) -> Any:
         """Objects as decoded JSON: the output of ``kubectl get`` with these arguments and ``-o json``."""
-        return reader_of(self.kubeconfig, Path(self.kubeconfig).stat().st_mtime_ns).get(words)
+        return reader_of(self.api).get(words)
 
-    def apply(self, text: str, *words: str) -> str:
+    def apply(self, text: str, *words: str) -> None:
+        """Makes or changes objects as ``kubectl apply --server-side`` does; ``words`` are ``-n NAMESPACE``.
+
+        Raises: AssertionError when the API refuses an object.
+        """
+        reader = reader_of(self.api)
+        option, namespace = words or ("-n", "default")
+        assert option == "-n", words
+        documents = filter(None, yaml.safe_load_all(text))
+        for body in (item for one in documents for item in (one["items"] if one["kind"] == "List" else [one])):
+            path = f"{reader.path_of(body, namespace)}/{body['metadata']['name']}"
+            query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
+            self.api.do("PATCH", path, body, patch="apply", **query)
+
+    def ready(self, *pods: str, namespace: str = "default") -> None:
+        """Waits until these pods are ready."""
+        for pod in pods:
+            eventually(lambda pod=pod: is_ready(self.get("pod", pod, "-n", namespace)), within=90)
+
+    def rolled_out(self, name: str, namespace: str = "default") -> None:
+        """Waits until all pods of a Deployment are those of its latest template, and available."""
+        eventually(lambda: is_rolled_out(self.get("deployment", name, "-n", namespace)), within=90)
+
+    def kubectl_apply(self, text: str, *words: str) -> str:
+        """The output of ``kubectl apply``."""
         return self.kubectl("apply", "-f", "-", *words, stdin=text)
+
+
+def is_ready(pod: Any) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+
+
+def is_rolled_out(deployment: Any) -> bool:
+    """As ``kubectl rollout status`` decides."""
+    wanted, status = deployment["spec"]["replicas"], deployment["status"]
+    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
+    return status.get("observedGeneration", 0) >= deployment["metadata"]["generation"] and counts == {wanted}
 
 
 def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 0.1) -> Any:

@@ -36,11 +36,12 @@ class Query(NamedTuple):
 
 
 class Reader:
-    """Reads objects with the credentials of a kubeconfig."""
+    """Reads objects over a connection."""
 
-    def __init__(self, kubeconfig: str) -> None:
-        self._connection = Connection(kubeconfig)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._resources: dict[str, Resource] = {}
+        self._kinds: dict[tuple[str, str], Resource] = {}
 
     def get(self, words: tuple[str, ...]) -> Any:
         """What ``kubectl get WORDS -o json`` prints, decoded.
@@ -65,11 +66,26 @@ class Reader:
             for item in listed["items"]:
                 yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
 
+    def path_of(self, body: Any, namespace: str) -> str:
+        """The path of the list that an object belongs to; the namespace is for one that names none itself."""
+        wanted = body["apiVersion"], body["kind"]
+        if wanted not in self._kinds:
+            self._learn()
+        assert wanted in self._kinds, f"the server has no {wanted[1]} in {wanted[0]}"
+        resource = self._kinds[wanted]
+        inside = f"/namespaces/{body['metadata'].get('namespace', namespace)}" if resource.namespaced else ""
+        return f"{resource.version_path}{inside}/{resource.plural}"
+
     def _resource(self, word: str) -> Resource:
         if word not in self._resources:
-            self._resources = dict(self._discover())
+            self._learn()
         assert word in self._resources, f"the server has no resource type {word!r}"
         return self._resources[word]
+
+    def _learn(self) -> None:
+        discovered = list(self._discover())
+        self._resources = dict(discovered)
+        self._kinds = {(resource.api_version, resource.kind): resource for _, resource in discovered}
 
     def _discover(self) -> Iterator[tuple[str, Resource]]:
         """Resources by all of their names; those of the core group win."""
@@ -118,6 +134,6 @@ def parse(words: tuple[str, ...]) -> Query:
 
 
 @cache
-def reader_of(kubeconfig: str, _changed_ns: int) -> Reader:
-    """The reader of a kubeconfig as the file is now."""
-    return Reader(kubeconfig)
+def reader_of(connection: Connection) -> Reader:
+    """The reader of a connection: discovery is read once."""
+    return Reader(connection)

@@ -101,7 +101,7 @@ def test_a_silent_api(cluster_of_two: Cluster) -> None:
             assert seen_ready(cluster) == [True, True]
             time.sleep(0.5)
         cluster.apply(server("three", "node-1", "tier: web"))
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/three", "--timeout=90s")
+        cluster.ready("three")
         eventually(lambda: "three" in all_of_them[2].answered_by)
     assert [flow.problems for flow in all_of_them] == [[], [], []]
     assert {name: found for name, found in identities(cluster).items() if name != "three"} == before

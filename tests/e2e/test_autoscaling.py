@@ -66,7 +66,7 @@ def test_top_shows_load_and_an_autoscaler_follows_it(cluster: Cluster, namespace
     eventually(lambda: conditions(cluster, namespace)["ScalingActive"]["status"] == "True", within=_MEASURED_S)
     reason = "cpu resource utilization (percentage of request) above target"
     eventually(lambda: f"SuccessfulRescale: New size: 3; reason: {reason}" in events(cluster, namespace))
-    cluster.kubectl("rollout", "status", "deployment/busy", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("busy", namespace=namespace)
     table = cluster.kubectl("get", "hpa", "busy", "-n", namespace, "--no-headers")
     assert re.match(r"busy\s+Deployment/busy\s+cpu: \d+%/50%\s+1\s+3\s+[123]\s", table), table
 

@@ -165,7 +165,7 @@ def test_bulk_traffic_crosses_nodes_with_different_routing_backends(changing: Cl
         up(changing.name, "--backend", "hostgw")
         settle(changing, "hostgw")
         changing.apply(server("large", "node-1"))
-        changing.kubectl("wait", "--for=condition=Ready", "pod/large", "--timeout=90s")
+        changing.ready("large")
         assert exchange(changing, "large", "two") == BULK
         up(changing.name, "--backend", "vxlan")
         settle(changing, "vxlan")
@@ -232,16 +232,16 @@ def grown(changing: Cluster) -> Iterator[Cluster]:
 def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
     changing = grown
     changing.apply(deployment("spread", replicas=8))
-    changing.kubectl("rollout", "status", "deployment/spread", "--timeout=90s")
+    changing.rolled_out("spread")
     before = identities(changing)
     with flows(changing, pairs(changing)) as running_flows:
         up(changing.name, "--nodes", "4")
         assert len(statuses(changing)) == 4
         changing.apply(server("three", "node-3") + server("four", "node-4"))
-        changing.kubectl("wait", "--for=condition=Ready", "pod/three", "pod/four", "--timeout=90s")
+        changing.ready("three", "four")
         # Pods on the nodes that stay are reached from those that came, and pods on the last go with it.
         changing.kubectl("scale", "deployment/spread", "--replicas=16")
-        changing.kubectl("rollout", "status", "deployment/spread", "--timeout=90s")
+        changing.rolled_out("spread")
         assert "node-4" in nodes_of(changing, "spread")
         # One of the Service's endpoints goes with its node: whoever asks for the Service never notices.
         changing.kubectl("label", "pod", "four", "tier=web", "--overwrite")
@@ -249,7 +249,7 @@ def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
         with flows(changing, [("three", "one"), ("two", "three")]) as newer:
             up(changing.name, "--nodes", "3")
             assert "not found" in changing.refused("get", "pod", "four")
-            changing.kubectl("rollout", "status", "deployment/spread", "--timeout=90s")
+            changing.rolled_out("spread")
             eventually(lambda: nodes_of(changing, "spread") <= {"node-1", "node-2", "node-3"})
             go_on([*running_flows, *newer])
     assert [flow.problems for flow in (*running_flows, *newer)] == [[], [], [], [], []]

@@ -41,7 +41,7 @@ def pods(cluster: Cluster) -> Iterator[str]:
     """A namespace with the pods that the programs expect."""
     cluster.kubectl("create", "namespace", _NAMESPACE)
     cluster.apply(shell_pod("box", "echo first; echo second; sleep 3600") + server("web"), "-n", _NAMESPACE)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "pod/web", "-n", _NAMESPACE, "--timeout=90s")
+    cluster.ready("box", "web", namespace=_NAMESPACE)
     yield _NAMESPACE
     cluster.run(["kubectl", "delete", "namespace", _NAMESPACE, "--wait=false"])
 

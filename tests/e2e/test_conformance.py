@@ -171,7 +171,7 @@ def test_pod_gets_requested_addresses_or_an_event(dual: Cluster) -> None:
     dual.apply(_POD % ("pinned", ",".join(pinned), "node-2"))
     dual.apply(_POD % ("half", four[:-1] + "78", "node-2"))
     try:
-        dual.kubectl("wait", "--for=condition=Ready", "pod/pinned", "pod/half", "--timeout=90s")
+        dual.ready("pinned", "half")
         assert {ip["ip"] for ip in dual.get("pod", "pinned")["status"]["podIPs"]} == set(pinned)
         assert dual.get("pod", "half")["status"]["podIP"] == four[:-1] + "78"
         assert len(dual.get("pod", "half")["status"]["podIPs"]) == 2

@@ -246,7 +246,7 @@ def test_conversion_webhook_of_a_pod_converts(cluster: Cluster, namespace: str) 
     cluster.apply(_text(*objects), "-n", namespace)
     cluster.apply(json.dumps(_definition(namespace, authority)))
     try:
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/converter", "-n", namespace, "--timeout=90s")
+        cluster.ready("converter", namespace=namespace)
         tab = {"apiVersion": "example.com/v1", "kind": "Tab", "metadata": {"name": "a"}, "spec": {"hostPort": "h:80"}}
         create = ["kubectl", "create", "-n", namespace, "-f", "-"]
         eventually(lambda: cluster.run(create, stdin=json.dumps(tab)).returncode == 0)

@@ -98,7 +98,7 @@ def test_work_goes_on_after_every_component_was_killed(faulty: Cluster) -> None:
         for process in ALL:
             kill(process)
         eventually(lambda: faulty.run(["kubectl", "scale", "deployment/web", "--replicas=4"]).returncode == 0)
-        faulty.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+        faulty.rolled_out("web")
         names = {pod["metadata"]["name"] for pod in faulty.get("pods", "-l", "app=web")["items"]}
         eventually(lambda: flow.answered_by >= names)
     assert flow.problems == []
@@ -166,7 +166,7 @@ def test_killed_container_restarts_while_its_service_goes_on(faulty: Cluster) ->
     else:
         pytest.fail(f"no process of {pod}")
     eventually(lambda: restarts(faulty)[pod] == before + 1)
-    faulty.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=90s")
+    faulty.ready(pod)
 
 
 COMPONENTS = ("apiserver", "controller", "agent-node-1", "kubelet-node-1")

@@ -88,6 +88,6 @@ def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
     assert [flow.problems for flow in both] == [[], []]
     cluster.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=90s")
     cluster.apply(server("three", "node-1"))
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/three", "--timeout=90s")
+    cluster.ready("three")
     done("probe", "--name", NAME)
     assert {name: found for name, found in identities(cluster).items() if name != "three"} == before

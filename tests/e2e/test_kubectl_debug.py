@@ -36,7 +36,7 @@ def _talk(cluster: Cluster, words: list[str], said: bytes, until: bytes, within:
 
 def test_an_ephemeral_container_joins_a_running_pod(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     (pod,) = cluster.get("pod", "-n", namespace)["items"]
     name = pod["metadata"]["name"]
     script = "hostname; cat /proc/net/dev; curl -s http://127.0.0.1:80/"
@@ -59,7 +59,7 @@ def test_an_ephemeral_container_joins_a_running_pod(cluster: Cluster, namespace:
 
 def test_debug_attaches_a_terminal(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     name = cluster.kubectl("get", "pod", "-n", namespace, "-o", "jsonpath={.items[0].metadata.name}")
     words = ["kubectl", "debug", "-it", name, "-n", namespace, "--image=busybox", "-c", "shell", "--target=main"]
     seen = _talk(cluster, words, b"echo on $(hostname) is $((40 + 2)); exit 7\n", f"on {name} is 42".encode())
@@ -70,10 +70,10 @@ def test_debug_attaches_a_terminal(cluster: Cluster, namespace: str) -> None:
 
 def test_debug_copies_a_pod(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     name = cluster.kubectl("get", "pod", "-n", namespace, "-o", "jsonpath={.items[0].metadata.name}")
     cluster.kubectl("debug", name, "-n", namespace, "--image=busybox", "--copy-to=copy", "-c", "d", "--", "sleep", "60")
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/copy", "-n", namespace, "--timeout=90s")
+    cluster.ready("copy", namespace=namespace)
     spec = cluster.get("pod", "copy", "-n", namespace)["spec"]
     assert sorted(c["name"] for c in spec["containers"]) == ["d", "main"]
     assert sum(v["name"].startswith("kube-api-access-") for v in spec["volumes"]) == 1

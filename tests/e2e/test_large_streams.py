@@ -35,7 +35,7 @@ with socket.create_server(("", 9000)) as server:
 def box(cluster: Cluster, namespace: str) -> str:
     server = shell_pod("box", "").replace('command: [sh, -c, ""]', f"command: [python3, -c, {json.dumps(COUNT)}]")
     cluster.apply(server, "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
+    cluster.ready("box", namespace=namespace)
     return namespace
 
 
@@ -78,7 +78,7 @@ def test_port_forward_carries_much_both_ways(cluster: Cluster, box: str) -> None
 
 def test_a_fast_log_is_followed_whole(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("fast", "sleep 1; seq 1 100000; sleep 60"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/fast", "-n", namespace, "--timeout=90s")
+    cluster.ready("fast", namespace=namespace)
     with cluster.stream("logs", "-f", "fast", "-n", namespace) as follow:
         lines = follow.until(lambda line: line == "100000")
     assert lines == [str(number) for number in range(1, 100001)]

@@ -63,7 +63,7 @@ def database(cluster: Cluster, namespace: str) -> str:
     """The namespace of a running StatefulSet and a pod ``client``."""
     cluster.apply(DATABASE % {"namespace": namespace} + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
     cluster.kubectl("rollout", "status", "statefulset/db", "-n", namespace, "--timeout=90s")
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
+    cluster.ready("client", namespace=namespace)
     return namespace
 
 
@@ -143,7 +143,7 @@ def configure(cluster: Cluster, text: str) -> None:
     # kubectl refuses to restart twice within a second.
     restart = ["kubectl", "rollout", "restart", "deployment/podwire-dns", "-n", "kube-system"]
     eventually(lambda: cluster.run(restart).returncode == 0)
-    cluster.kubectl("rollout", "status", "deployment/podwire-dns", "-n", "kube-system", "--timeout=90s")
+    cluster.rolled_out("podwire-dns", namespace="kube-system")
 
 
 def test_only_foreign_names_are_asked_upstream(cluster: Cluster, world: str) -> None:

@@ -12,21 +12,20 @@ _SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: %s\n"
 
 def _web(cluster: Cluster, namespace: str, replicas: int = 2) -> None:
     cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
 
 
 def _client(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("client", "sleep 600"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
+    cluster.ready("client", namespace=namespace)
 
 
-def _ask(cluster: Cluster, namespace: str, host: str, port: int = 80) -> dict[str, Any]:
-    """The answer of the stand-in server at a host and port to the pod ``client``; empty without an answer."""
-    script = "import json,sys,urllib.request as u\nprint(u.urlopen(sys.argv[1], timeout=10).read().decode())"
-    url = f"http://{host}:{port}/"
-    words = ["kubectl", "exec", "client", "-n", namespace, "--", "python3", "-c", script, url]
-    done = cluster.run(words)
-    return json.loads(done.stdout) if done.returncode == 0 else {}
+def _ask(cluster: Cluster, namespace: str, *hosts: str, port: int = 80) -> list[dict[str, Any]]:
+    """The answers of the stand-in server at these hosts to the pod ``client``; empty when a host does not answer."""
+    script = "import sys,urllib.request as u\nfor a in sys.argv[1:]: print(u.urlopen(a, timeout=10).read().decode())"
+    urls = [f"http://{host}:{port}/" for host in hosts]
+    done = cluster.run(["kubectl", "exec", "client", "-n", namespace, "--", "python3", "-c", script, *urls])
+    return [json.loads(line) for line in done.stdout.splitlines() if line] if done.returncode == 0 else []
 
 
 def _resolve(cluster: Cluster, namespace: str, name: str) -> list[str]:
@@ -38,23 +37,21 @@ def test_a_service_by_name_reaches_each_of_its_pods(cluster: Cluster, namespace:
     _web(cluster, namespace)
     _client(cluster, namespace)
     cluster.apply(_SERVICE % ("web", "{selector: {app: web}, ports: [{port: 8080, targetPort: 80}]}"), "-n", namespace)
-    eventually(lambda: _ask(cluster, namespace, "web", 8080))
-    pods = cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}")
-    seen: set[str] = set()
-    for name in ("web", f"web.{namespace}", f"web.{namespace}.svc.cluster.local") * 8:
-        seen.add(eventually(lambda name=name: _ask(cluster, namespace, name, 8080))["pod"])
-    assert seen == set(pods.split())
+    eventually(lambda: _ask(cluster, namespace, "web", port=8080))
+    pods = {pod["metadata"]["name"] for pod in cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]}
+    for name in ("web", f"web.{namespace}", f"web.{namespace}.svc.cluster.local"):
+        answers = eventually(lambda name=name: _ask(cluster, namespace, *[name] * 30, port=8080))
+        assert {answer["pod"] for answer in answers} == pods
 
 
 def test_pods_see_each_others_addresses(cluster: Cluster, namespace: str) -> None:
     _web(cluster, namespace)
     _client(cluster, namespace)
-    own = cluster.kubectl("get", "pod", "client", "-n", namespace, "-o", "jsonpath={.status.podIP}")
-    found = cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "jsonpath={.items[*].status.podIP}")
-    addresses = found.split()
+    own = cluster.get("pod", "client", "-n", namespace)["status"]["podIP"]
+    addresses = [pod["status"]["podIP"] for pod in cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]]
     assert len(addresses) == 2
-    for address in addresses:
-        assert eventually(lambda address=address: _ask(cluster, namespace, address))["client"].startswith(own)
+    answers = eventually(lambda: _ask(cluster, namespace, *addresses))
+    assert [answer["client"].startswith(own) for answer in answers] == [True, True]
 
 
 def test_dns_follows_the_services(cluster: Cluster, namespace: str) -> None:
@@ -109,7 +106,7 @@ def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
         "[{containerPort: 80}]", "[{containerPort: 80}, {containerPort: 5353, protocol: UDP}]"
     )
     cluster.apply(text, "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/echo", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("echo", namespace=namespace)
     spec = "{type: NodePort, selector: {app: echo}, ports: [{port: 53, targetPort: 5353, protocol: UDP}]}"
     cluster.apply(_SERVICE % ("echo", spec), "-n", namespace)
     port = cluster.get("service", "echo", "-n", namespace)["spec"]["ports"][0]["nodePort"]

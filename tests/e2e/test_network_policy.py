@@ -137,7 +137,7 @@ def test_probes_from_own_node_pass_a_deny_all_policy(clean: Cluster) -> None:
     assert not reaches(clean, "web", "db-1")
     clean.apply(server("late", "node-2"))
     try:
-        clean.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=90s")
+        clean.ready("late")
     finally:
         clean.kubectl("delete", "pod", "late", "--now")
 
@@ -210,7 +210,7 @@ def test_pods_stay_isolated_while_their_namespace_is_deleted(guarded: Cluster) -
     )
     slow = slow.replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 10")
     guarded.apply(slow + "\n---" + _POLICY % ("deny", "{podSelector: {}}"), "-n", "ending")
-    guarded.kubectl("wait", "--for=condition=Ready", "pod/db", "-n", "ending", "--timeout=90s")
+    guarded.ready("db", namespace="ending")
     policies_in_force(guarded)
     address = guarded.get("pod", "db", "-n", "ending")["status"]["podIP"]
     guarded.kubectl("delete", "namespace", "ending", "--wait=false")

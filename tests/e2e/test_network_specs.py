@@ -111,7 +111,7 @@ def test_a_node_reaches_a_pod_by_udp(api: Connection, cluster: Cluster, namespac
     pod = start(api, namespace, "udp", server(8081, "UDP"))
     script = _ASK.replace("ADDRESS", pod["status"]["podIP"])
     for node in api.do("GET", "/api/v1/nodes")["items"]:
-        said = in_node(cluster, node["metadata"]["name"], "--", "python3", "-c", script)
+        said = in_node(cluster, node["metadata"]["name"], "python3", "-c", script)
         assert json.loads(said)["pod"] == "udp"
 
 

@@ -35,7 +35,7 @@ def restarts(cluster: Cluster, namespace: str, name: str) -> dict[str, int]:
 
 
 def ready(cluster: Cluster, namespace: str, name: str) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", namespace, "--timeout=90s")
+    cluster.ready(name, namespace=namespace)
 
 
 def answer(address: str, port: int) -> dict[str, Any]:

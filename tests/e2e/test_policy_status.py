@@ -50,7 +50,7 @@ def clean(cluster: Cluster) -> Iterator[Cluster]:
 def said(cluster: Cluster) -> dict[str, Any]:
     """The annotation of the policy."""
     text = cluster.kubectl("get", "networkpolicy", "deny", "-o", "json")
-    found = json.loads(text)["metadata"]["annotations"].get(_ANNOTATION, "{}")
+    found = json.loads(text)["metadata"].get("annotations", {}).get(_ANNOTATION, "{}")
     return dict(json.loads(found))
 
 

@@ -115,7 +115,7 @@ def test_what_is_expected_and_fails_is_exit_status_1(nine: Cluster) -> None:
     broken = server("broken").replace("image: nginx:1.27", "image: busybox\n      command: [sleep, '600']")
     nine.apply("\n".join(line for line in broken.splitlines() if "readinessProbe" not in line))
     try:
-        nine.kubectl("wait", "--for=condition=Ready", "pod/broken", "--timeout=90s")
+        nine.ready("broken")
         lines = probe("--from", "web-1", "--to", "broken", "--to", "db-1", "--port", "80", status=1)
         assert [line["reached"] for line in lines] == [False, True]
         table = run("probe", "--name", NAME, "--from", "web-1", "--to", "broken")

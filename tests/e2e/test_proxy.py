@@ -68,7 +68,7 @@ spec:
         "-n",
         namespace,
     )
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/page", "-n", namespace, "--timeout=90s")
+    cluster.ready("page", namespace=namespace)
     yield f"/api/v1/namespaces/{namespace}"
 
 

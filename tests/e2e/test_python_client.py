@@ -130,7 +130,7 @@ def test_a_wrong_object_is_invalid_by_field(api: client.ApiClient, namespace: st
 
 def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
+    cluster.ready("box", namespace=namespace)
     socket = stream(
         client.CoreV1Api(api).connect_get_namespaced_pod_exec,
         "box",

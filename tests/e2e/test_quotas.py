@@ -1,5 +1,6 @@
 """ResourceQuotas count the life of objects of each kind, and the pods of their scopes."""
 
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -42,6 +43,10 @@ def pod(name: str, **spec: Any) -> dict[str, Any]:
 def test_a_quota_counts_the_life_of_an_object(api: Connection, namespace: str, kind: str) -> None:
     version, body = _OBJECTS[kind]
     path = f"{version}/namespaces/{namespace}/{kind.partition('.')[0]}"
+    # The controllers make this one a moment after the namespace.
+    eventually(
+        lambda: api.ask("GET", f"/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt").status == HTTPStatus.OK
+    )
     there = len(api.do("GET", path)["items"])
     count = f"count/{kind}"
     quota = limit(api, namespace, "q", {count: str(there + 1)})

@@ -16,7 +16,7 @@ def test_nodes_are_ready_and_wide_shows_their_addresses(cluster: Cluster) -> Non
 
 def test_tables_of_every_namespaced_kind(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web", replicas=2), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     wide = cluster.kubectl("get", "deployment,replicaset,pod", "-n", namespace, "-o", "wide").splitlines()
     heads = [line.split() for line in wide if line.startswith("NAME")]
     assert heads[0] == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE", "CONTAINERS", "IMAGES", "SELECTOR"]
@@ -118,7 +118,7 @@ def test_a_watched_table_has_a_row_for_each_state(cluster: Cluster, namespace: s
 
 def test_describe_tells_events_and_conditions(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     pod = cluster.kubectl("describe", "pod", "-l", "app=web", "-n", namespace)
     assert "Node:" in pod and "Ready" in pod
     eventually(lambda: "Started" in cluster.kubectl("describe", "pod", "-l", "app=web", "-n", namespace))
@@ -129,7 +129,7 @@ def test_describe_tells_events_and_conditions(cluster: Cluster, namespace: str) 
 
 def test_events_name_their_object(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
 
     def reasons() -> set[str]:
         return {item["reason"] for item in cluster.get("events", "-n", namespace)["items"]}

@@ -130,8 +130,8 @@ def answered(cluster: Cluster, namespace: str, *threads: Asking) -> None:
 def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
     text = deployment("web", replicas=3).replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 5")
     cluster.apply(text + SERVICE + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
+    cluster.ready("client", namespace=namespace)
     spec = cluster.get("service", "web", "-n", namespace)["spec"]
     node = cluster.get("node", "node-1")["status"]["addresses"][0]["address"]
     inside = Asking(netns_of(cluster, "client", namespace), spec["clusterIP"], 80)
@@ -140,7 +140,7 @@ def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
         answered(cluster, namespace, inside, outside)
         for _ in range(2):
             cluster.kubectl("rollout", "restart", "deployment/web", "-n", namespace)
-            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+            cluster.rolled_out("web", namespace=namespace)
             answered(cluster, namespace, inside, outside)
         cluster.kubectl("scale", "deployment/web", "--replicas=1", "-n", namespace)
         eventually(lambda: len(cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]) == 1)
@@ -158,7 +158,7 @@ def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, nam
     text = text.replace("readinessProbe:", "lifecycle: {preStop: {sleep: {seconds: 2}}}\n          readinessProbe:")
     service = SERVICE.replace("type: NodePort", "type: LoadBalancer, externalTrafficPolicy: Local")
     cluster.apply(text + service, "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     spec = cluster.get("service", "web", "-n", namespace)["spec"]
     nodes = [node["status"]["addresses"][0]["address"] for node in cluster.get("nodes")["items"]]
     outside = Balanced(nodes, spec["ports"][0]["nodePort"], spec["healthCheckNodePort"])
@@ -167,7 +167,7 @@ def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, nam
         for name in ("node-1", "node-2", "node-1"):
             patch = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": name}}}}}
             cluster.kubectl("patch", "deployment", "web", "-n", namespace, "-p", json.dumps(patch))
-            cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+            cluster.rolled_out("web", namespace=namespace)
             answered(cluster, namespace, outside)
     assert outside.problems == []
     assert {frozenset(nodes[:1]), frozenset(nodes[1:])} <= outside.chosen

@@ -44,7 +44,7 @@ def test_taints_keep_away_pods_without_toleration(cluster: Cluster, namespace: s
     cluster.apply(deployment("some", 2, tolerations=[toleration], **hostname), "-n", namespace)
     cluster.apply(deployment("nowhere", 1, **hostname), "-n", namespace)
     for name in ("others", "some"):
-        cluster.kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=90s")
+        cluster.rolled_out(name, namespace=namespace)
     assert places(cluster, namespace, "others") == ["node-2"] * 4
     assert places(cluster, namespace, "some") == [tainted] * 2
     assert places(cluster, namespace, "nowhere") == [""]
@@ -60,12 +60,12 @@ def test_anti_affinity_puts_one_on_each_node_and_affinity_follows(cluster: Clust
     told = ("describe", "pod", "-l", "app=apart", "-n", namespace)
     eventually(lambda: "didn't match pod anti-affinity rules" in cluster.kubectl(*told))
     cluster.apply(deployment("single", 1), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/single", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("single", namespace=namespace)
     where = places(cluster, namespace, "single")
     term = {"labelSelector": {"matchLabels": {"app": "single"}}, "topologyKey": "kubernetes.io/hostname"}
     follow = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     cluster.apply(deployment("near", 3, affinity=follow), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/near", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("near", namespace=namespace)
     assert places(cluster, namespace, "near") == where * 3
 
 
@@ -74,5 +74,5 @@ def test_spread_over_nodes_is_even(cluster: Cluster, namespace: str) -> None:
               "labelSelector": {"matchLabels": {"app": "even"}}}  # fmt: skip
     nodes = sorted(node["metadata"]["name"] for node in cluster.get("nodes")["items"])
     cluster.apply(deployment("even", 3 * len(nodes), topologySpreadConstraints=[spread]), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/even", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("even", namespace=namespace)
     assert places(cluster, namespace, "even") == sorted(nodes * 3)

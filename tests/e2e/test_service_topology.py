@@ -54,8 +54,8 @@ def test_clients_stay_in_their_zone_or_on_their_node(cluster: Cluster, namespace
     with _zones(cluster):
         cluster.apply(deployment("web", replicas=6), "-n", namespace)
         cluster.apply(shell_pod("client", "sleep 600"), "-n", namespace)
-        cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
-        cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
+        cluster.rolled_out("web", namespace=namespace)
+        cluster.ready("client", namespace=namespace)
         here = cluster.get("pod", "client", "-n", namespace)["spec"]["nodeName"]
         pods = _pods(cluster, namespace)
         near = {pod for pod, node in pods.items() if node == here}
@@ -74,7 +74,7 @@ def test_zones_get_endpoints_by_their_size(cluster: Cluster, namespace: str) -> 
         pinned = deployment("web", replicas=4).replace("    spec:\n", f"    spec:\n      nodeName: {nodes[0]}\n", 1)
         assert pinned.count("nodeName") == 1
         cluster.apply(pinned, "-n", namespace)
-        cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+        cluster.rolled_out("web", namespace=namespace)
         cluster.apply(_SERVICE % ("service.kubernetes.io/topology-mode: Auto", ""), "-n", namespace)
 
         def shared() -> bool:

@@ -53,7 +53,7 @@ spec: {type: LoadBalancer, externalTrafficPolicy: Local, selector: {app: web}, p
 
 def _pods(cluster: Cluster, namespace: str, replicas: int) -> list[dict[str, Any]]:
     cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     found = json.loads(cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "json"))
     items: list[dict[str, Any]] = found["items"]
     return items

@@ -28,8 +28,8 @@ def pods(cluster: Cluster, namespace: str) -> dict[str, str]:
     """The addresses of two servers on ports 80 and 81, by name; a pod ``client`` exists too."""
     two = deployment("web", replicas=2).replace("[{containerPort: 80}]", "[{containerPort: 80}, {containerPort: 81}]")
     cluster.apply(two + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/client", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
+    cluster.ready("client", namespace=namespace)
     found = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
     return {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in found}
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.e2e.clusters import in_node
 from tests.e2e.driver import NOTICED_S, Cluster, deployment, eventually, podwire
 
 
@@ -24,13 +25,6 @@ def equal(cluster: Cluster, *words: str) -> bool:
     assert done.returncode in (0, 1), done.stderr
     assert (done.returncode == 0) == (done.stdout == ""), done.stdout
     return done.returncode == 0
-
-
-def inside(cluster: Cluster, node: str, *command: str) -> str:
-    """The output of a command in a node."""
-    done = cluster.run([*podwire(), "exec", node, *command])
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-    return done.stdout
 
 
 @contextmanager
@@ -50,11 +44,11 @@ def web(cluster: Cluster, namespace: str) -> dict[str, str]:
     """A pod behind a Service: name, address, node, Service address, and the node's end of the pod's link."""
     cluster.apply(deployment("web"), "-n", namespace)
     cluster.kubectl("expose", "deployment", "web", "-n", namespace, "--port", "80")
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout", "90s")
+    cluster.rolled_out("web", namespace=namespace)
     (pod,) = cluster.get("pods", "-n", namespace, "-l", "app=web")["items"]
     name, node, address = pod["metadata"]["name"], pod["spec"]["nodeName"], pod["status"]["podIP"]
     service = cluster.get("service", "web", "-n", namespace)["spec"]["clusterIP"]
-    route = inside(cluster, node, "ip", "route", "show", address)
+    route = in_node(cluster, node, "ip", "route", "show", address)
     found = {"name": name, "node": node, "address": address, "service": service, "link": route.split()[2]}
     eventually(lambda: service in state(cluster, node, "--part", "proxy").stdout)
     return found
@@ -113,15 +107,15 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
     with stopped(cluster, node):  # at work it would put right at once what is taken
         try:
             for command in foreign:
-                inside(cluster, node, *command.split())
+                in_node(cluster, node, *command.split())
             assert equal(cluster, node, "--saved", str(saved))
 
-            inside(cluster, node, "ip", "route", "del", address)
-            inside(cluster, node, "ip", "link", "set", "podwire-vxlan", "mtu", "1400")
-            inside(cluster, node, "sysctl", "-qw", f"net/ipv4/conf/{link}/rp_filter=0")
+            in_node(cluster, node, "ip", "route", "del", address)
+            in_node(cluster, node, "ip", "link", "set", "podwire-vxlan", "mtu", "1400")
+            in_node(cluster, node, "sysctl", "-qw", f"net/ipv4/conf/{link}/rp_filter=0")
             element = f"{{ {web['service']} . tcp . 80 }}"
-            inside(cluster, node, "nft", "delete", "element", "ip", "podwire-proxy", "services", element)
-            inside(cluster, node, "nft", "delete", "table", "inet", "podwire-masquerade")
+            in_node(cluster, node, "nft", "delete", "element", "ip", "podwire-proxy", "services", element)
+            in_node(cluster, node, "nft", "delete", "table", "inet", "podwire-masquerade")
             done = state(cluster, node, "--diff", "--saved", str(saved))
             assert done.returncode == 1, done.stderr
             lines = done.stdout.splitlines()
@@ -144,10 +138,10 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
             assert hangs.returncode == 2 and hangs.stdout == ""
             assert f"the agent of {node} does not answer on " in hangs.stderr and "--saved FILE" in hangs.stderr
         finally:
-            inside(cluster, node, "ip", "link", "del", "alien0")
-            inside(cluster, node, "ip", "address", "del", "203.0.113.1/32", "dev", "lo")
-            inside(cluster, node, "ip", "route", "del", "198.51.100.0/24")
-            inside(cluster, node, "nft", "delete", "table", "inet", "alien")
+            in_node(cluster, node, "ip", "link", "del", "alien0")
+            in_node(cluster, node, "ip", "address", "del", "203.0.113.1/32", "dev", "lo")
+            in_node(cluster, node, "ip", "route", "del", "198.51.100.0/24")
+            in_node(cluster, node, "nft", "delete", "table", "inet", "alien")
     eventually(lambda: equal(cluster, node))
 
 
@@ -168,7 +162,7 @@ def test_an_agent_at_work_puts_right_what_is_taken(cluster: Cluster, web: dict[s
     node = web["node"]
     eventually(lambda: equal(cluster, node))
     for command in TAKING:
-        inside(cluster, node, "sh", "-c", command.format(**web))
+        in_node(cluster, node, "sh", "-c", command.format(**web))
         until = time.monotonic() + NOTICED_S
         while not equal(cluster, node):
             assert time.monotonic() < until, f"{command}: {state(cluster, node, '--diff').stdout}"
@@ -176,7 +170,7 @@ def test_an_agent_at_work_puts_right_what_is_taken(cluster: Cluster, web: dict[s
 
 def test_a_pods_link_that_is_deleted(cluster: Cluster, namespace: str, web: dict[str, str]) -> None:
     node = web["node"]
-    inside(cluster, node, "ip", "link", "del", web["link"])
+    in_node(cluster, node, "ip", "link", "del", web["link"])
     done = state(cluster, node, "--diff", "--part", "cni")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()

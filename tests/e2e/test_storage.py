@@ -32,7 +32,7 @@ def put(cluster: Cluster, namespace: str, *objects: dict[str, Any]) -> None:
 
 
 def is_ready(cluster: Cluster, namespace: str, name: str) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", namespace, "--timeout=60s")
+    cluster.ready(name, namespace=namespace)
 
 
 def phase(cluster: Cluster, namespace: str, name: str) -> str:

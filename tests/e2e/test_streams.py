@@ -16,7 +16,7 @@ _COUNTER = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.1; done"
 
 
 def _ready(cluster: Cluster, namespace: str, pod: str) -> None:
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "-n", namespace, "--timeout=90s")
+    cluster.ready(pod, namespace=namespace)
 
 
 def test_logs_and_their_options(cluster: Cluster, namespace: str) -> None:
@@ -139,7 +139,7 @@ def _forwarded(lines: Lines, port: int) -> int:
 
 def test_port_forward(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     with cluster.stream("port-forward", "deployment/web", ":80", "-n", namespace) as forward:
         url = f"http://127.0.0.1:{_forwarded(forward, 80)}/"
         for _ in range(5):
@@ -151,7 +151,7 @@ def test_port_forward(cluster: Cluster, namespace: str) -> None:
 
 def test_port_forward_to_a_closed_port_fails_that_connection_alone(cluster: Cluster, namespace: str) -> None:
     cluster.apply(deployment("web"), "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
+    cluster.rolled_out("web", namespace=namespace)
     with cluster.stream("port-forward", "deployment/web", ":81", "-n", namespace) as forward:
         port = _forwarded(forward, 81)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as link:

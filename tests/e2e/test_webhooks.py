@@ -78,7 +78,7 @@ def authority(cluster: Cluster, namespace: str) -> str:
         ),
         "-n", namespace,
     )  # fmt: skip
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/hook", "-n", namespace, "--timeout=90s")
+    cluster.ready("hook", namespace=namespace)
     eventually(lambda: _endpoints(cluster, namespace))
     return base64.b64encode(root.certificate).decode()
 

@@ -16,24 +16,24 @@ data: {a: "1", b: "2"}
 
 
 def test_apply_twice_changes_nothing(cluster: Cluster, namespace: str) -> None:
-    assert cluster.apply(_CONFIG, "-n", namespace) == "configmap/settings created\n"
+    assert cluster.kubectl_apply(_CONFIG, "-n", namespace) == "configmap/settings created\n"
     first = cluster.get("configmap", "settings", "-n", namespace)
-    assert cluster.apply(_CONFIG, "-n", namespace) == "configmap/settings unchanged\n"
+    assert cluster.kubectl_apply(_CONFIG, "-n", namespace) == "configmap/settings unchanged\n"
     assert cluster.get("configmap", "settings", "-n", namespace)["metadata"] == first["metadata"]
 
 
 def test_apply_removes_fields_that_left_the_manifest(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     cluster.kubectl("patch", "configmap", "settings", "-n", namespace, "--type=merge", "-p", '{"data":{"c":"3"}}')
-    assert cluster.apply(_CONFIG.replace(', b: "2"', ""), "-n", namespace) == "configmap/settings configured\n"
+    assert cluster.kubectl_apply(_CONFIG.replace(', b: "2"', ""), "-n", namespace) == "configmap/settings configured\n"
     assert cluster.get("configmap", "settings", "-n", namespace)["data"] == {"a": "1", "c": "3"}
 
 
 def test_apply_merges_containers_by_name(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(deployment("web"), "-n", namespace)
+    cluster.kubectl_apply(deployment("web"), "-n", namespace)
     sidecar = '{"spec":{"template":{"spec":{"containers":[{"name":"extra","image":"redis:7"}]}}}}'
     cluster.kubectl("patch", "deployment", "web", "-n", namespace, "-p", sidecar)
-    cluster.apply(deployment("web", image="nginx:1.28"), "-n", namespace)
+    cluster.kubectl_apply(deployment("web", image="nginx:1.28"), "-n", namespace)
     spec = cluster.get("deployment", "web", "-n", namespace)["spec"]["template"]["spec"]
     assert {c["name"]: c["image"] for c in spec["containers"]} == {"main": "nginx:1.28", "extra": "redis:7"}
 
@@ -64,7 +64,7 @@ def test_server_side_apply_owns_fields_and_conflicts_by_name(cluster: Cluster, n
 
 
 def test_diff_shows_what_apply_would_do_and_does_nothing(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     same = cluster.run(["kubectl", "diff", "-n", namespace, "-f", "-"], stdin=_CONFIG)
     assert (same.returncode, same.stdout) == (0, "")
     changed = cluster.run(["kubectl", "diff", "-n", namespace, "-f", "-"], stdin=_CONFIG.replace('b: "2"', 'b: "5"'))
@@ -75,13 +75,13 @@ def test_diff_shows_what_apply_would_do_and_does_nothing(cluster: Cluster, names
 
 
 def test_dry_run_checks_and_stores_nothing(cluster: Cluster, namespace: str) -> None:
-    text = cluster.apply(_CONFIG, "-n", namespace, "--dry-run=server")
+    text = cluster.kubectl_apply(_CONFIG, "-n", namespace, "--dry-run=server")
     assert text == "configmap/settings created (server dry run)\n"
     assert "not found" in cluster.refused("get", "configmap", "settings", "-n", namespace)
 
 
 def test_edit_goes_through_the_editor(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nsed -i \'s/b: "2"/b: "7"/\' "$1"\n')
     editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
@@ -99,13 +99,13 @@ def test_edit_goes_through_the_editor(cluster: Cluster, namespace: str, tmp_path
     ],
 )
 def test_patches(cluster: Cluster, namespace: str, kind: str, patch: str, expected: dict[str, str]) -> None:
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     cluster.kubectl("patch", "configmap", "settings", "-n", namespace, f"--type={kind}", "-p", patch)
     assert cluster.get("configmap", "settings", "-n", namespace)["data"] == expected
 
 
 def test_a_json_patch_whose_test_fails_changes_nothing(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     patch = '[{"op":"test","path":"/data/a","value":"0"},{"op":"remove","path":"/data/b"}]'
     cluster.refused("patch", "configmap", "settings", "-n", namespace, "--type=json", "-p", patch)
     assert cluster.get("configmap", "settings", "-n", namespace)["data"] == {"a": "1", "b": "2"}
@@ -113,7 +113,7 @@ def test_a_json_patch_whose_test_fails_changes_nothing(cluster: Cluster, namespa
 
 def test_label_and_annotate(cluster: Cluster, namespace: str) -> None:
     where = ("configmap", "settings", "-n", namespace)
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     cluster.kubectl("label", *where, "tier=front")
     assert "--overwrite is false" in cluster.refused("label", *where, "tier=back")
     cluster.kubectl("label", *where, "tier=back", "--overwrite")
@@ -125,7 +125,7 @@ def test_label_and_annotate(cluster: Cluster, namespace: str) -> None:
 
 
 def test_replace_needs_the_version_that_is_there(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(_CONFIG, "-n", namespace)
+    cluster.kubectl_apply(_CONFIG, "-n", namespace)
     found = cluster.get("configmap", "settings", "-n", namespace)
     found["data"] = {"only": "this"}
     cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found))
@@ -175,7 +175,7 @@ def test_wrong_manifests_are_refused_by_field(cluster: Cluster, namespace: str) 
 
 
 def test_immutable_fields_are_kept(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(deployment("web"), "-n", namespace)
+    cluster.kubectl_apply(deployment("web"), "-n", namespace)
     patch = '{"spec":{"selector":{"matchLabels":{"app":"x"}}}}'
     assert "field is immutable" in cluster.refused("patch", "deployment", "web", "-n", namespace, "-p", patch)
 
@@ -191,7 +191,7 @@ def _owned(cluster: Cluster, namespace: str) -> set[str]:
     [("background", set()), ("foreground", set()), ("orphan", {"replicaset.apps", "pod"})],
 )
 def test_delete_cascades_by_its_option(cluster: Cluster, namespace: str, cascade: str, left: set[str]) -> None:
-    cluster.apply(deployment("web"), "-n", namespace)
+    cluster.kubectl_apply(deployment("web"), "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
     cluster.kubectl("delete", "deployment", "web", "-n", namespace, f"--cascade={cascade}", "--timeout=90s")
     assert "not found" in cluster.refused("get", "deployment", "web", "-n", namespace)
@@ -206,8 +206,8 @@ def test_delete_cascades_by_its_option(cluster: Cluster, namespace: str, cascade
 def test_a_namespace_takes_everything_with_it(cluster: Cluster) -> None:
     name = "doomed"
     cluster.kubectl("create", "namespace", name)
-    cluster.apply(deployment("web"), "-n", name)
-    cluster.apply(_CONFIG, "-n", name)
+    cluster.kubectl_apply(deployment("web"), "-n", name)
+    cluster.kubectl_apply(_CONFIG, "-n", name)
     cluster.kubectl("delete", "namespace", name, "--timeout=90s")
     assert "not found" in cluster.refused("get", "namespace", name)
     cluster.kubectl("create", "namespace", name)
@@ -216,7 +216,7 @@ def test_a_namespace_takes_everything_with_it(cluster: Cluster) -> None:
 
 
 def test_a_finalizer_holds_an_object_until_it_is_gone(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(_CONFIG.replace("labels:", "finalizers: [example.com/hold], labels:"), "-n", namespace)
+    cluster.kubectl_apply(_CONFIG.replace("labels:", "finalizers: [example.com/hold], labels:"), "-n", namespace)
     cluster.kubectl("delete", "configmap", "settings", "-n", namespace, "--wait=false")
     assert cluster.get("configmap", "settings", "-n", namespace)["metadata"]["deletionTimestamp"]
     patch = '{"metadata":{"finalizers":null}}'
@@ -232,7 +232,7 @@ def test_generated_names_differ(cluster: Cluster, namespace: str) -> None:
 
 def test_service_addresses_are_given_and_guarded(cluster: Cluster, namespace: str) -> None:
     text = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ports: [{port: 80}], clusterIP: %s}\n"
-    cluster.apply(text % ("one", '""'), "-n", namespace)
+    cluster.kubectl_apply(text % ("one", '""'), "-n", namespace)
     given = cluster.get("service", "one", "-n", namespace)["spec"]["clusterIP"]
     assert given.startswith("10.96.")
     assert "already allocated" in cluster.refused("apply", "-n", namespace, "-f", "-", stdin=text % ("two", given))
@@ -240,7 +240,7 @@ def test_service_addresses_are_given_and_guarded(cluster: Cluster, namespace: st
         "apply", "-n", namespace, "-f", "-", stdin=text % ("two", "192.0.2.1")
     )
     cluster.kubectl("delete", "service", "one", "-n", namespace)
-    cluster.apply(text % ("two", given), "-n", namespace)
+    cluster.kubectl_apply(text % ("two", given), "-n", namespace)
     assert cluster.get("service", "two", "-n", namespace)["spec"]["clusterIP"] == given
 
 
@@ -276,13 +276,13 @@ spec:
 
 
 def test_custom_resources(cluster: Cluster, namespace: str) -> None:
-    cluster.apply(_CRD)
+    cluster.kubectl_apply(_CRD)
     try:
         cluster.kubectl("wait", "--for=condition=Established", "crd/kites.e2e.example.com", "--timeout=90s")
         kite = "apiVersion: e2e.example.com/v1\nkind: Kite\nmetadata: {name: k}\nspec: {length: %s}\n"
         eventually(lambda: "kites" in cluster.kubectl("api-resources", "--api-group=e2e.example.com"))
         assert "spec.length" in cluster.refused("apply", "-n", namespace, "-f", "-", stdin=kite % "0")
-        cluster.apply(kite % "5", "-n", namespace)
+        cluster.kubectl_apply(kite % "5", "-n", namespace)
         rows = [line.split() for line in cluster.kubectl("get", "kt", "-n", namespace).splitlines()]
         assert rows[0] == ["NAME", "LENGTH"] and rows[1] == ["k", "5"]
         assert cluster.kubectl("get", "kite", "k", "-n", namespace, "-o", "jsonpath={.spec.colour}") == "red"

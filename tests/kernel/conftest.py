@@ -4,7 +4,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import longest_first
 from tests.kernel.cni_node import NodeAgent
+
+_LONGEST = (
+    "test_proxy_scenarios.py",
+    "test_proxy_following.py",
+    "test_stale_flows.py",
+    "test_policy_iptables.py",
+    "test_cni_kill.py",
+    "test_proxy_takeover.py",
+    "test_routing_nodes.py",
+    "test_policy_why.py",
+    "test_ipset.py",
+    "test_policy_packets.py",
+    "test_proxy_iptables.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first.sort(items, Path(__file__).parent, _LONGEST)
 
 
 @pytest.fixture
