@@ -1,9 +1,14 @@
-"""One object of every kind: applied, applied again, listed, explained, and deleted."""
+"""One object of every kind: applied, applied again, listed, explained, and deleted.
 
-import json
-from pathlib import Path
+A process of kubectl does a step for all kinds, where one can; the tests look at what it said of each kind.
+"""
+
+import os
+import re
+from dataclasses import dataclass
 
 import pytest
+import yaml
 from tests.e2e.driver import Cluster, eventually
 
 from podwire.embedded.apiserver.kinds import BY_KIND
@@ -53,8 +58,8 @@ SIMPLE = {
 """The body of an object by kind and version; the words in capitals stand for what several have."""
 
 WORDS = {
-    "SELECTOR": "{matchLabels: {every: kind}}",
-    "TEMPLATE": "{metadata: {labels: {every: kind}}, spec: {nodeSelector: {no: node}, containers: CONTAINERS}}",
+    "SELECTOR": "{matchLabels: {only: templates}}",
+    "TEMPLATE": "{metadata: {labels: {only: templates}}, spec: {nodeSelector: {no: node}, containers: CONTAINERS}}",
     "CONTAINERS": "[{name: c, image: nginx}]",
     "CLUSTERROLE": "{apiGroup: GROUP, kind: ClusterRole, name: every}",
     "ROLE": "{apiGroup: GROUP, kind: Role, name: every}",
@@ -63,7 +68,7 @@ WORDS = {
 
 
 def manifest(key: str, namespace: str) -> tuple[str, str]:
-    """The manifest of the object, and its name for ``kubectl``."""
+    """The manifest of the object, and the object as ``kubectl`` names it with ``-o name``."""
     name, _, version = key.partition(" ")
     group = version.partition("/")[0] if "/" in version else ""
     kind = BY_KIND[group, version.rpartition("/")[2], name]
@@ -73,25 +78,81 @@ def manifest(key: str, namespace: str) -> tuple[str, str]:
     own = "things.every.example.com" if name == "CustomResourceDefinition" else "every"
     place = f", namespace: {namespace}" if kind.namespaced else ""
     head = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: {own}{place}, labels: {{every: kind}}}}\n"
-    return f"{head}{body}\n", f"{kind.resource}/{own}"
+    return f"{head}{body}\n", f"{name.lower()}{'.' if group else ''}{group}/{own}"
+
+
+@dataclass
+class Said:
+    """What kubectl printed about the objects."""
+
+    names: dict[str, str]
+    """The objects by the keys of :data:`SIMPLE`, as ``kubectl`` names them."""
+    created: str
+    applied_again: str
+    wide: str
+    listed: str
+    as_yaml: str
+    explained: dict[str, str]
+    described: str
+
+
+@pytest.fixture(scope="module")
+def said(cluster: Cluster) -> Said:
+    """The life of the objects, from the first apply to the deletion."""
+    namespace = f"every-kind-{os.getpid()}"
+    path = f"/api/v1/namespaces/{namespace}"
+    made = {key: manifest(key, namespace) for key in SIMPLE}
+    text = "---\n".join(manifest for manifest, _ in made.values())
+    names = {key: name for key, (_, name) in made.items()}
+
+    def kubectl(*words: str, stdin: str = "") -> str:
+        done = cluster.run(["kubectl", *words, "-n", namespace], stdin=stdin)
+        return done.stdout + done.stderr
+
+    def get(form: str) -> str:
+        kinds = ",".join(name.partition("/")[0] for name in names.values())
+        return kubectl("get", kinds, "-l", "every=kind", "-o", form)
+
+    cluster.api.do("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    try:
+        # The objects of the cluster are in no namespace, so there is none to name.
+        created, again = (cluster.run(["kubectl", "apply", "-f", "-"], stdin=text) for _ in range(2))
+        found = Said(
+            names=names,
+            created=created.stdout + created.stderr,
+            applied_again=again.stdout + again.stderr,
+            wide=get("wide"),
+            listed=get("name"),
+            as_yaml=get("yaml"),
+            explained={key: kubectl("explain", name.partition("/")[0]) for key, name in names.items()},
+            described=kubectl("describe", *names.values()),
+        )
+    finally:
+        options = ("--timeout=90s", "--grace-period=0", "--force", "--ignore-not-found")
+        gone = cluster.run(["kubectl", "delete", "-f", "-", *options], stdin=text)
+        cluster.api.ask("DELETE", path)
+    assert gone.returncode == 0, gone.stderr
+
+    eventually(lambda: kubectl("get", *names.values()).count("NotFound") == len(names))
+    return found
 
 
 @pytest.mark.parametrize("key", SIMPLE)
-def test_a_kind(cluster: Cluster, namespace: str, key: str, tmp_path: Path) -> None:
-    text, what = manifest(key, namespace)
-    (tmp_path / "it.yaml").write_text(text)
-    where = ("-f", str(tmp_path / "it.yaml"))
-    try:
-        assert cluster.kubectl("apply", *where).splitlines()[-1].endswith(" created")
-        # A budget's selector is replaced by a client-side apply, whatever it was.
-        again = " configured" if "PodDisruptionBudget" in key else " unchanged"
-        assert cluster.kubectl("apply", *where).splitlines()[-1].endswith(again)
-        assert json.loads(cluster.kubectl("get", what, "-n", namespace, "-o", "json"))["kind"] == key.partition(" ")[0]
-        for form in ("wide", "yaml", "name"):
-            shown = cluster.kubectl("get", what.partition("/")[0], "-n", namespace, "-l", "every=kind", "-o", form)
-            assert "every" in shown
-        assert "KIND:" in cluster.kubectl("explain", what.partition("/")[0])
-        assert what.partition("/")[2] in cluster.kubectl("describe", what, "-n", namespace)
-    finally:
-        cluster.kubectl("delete", *where, "--timeout=90s", "--grace-period=0", "--force", "--ignore-not-found")
-    eventually(lambda: "NotFound" in cluster.run(["kubectl", "get", what, "-n", namespace]).stderr)
+def test_an_object_lives_from_apply_to_deletion(said: Said, key: str) -> None:
+    name, (kind, _, version) = said.names[key], key.partition(" ")
+    assert f"{name} created\n" in said.created
+    # A budget's selector is replaced by a client-side apply, whatever it was.
+    again = "configured" if kind == "PodDisruptionBudget" else "unchanged"
+    assert f"{name} {again}\n" in said.applied_again
+    assert name in said.wide.split()
+    assert name in said.listed.splitlines()
+    items = yaml.safe_load(said.as_yaml)["items"]
+    assert (kind, version, name.partition("/")[2]) in {
+        (i["kind"], i["apiVersion"], i["metadata"]["name"]) for i in items
+    }
+    assert "KIND:" in said.explained[key]
+
+
+def test_describe_shows_every_object(said: Said) -> None:
+    described = re.findall(r"^Name: +(\S+)$", said.described, re.MULTILINE)
+    assert sorted(described) == sorted(name.partition("/")[2] for name in said.names.values()), said.described
