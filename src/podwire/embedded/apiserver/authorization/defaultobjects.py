@@ -5,6 +5,7 @@ A stored object is only ever added to: rules and subjects that people have added
 anew. Source: ``k8s.io/component-helpers/auth/rbac/reconciliation``.
 """
 
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ Object = dict[str, Any]
 
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 _BOOTSTRAPPING = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+
+_FIELDS: Object = {"aggregationRule": {".": {}, "f:clusterRoleSelectors": {}}}
+"""The owned fields that are not owned as a whole."""
 
 
 def _metadata(name: str, namespace: str = "") -> Object:
@@ -60,6 +64,26 @@ def objects() -> Iterator[tuple[str, Object]]:
         yield policy.CLUSTER_ROLE_BINDINGS, _binding(_metadata(name), "ClusterRole", name, subjects)
     for (namespace, name), (role, subjects) in defaultroles.ROLE_BINDINGS.items():
         yield policy.ROLE_BINDINGS, _binding(_metadata(name, namespace), "Role", role, subjects)
+
+
+def as_created(wanted: Object, kind: str, manager: str, now: str) -> Object:
+    """A default object as the request path would store it when ``manager`` creates it, in a tenth of the time.
+
+    Nothing of it has a default value or depends on other objects. The owned fields are the same for every object of a
+    kind, but for the names of the labels.
+    """
+    api_version = f"{policy.GROUP}/v1"
+    meta = {**wanted["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now}
+    owned: Object = {f"f:{field}": _FIELDS.get(field, {}) for field in wanted if field != "metadata"}
+    owned["f:metadata"] = {
+        f"f:{field}": {".": {}, **{f"f:{key}": {} for key in sorted(meta[field])}}
+        for field in ("annotations", "labels")
+    }
+    meta["managedFields"] = [{
+        "manager": manager, "operation": "Update", "apiVersion": api_version, "time": now, "fieldsType": "FieldsV1",
+        "fieldsV1": dict(sorted(owned.items())),
+    }]  # fmt: skip
+    return {"apiVersion": api_version, "kind": kind, **wanted, "metadata": meta}
 
 
 def completed(stored: Object, wanted: Object) -> Object | None:

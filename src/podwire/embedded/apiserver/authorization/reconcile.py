@@ -25,6 +25,7 @@ _ROLE = _KINDS[policy.CLUSTER_ROLES]
 
 def ensure_defaults(store: Store, writer: Writer) -> None:
     """Creates the default roles and bindings that are missing, and completes those that lack something."""
+    now, manager = writer.now(), ""
     for table, wanted in defaultobjects.objects():
         kind, meta = _KINDS[table], wanted["metadata"]
         entry = store.get(table, meta.get("namespace", ""), meta["name"])
@@ -32,7 +33,8 @@ def ensure_defaults(store: Store, writer: Writer) -> None:
             store.delete(entry)
             entry = None
         if entry is None:
-            complete(writer.create(internal_call(kind, meta.get("namespace", ""), meta["name"]), wanted))
+            manager = manager or internal_call(kind, "").manager
+            store.put(table, defaultobjects.as_created(wanted, kind.kind, manager, now))
             continue
         new = defaultobjects.completed(entry.object(), wanted)
         if new is not None:

@@ -1,8 +1,15 @@
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.unit.embedded.apiserver.conftest import Harness
+
+from podwire.embedded.apiserver.authorization import defaultobjects
+from podwire.embedded.apiserver.bootstrap import internal_call
+from podwire.embedded.apiserver.kinds import KINDS
+from podwire.embedded.apiserver.waits import complete
+from podwire.embedded.apiserver.writes import kind_of_table
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -88,5 +95,29 @@ def test_view_collects_roles_of_custom_resources(play: Callable[..., None]) -> N
         await api.settle()
         for name in ("view", "edit", "admin"):
             assert "widgets" in resources(await get(api, f"clusterroles/{name}"))
+
+    play(scenario)
+
+
+def test_default_objects_are_as_the_request_path_stores_them(play: Callable[..., None]) -> None:
+    async def scenario(api: Harness) -> None:
+        store, writer = api.server.store, api.server.writer
+        now = writer.now()
+        for table, wanted in defaultobjects.objects():
+            kind, meta = kind_of_table(KINDS, table), wanted["metadata"]
+            assert kind is not None
+            namespace, name = meta.get("namespace", ""), meta["name"]
+            made = defaultobjects.as_created(copy.deepcopy(wanted), kind.kind, "podwire-apiserver", now)
+            entry = store.get(table, namespace, name)
+            assert entry is not None
+            store.delete(entry)
+            written = complete(writer.create(internal_call(kind, namespace, name), wanted)).entry
+            assert written is not None
+            found = written.object()
+            assert list(made) == list(found)
+            for obj in (made, found):
+                obj["metadata"] |= {"uid": "", "creationTimestamp": "", "resourceVersion": ""}
+                obj["metadata"]["managedFields"][0]["time"] = ""
+            assert made == found
 
     play(scenario)
