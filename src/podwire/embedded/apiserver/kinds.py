@@ -65,6 +65,12 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     list_kind: str = ""
     form: ObjectForm | None = None
     """Defaults and selectable fields of a custom kind; None when it has none."""
+    table: str = ""
+    """The name under which the objects are kept: ``storage``, or ``GROUP/PLURAL``."""
+
+    def __post_init__(self) -> None:
+        """Sets ``table`` once: it is read many times in each request."""
+        msgspec.structs.force_setattr(self, "table", self.storage or f"{self.group}/{self.plural}")
 
     @property
     def api_version(self) -> str:
@@ -75,11 +81,6 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     def shared(self) -> bool:
         """Whether its objects may be stored under another version."""
         return self.custom or self.kind in ("Event", "HorizontalPodAutoscaler")
-
-    @property
-    def table(self) -> str:
-        """The name under which the objects are kept."""
-        return self.storage or f"{self.group}/{self.plural}"
 
     @property
     def resource(self) -> str:

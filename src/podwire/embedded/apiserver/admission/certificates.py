@@ -29,12 +29,14 @@ _LEAST_S = 600
 class CertificateRequestAdmission:
     """Looks at every write of a certificate request."""
 
+    tables = frozenset({TABLE})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._authorizer = context.authorizer
 
     def mutate(self, request: AdmissionRequest) -> None:
         """Writes the user into a new request; keeps all but the conditions in an approval."""
-        if request.table != TABLE or request.operation not in ("CREATE", "UPDATE"):
+        if request.operation not in ("CREATE", "UPDATE"):
             return
         if request.creates:
             user = request.call.user
@@ -51,7 +53,7 @@ class CertificateRequestAdmission:
 
     def validate(self, request: AdmissionRequest) -> None:
         """Raises: Invalid for a wrong request; ApiError 403 for a user who may not approve or sign for the signer."""
-        if request.table != TABLE or request.operation not in ("CREATE", "UPDATE"):
+        if request.operation not in ("CREATE", "UPDATE"):
             return
         invalid_fields = _wrong_request(request.obj) if request.creates else _wrong_change(request.obj)
         if invalid_fields:

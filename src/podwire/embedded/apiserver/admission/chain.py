@@ -8,7 +8,8 @@ A plugin is a class that takes an :class:`AdmissionContext`, with one or both of
 - ``mutate(request)`` changes ``request.obj`` in place, or sets it to another object. The object has its defaults.
 - ``validate(request)`` looks at the object as it will be stored.
 
-Both raise ApiError to refuse the write. Both must be cheap for requests that are none of their business. A plugin that
+Both raise ApiError to refuse the write. A plugin for a few kinds names their tables in its attribute ``tables`` and is
+asked about no others; the rest must be cheap for requests that are none of their business. A plugin that
 has to wait returns a generator (see :mod:`podwire.embedded.apiserver.waits`); all others return None. When a plugin
 sets ``request.again``, all plugins that change objects are asked a second time.
 """
@@ -82,7 +83,7 @@ class AdmissionContext(msgspec.Struct, frozen=True):
 class AdmissionRequest:
     """One write on its way to the store."""
 
-    __slots__ = ("again", "call", "invoked", "obj", "old", "operation", "options", "repeated", "waited")
+    __slots__ = ("again", "call", "invoked", "obj", "old", "operation", "options", "repeated", "table", "waited")
 
     def __init__(
         self,
@@ -93,6 +94,8 @@ class AdmissionRequest:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.call = call
+        self.table = call.kind.table
+        """The store's table of the kind, ``/pods``."""
         self.operation = operation
         self.obj: Object = obj if obj is not None else {}
         """The new object, or the body of a subresource; empty for a deletion."""
@@ -110,11 +113,6 @@ class AdmissionRequest:
         """What plugins remember between the first and the second time, by their names."""
 
     @property
-    def table(self) -> str:
-        """The store's table of the kind, ``/pods``."""
-        return self.call.kind.table
-
-    @property
     def creates(self) -> bool:
         """Whether the request creates an object of the kind itself, not of a subresource."""
         return self.operation == "CREATE" and not self.call.subresource
@@ -128,35 +126,49 @@ class AdmissionRequest:
 Step = Callable[[AdmissionRequest], Waits[None] | None]
 
 
+class _Steps:
+    """What is asked of one method of the plugins, by the table of a request."""
+
+    def __init__(self, plugins: Sequence[Any], method: str) -> None:
+        self._asked = [
+            (getattr(plugin, "tables", None), getattr(plugin, method)) for plugin in plugins if hasattr(plugin, method)
+        ]
+        self._by_table: dict[str, tuple[Step, ...]] = {}
+
+    def ask(self, request: AdmissionRequest) -> Waits[None]:
+        table = request.table
+        steps = self._by_table.get(table)
+        if steps is None:
+            chosen = (step for tables, step in self._asked if tables is None or table in tables)
+            steps = self._by_table[table] = tuple(chosen)
+        for step in steps:
+            waits = step(request)
+            if waits is not None:
+                request.waited = True
+                yield from waits
+
+
 class AdmissionChain:
     """Asks all plugins."""
 
     def __init__(self, context: AdmissionContext) -> None:
         plugins = [PLUGINS.load(name)(context) for name in PLUGINS]
-        self._mutating: tuple[Step, ...] = tuple(plugin.mutate for plugin in plugins if hasattr(plugin, "mutate"))
-        self._validating: tuple[Step, ...] = tuple(plugin.validate for plugin in plugins if hasattr(plugin, "validate"))
+        self._mutating = _Steps(plugins, "mutate")
+        self._validating = _Steps(plugins, "validate")
 
     def mutate(self, request: AdmissionRequest) -> Waits[None]:
         """Lets the plugins complete and change the object.
 
         Raises: ApiError when a plugin refuses the request.
         """
-        yield from _ask(self._mutating, request)
+        yield from self._mutating.ask(request)
         if request.again:
             request.repeated = True
-            yield from _ask(self._mutating, request)
+            yield from self._mutating.ask(request)
 
     def validate(self, request: AdmissionRequest) -> Waits[None]:
         """Lets the plugins look at the object as it will be stored.
 
         Raises: ApiError when a plugin refuses the request.
         """
-        yield from _ask(self._validating, request)
-
-
-def _ask(steps: tuple[Step, ...], request: AdmissionRequest) -> Waits[None]:
-    for step in steps:
-        waits = step(request)
-        if waits is not None:
-            request.waited = True
-            yield from waits
+        yield from self._validating.ask(request)

@@ -21,6 +21,8 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], list[str]]] 
 class LimitRanger:
     """Reads LimitRanges."""
 
+    tables = frozenset(_CHECKS)
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 
@@ -34,9 +36,9 @@ class LimitRanger:
 
     def validate(self, request: AdmissionRequest) -> None:
         """Raises: Forbidden for a pod or claim outside of the limits."""
-        check = _CHECKS.get(request.table)
-        if check is None or not _is_checked(request):
+        if not _is_checked(request):
             return
+        check = _CHECKS[request.table]
         for entry in self._store.entries(_LIMIT_RANGES, request.call.namespace):
             problems = check(request.obj.get("spec") or {}, entry.object())
             if problems:

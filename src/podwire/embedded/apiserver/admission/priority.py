@@ -16,6 +16,8 @@ _PRIORITIES = "scheduling.k8s.io/priorityclasses"
 class PriorityAdmission:
     """Looks up priority classes."""
 
+    tables = frozenset({"/pods"})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 
@@ -24,7 +26,7 @@ class PriorityAdmission:
 
         Raises: Forbidden when the class does not exist.
         """
-        if request.table != "/pods" or not request.creates:
+        if not request.creates:
             return
         spec = request.obj["spec"]
         name = spec.get("priorityClassName")

@@ -17,6 +17,8 @@ _CLASSES = "node.k8s.io/runtimeclasses"
 class RuntimeClassAdmission:
     """Looks up runtime classes."""
 
+    tables = frozenset({"/pods"})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 
@@ -25,7 +27,7 @@ class RuntimeClassAdmission:
 
         Raises: Forbidden when the class does not exist, or when the pod says something else than its class.
         """
-        if request.table != "/pods" or not request.creates:
+        if not request.creates:
             return
         spec = request.obj["spec"]
         name, overhead = spec.get("runtimeClassName"), spec.get("overhead")

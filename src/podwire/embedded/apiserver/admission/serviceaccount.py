@@ -19,6 +19,8 @@ _MIRROR = "kubernetes.io/config.mirror"
 class ServiceAccountAdmission:
     """Looks up accounts."""
 
+    tables = frozenset({"/pods"})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 
@@ -27,7 +29,7 @@ class ServiceAccountAdmission:
 
         Raises: Forbidden when the account does not exist.
         """
-        if request.table != "/pods" or not request.creates:
+        if not request.creates:
             return
         pod, namespace = request.obj, request.call.namespace
         if _MIRROR in (pod["metadata"].get("annotations") or {}):

@@ -23,12 +23,14 @@ _FINALIZERS = {_CLAIMS: CLAIM_FINALIZER, _VOLUMES: VOLUME_FINALIZER}
 class DefaultStorageClass:
     """Gives a claim that names no class the default class."""
 
+    tables = frozenset({_CLAIMS})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 
     def mutate(self, request: AdmissionRequest) -> None:
         """Sets ``storageClassName`` of a new claim."""
-        if request.table != _CLAIMS or not request.creates:
+        if not request.creates:
             return
         spec = request.obj.setdefault("spec", {})
         annotations = request.obj["metadata"].get("annotations") or {}
@@ -42,14 +44,16 @@ class DefaultStorageClass:
 class StorageObjectInUseProtection:
     """Keeps claims and volumes until nothing uses them, by a finalizer."""
 
+    tables = frozenset(_FINALIZERS)
+
     def __init__(self, context: AdmissionContext) -> None:
         del context
 
     def mutate(self, request: AdmissionRequest) -> None:
         """Adds the finalizer to a new claim or volume."""
-        finalizer = _FINALIZERS.get(request.table)
-        if finalizer is None or not request.creates:
+        if not request.creates:
             return
+        finalizer = _FINALIZERS[request.table]
         meta = request.obj["metadata"]
         if finalizer not in (meta.get("finalizers") or ()):
             meta["finalizers"] = [*(meta.get("finalizers") or ()), finalizer]
@@ -58,13 +62,15 @@ class StorageObjectInUseProtection:
 class ClaimResize:
     """Lets a bound claim grow only when its class allows that."""
 
+    tables = frozenset({_CLAIMS})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 
     def validate(self, request: AdmissionRequest) -> None:
         """Raises: Forbidden when the class of a claim that grows does not allow that."""
         new, old = request.obj, request.old
-        if request.table != _CLAIMS or request.operation != "UPDATE" or request.call.subresource:
+        if request.operation != "UPDATE" or request.call.subresource:
             return
         if _requested(new) <= _requested(old) or (old.get("status") or {}).get("phase") != "Bound":
             return  # Validation refuses the change of a claim that is not bound.

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from podwire.embedded.apiserver.admission.chain import PLUGINS
+from podwire.embedded.apiserver.kinds import KINDS
+
 PODS = "/api/v1/namespaces/default/pods"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 Play = Callable[..., None]
@@ -97,3 +100,14 @@ def test_a_class_gives_its_priority(play: Play) -> None:
         )
 
     play(scenario)
+
+
+def test_plugins_of_a_few_kinds_are_asked_about_no_others() -> None:
+    """Every plugin that names its kinds names tables that exist, so that none is passed over by a wrong word."""
+    tables = {kind.table for kind in KINDS.values()}
+    named = {name: getattr(PLUGINS.load(name), "tables", None) for name in PLUGINS}
+    assert {name for name, found in named.items() if found is None} == {
+        "NodeRestriction", "MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionWebhook", "ResourceQuota",
+    }  # fmt: skip
+    assert all(found <= tables for found in named.values() if found is not None)

@@ -38,6 +38,8 @@ _MOST_PODS = 3000
 class PodSecurityAdmission:
     """Reads the labels of namespaces."""
 
+    tables = frozenset({_PODS, _NAMESPACES, *_TEMPLATES})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
 

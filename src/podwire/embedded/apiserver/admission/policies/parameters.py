@@ -26,6 +26,8 @@ _POLICIES_OF = {mutating.BINDINGS: mutating.POLICIES, validating.BINDINGS: valid
 class PolicyParameterAccess:
     """Refuses a policy or a binding with parameters that the client may not read."""
 
+    tables = frozenset({*_POLICIES, *_POLICIES_OF})
+
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
         self._authorizer = context.authorizer
@@ -37,7 +39,7 @@ class PolicyParameterAccess:
             return
         if request.table in _POLICIES:
             self._check_policy(request)
-        elif request.table in _POLICIES_OF:
+        else:
             self._check_binding(request)
 
     def _check_policy(self, request: AdmissionRequest) -> None:
