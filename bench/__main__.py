@@ -21,6 +21,7 @@ BENCHMARKS = (
     "up",
     "probe",
     "api",
+    "admission",
     "cni",
     "netlink",
     "services",
