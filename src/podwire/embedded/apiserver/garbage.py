@@ -5,19 +5,21 @@ existing owner are deleted (Background). An owner with the finalizer ``foregroun
 dependent blocks it any more; dependents that have another owner lose the reference to this one. In a circle of
 owners, the object whose dependent is being deleted already stops blocking its owners. For an owner with the finalizer
 ``orphan`` the references of its dependents are removed first. An object that names an owner which never existed is
-deleted, too; an owner that an extension API server keeps counts as existing. The collector runs inside the server, in
-the loop turn after each committed change; at its start it checks every object once.
+deleted, too. An owner of a kind that this server does not serve counts as existing until an extension API server says
+that it is gone, or its deletion was seen here. The collector runs inside the server, in the loop turn after each
+committed change; at its start it checks every object once.
 
 Cost: one set entry for each owner reference. Source: Kubernetes' ``pkg/controller/garbagecollector``.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from podwire.embedded.apiserver.aggregation.owners import ForeignOwner, ForeignOwners
 from podwire.embedded.apiserver.deletion import FOREGROUND, ORPHAN, Deletion
-from podwire.embedded.apiserver.kinds import Key, ResourceKind
+from podwire.embedded.apiserver.kinds import Key, ResourceKind, kind_named
 from podwire.embedded.apiserver.store import ObjectChange, Store, StoredObject
 from podwire.errors import ApiError
 
@@ -34,16 +36,20 @@ class Garbage:
         store: Store,
         deletion: Deletion,
         kinds: Mapping[Key, ResourceKind],
-        is_foreign: Callable[[str], bool] = lambda _: False,
+        foreign: ForeignOwners,
     ) -> None:
-        """``is_foreign`` says whether the objects of an ``apiVersion`` are kept by another server."""
-        self._is_foreign = is_foreign
+        """``foreign`` looks up the owners that this server does not keep."""
+        self._foreign = foreign
+        foreign.has_dependents = self._dependents_of
+        foreign.on_gone = self._lose
         self._store = store
         self._deletion = deletion
         self._kinds = kinds
         self._dependents: dict[str, set[ObjectKey]] = {}
         self._owners: dict[ObjectKey, tuple[str, ...]] = {}
         self._alive: dict[str, ObjectKey] = {}
+        self._gone: set[str] = set()
+        """The uids of deleted owners that have dependents."""
         self._queue: deque[ObjectKey] = deque()
         self._queued: set[ObjectKey] = set()
         self._scheduled = False
@@ -68,13 +74,23 @@ class Garbage:
         key = (entry.table, entry.namespace, entry.name)
         if change.type == "DELETED":
             self._forget(key, entry.uid)
-            for dependent in self._dependents.get(entry.uid, ()):
-                self._enqueue(dependent)
+            self._lose(entry.uid)
             return
         before = self._owners.get(key, ())
         self._index(entry)
         if self._owners.get(key, ()) != before or b'"deletionTimestamp"' in entry.raw:
             self._enqueue(key)
+
+    def _dependents_of(self, uid: str) -> bool:
+        return uid in self._dependents
+
+    def _lose(self, uid: str) -> None:
+        """Takes that an owner is gone."""
+        dependents = self._dependents.get(uid, ())
+        if dependents:
+            self._gone.add(uid)
+        for dependent in dependents:
+            self._enqueue(dependent)
 
     def _index(self, entry: StoredObject) -> None:
         key = (entry.table, entry.namespace, entry.name)
@@ -101,6 +117,7 @@ class Garbage:
                 keys.discard(key)
                 if not keys:
                     del self._dependents[uid]
+                    self._gone.discard(uid)
 
     def _forget(self, key: ObjectKey, uid: str) -> None:
         self._alive.pop(uid, None)
@@ -150,7 +167,7 @@ class Garbage:
             self._follow(entry, obj, references)
 
     def _follow(self, entry: StoredObject, obj: Object, references: list[Object]) -> None:
-        living = [r for r in references if r.get("uid") in self._alive or self._is_foreign(r.get("apiVersion", ""))]
+        living = [r for r in references if self._exists(r, entry.namespace)]
         waiting = [r for r in living if _waits_for_dependents(self._owner(r["uid"]))]
         staying = [r for r in living if r not in waiting]
         if staying:
@@ -171,6 +188,18 @@ class Garbage:
                 self._enqueue(self._alive[reference["uid"]])
         policy = "Foreground" if waiting and dependents else "Background"
         self._deletion.delete(kind, entry, {"propagationPolicy": policy, "preconditions": {"uid": entry.uid}})
+
+    def _exists(self, reference: Object, namespace: str) -> bool:
+        """Whether an owner exists, or may exist: owners of kinds that this server does not keep are looked up."""
+        uid, api_version, kind = (str(reference.get(field) or "") for field in ("uid", "apiVersion", "kind"))
+        if uid in self._alive:
+            return True
+        if uid in self._gone:
+            return False
+        if not self._foreign.serves(api_version) and kind_named(api_version, kind, self._kinds) is not None:
+            return False
+        self._foreign.follow(ForeignOwner(uid, api_version, kind, str(reference.get("name") or ""), namespace))
+        return True
 
     def _owner(self, uid: str) -> StoredObject | None:
         """The stored object with a uid; None for one that another server keeps."""

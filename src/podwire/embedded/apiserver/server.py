@@ -22,6 +22,7 @@ from podwire.embedded.apiserver.admission.chain import AdmissionChain, Admission
 from podwire.embedded.apiserver.admission.policies.typechecking import PolicyTypeChecker
 from podwire.embedded.apiserver.admission.webhookclient import WebhookClient
 from podwire.embedded.apiserver.aggregation.layer import AggregationLayer
+from podwire.embedded.apiserver.aggregation.owners import ForeignOwners
 from podwire.embedded.apiserver.auth import Authenticator, ServiceAccountTokens
 from podwire.embedded.apiserver.authorization.authorizer import Authorizer
 from podwire.embedded.apiserver.authorization.reconcile import Aggregation, ensure_defaults
@@ -148,7 +149,8 @@ class ApiServer:
 
     def _start_collectors(self) -> None:
         """Starts what deletes objects: the garbage collector, and the end of namespaces."""
-        Garbage(self.store, self.writer.deletion, self.kinds, self._layer.extensions.serves).start()
+        owners = ForeignOwners(self._layer.extensions, self._layer.client, self._tasks)
+        Garbage(self.store, self.writer.deletion, self.kinds, owners).start()
         deletion, content = self.writer.deletion, self._layer.content
         namespaces = Namespaces(self.store, deletion, self.kinds, self._clock, content, self._tasks)
         namespaces.start()

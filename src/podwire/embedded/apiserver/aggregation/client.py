@@ -6,6 +6,7 @@ Source: ``k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go``.
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import NamedTuple
 
 from podwire.embedded.apiserver import failures
@@ -42,6 +43,8 @@ class ExtensionClient:
         self._dialer = dialer
         self._proxy = proxy
         self._relay = relay
+        self.on_deletion: Callable[[], None] = lambda: None
+        """Called when a client's request may have deleted objects of an extension."""
 
     async def _connect(self, extension: Extension) -> ClientConnection:
         context = self._proxy.context(extension.ca_bundle, insecure=extension.insecure)
@@ -58,7 +61,10 @@ class ExtensionClient:
         sent = encode_request(request.method, request.target, (target, *headers), request.body)
         try:
             connection = await self._connect(extension)
-            return await self._relay.exchange(connection, (request.method, sent), _ANSWER_S)
+            answer = await self._relay.exchange(connection, (request.method, sent), _ANSWER_S)
+            if request.method == "DELETE":
+                self.on_deletion()
+            return answer
         except ApiError:
             return text_response(503, "service unavailable")
         except (OSError, ValueError, TimeoutError, Disconnected) as failure:

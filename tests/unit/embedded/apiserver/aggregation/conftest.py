@@ -39,6 +39,8 @@ class ExtensionServer:
         self.asked: list[Request] = []
         self.objects: list[Object] = []
         self.deletes = True
+        self.broken: Response | None = None
+        """The answer to every request for a single object."""
         self.openapi: dict[str, Object] = {}
         self.port = 0
 
@@ -49,6 +51,8 @@ class ExtensionServer:
             return Response(200, json.dumps(listed).encode())
         if request.path in self.openapi:
             return Response(200, json.dumps(self.openapi[request.path]).encode())
+        if "/flunders/" in request.path:
+            return self._single(request)
         if not request.path.endswith("/flunders"):
             return text_response(404, "nothing here")
         if request.method == "DELETE" and self.deletes:
@@ -56,6 +60,18 @@ class ExtensionServer:
         if "watch" in request.query():
             return Streaming(self._events)
         return Response(200, json.dumps({"kind": "FlunderList", "items": self.objects}).encode())
+
+    def _single(self, request: Request) -> Response:
+        if self.broken is not None:
+            return self.broken
+        name = request.path.rpartition("/")[2]
+        found = next((obj for obj in self.objects if obj["metadata"]["name"] == name), None)
+        if found is None:
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            return Response(404, json.dumps(status).encode())
+        if request.method == "DELETE":
+            self.objects.remove(found)
+        return Response(200, json.dumps(found).encode())
 
     def _events(self, stream: Stream) -> None:
         stream.write(b'{"type":"ADDED"}\n')

@@ -277,8 +277,9 @@ def test_object_with_an_owner_in_an_extension_stays(play: Play, register: Any) -
     async def scenario(api: Any) -> None:
         await register(api, 0, "ServiceNotFound", service={"namespace": "default", "name": "s"})
         maps = "/api/v1/namespaces/default/configmaps"
+        known = {"apiVersion": "v1", "kind": "ConfigMap"}
         await api("POST", maps, {"metadata": {"name": "owned", "ownerReferences": [owner]}})
-        await api("POST", maps, {"metadata": {"name": "lost", "ownerReferences": [{**owner, "apiVersion": "v1"}]}})
+        await api("POST", maps, {"metadata": {"name": "lost", "ownerReferences": [{**owner, **known}]}})
         await api.settle()
         assert ((await api("GET", f"{maps}/owned"))[0], (await api("GET", f"{maps}/lost"))[0]) == (200, 404)
 

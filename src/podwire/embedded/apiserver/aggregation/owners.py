@@ -1,0 +1,122 @@
+"""Owners of objects that extension API servers keep: which of them are gone.
+
+An owner is looked up by its name, in the namespace of its dependent, and is gone when the extension says NotFound or
+shows an object with another uid. Any other answer, an extension that is away, and a kind that the extension does not
+list decide nothing: the owner counts as existing, and is looked up again.
+
+1. An owner is looked up at once when its first dependent is found, after a client has deleted something of an
+   extension, and when an extension becomes available.
+2. Otherwise all owners are looked up every 30 s: their deletion by others is not watched.
+
+Source: Kubernetes' ``pkg/controller/garbagecollector`` (``attemptToDeleteItem``, ``isDangling``).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from podwire.embedded.apiserver.aggregation.client import ExtensionClient
+from podwire.embedded.apiserver.aggregation.extensions import Extension, Extensions
+from podwire.errors import ApiError, Disconnected
+from podwire.runtime.tasks import TaskSet
+
+Object = dict[str, Any]
+
+_PERIOD_S = 30.0
+_ANSWER_S = 10.0
+
+
+class ForeignOwner(msgspec.Struct, frozen=True):
+    """Where an owner is: ``namespace`` is that of its dependent, empty for a cluster-scoped one."""
+
+    uid: str
+    api_version: str
+    kind: str
+    name: str
+    namespace: str
+
+
+class ForeignOwners:
+    """Looks owners up for the garbage collector."""
+
+    def __init__(self, extensions: Extensions, client: ExtensionClient, tasks: TaskSet) -> None:
+        self._extensions = extensions
+        self._client = client
+        self._tasks = tasks
+        self._known: dict[str, ForeignOwner] = {}
+        self._wake = asyncio.Event()
+        self._running = False
+        self.has_dependents: Callable[[str], bool] = lambda _: False
+        """Whether objects name a uid as their owner."""
+        self.on_gone: Callable[[str], None] = lambda _: None
+        """Told the uid of an owner that is gone."""
+        client.on_deletion = self._wake.set
+        extensions.on_change.append(self._wake.set)
+
+    def serves(self, api_version: str) -> bool:
+        """Whether an extension serves ``GROUP/VERSION``."""
+        return self._extensions.serves(api_version)
+
+    def follow(self, owner: ForeignOwner) -> None:
+        """Looks an owner up from now on, as long as it has dependents."""
+        if owner.uid in self._known:
+            return
+        self._known[owner.uid] = owner
+        self._wake.set()
+        if not self._running:
+            self._running = True
+            self._tasks.start("owners in extension API servers", self._look_again_and_again())
+
+    async def _look_again_and_again(self) -> None:
+        try:
+            while self._known:
+                try:
+                    async with asyncio.timeout(_PERIOD_S):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+                for owner in tuple(self._known.values()):
+                    if not self.has_dependents(owner.uid):
+                        del self._known[owner.uid]
+                    elif await self._is_gone(owner):
+                        del self._known[owner.uid]
+                        self.on_gone(owner.uid)
+        finally:
+            self._running = False
+
+    async def _is_gone(self, owner: ForeignOwner) -> bool:
+        group, _, version = owner.api_version.partition("/")
+        extension = self._extensions.serving(group, version)
+        path = self._path(extension, owner) if extension is not None else ""
+        if extension is None or not path:
+            return False
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                answer = await self._client.ask(extension, "GET", path, "application/json")
+            found = msgspec.json.decode(answer.body)
+        except (OSError, ValueError, TimeoutError, RecursionError, ApiError, Disconnected):
+            return False
+        if not isinstance(found, dict):
+            return False
+        if answer.status == 404:
+            return (found.get("kind"), found.get("reason")) == ("Status", "NotFound")
+        meta = found.get("metadata")
+        uid = meta.get("uid") if isinstance(meta, dict) else None
+        return answer.status == 200 and isinstance(uid, str) and bool(uid) and uid != owner.uid
+
+    def _path(self, extension: Extension, owner: ForeignOwner) -> str:
+        """The path of an owner; empty while it is not known or cannot be asked for."""
+        if not self._extensions.is_available(extension):
+            return ""
+        for resource in self._extensions.documents(extension).resources:
+            name = str(resource.get("name") or "/")
+            if resource.get("kind") == owner.kind and "/" not in name and "get" in (resource.get("verbs") or ()):
+                place = f"namespaces/{quote(owner.namespace)}/" if resource.get("namespaced") else ""
+                if resource.get("namespaced") and not owner.namespace:
+                    return ""
+                return f"/{extension.path}/{place}{name}/{quote(owner.name)}"
+        return ""
