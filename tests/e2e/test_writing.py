@@ -295,3 +295,10 @@ def test_custom_resources(cluster: Cluster, namespace: str) -> None:
     finally:
         cluster.kubectl("delete", "crd", "kites.e2e.example.com", "--timeout=90s")
     eventually(lambda: cluster.run(["kubectl", "get", "kites", "-n", namespace]).returncode != 0)
+
+
+def test_empty_slice_shows_its_lists_as_null(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("create", "service", "clusterip", "lonely", "--tcp=80", "-n", namespace)
+    words = ("get", "endpointslice", "-l", "kubernetes.io/service-name=lonely", "-n", namespace, "-o", "json")
+    found = eventually(lambda: json.loads(cluster.kubectl(*words))["items"])
+    assert [(item["endpoints"], item["ports"]) for item in found] == [(None, None)] * len(found)

@@ -76,3 +76,24 @@ def test_a_dry_run_allocates_no_address_and_no_port(play: Callable[..., None]) -
         assert "already allocated" in answer["message"]
 
     play(scenario)
+
+
+ALWAYS_SHOWN = {
+    "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices": ({"addressType": "IPv4"}, ("endpoints", "ports")),
+    "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles": ({}, ("rules",)),
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles": ({}, ("rules",)),
+}
+
+
+@pytest.mark.parametrize("path", ALWAYS_SHOWN)
+def test_lists_that_kubernetes_always_shows_are_null(play: Callable[..., None], path: str) -> None:
+    content, fields = ALWAYS_SHOWN[path]
+
+    async def scenario(api: Any) -> None:
+        for name, empty in (("absent", {}), ("empty", dict.fromkeys(fields, ()))):
+            _, made = await api("POST", path, {"metadata": {"name": name}, **content, **empty})
+            assert {field: made[field] for field in fields} == dict.fromkeys(fields)
+            status, again = await api("PUT", f"{path}/{name}", made)
+            assert (status, again) == (200, made)
+
+    play(scenario)

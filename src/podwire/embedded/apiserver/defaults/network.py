@@ -43,7 +43,9 @@ def fill_endpoints(obj: Json) -> None:
 
 
 def fill_endpoint_slice(obj: Json) -> None:
-    """Defaults of an EndpointSlice."""
+    """Defaults of an EndpointSlice; Kubernetes always shows its two lists, as null when they are empty."""
+    obj.setdefault("endpoints", None)
+    obj.setdefault("ports", None)
     for port in items_of(obj, "ports"):
         fill(port, {"name": "", "protocol": "TCP"})
 

@@ -54,6 +54,11 @@ def _binding(obj: Json) -> None:
             fill(subject, {"apiGroup": _RBAC})
 
 
+def _role(obj: Json) -> None:
+    """Kubernetes always shows the rules, as null when there are none."""
+    obj.setdefault("rules", None)
+
+
 def _priority_class(obj: Json) -> None:
     fill(obj, {"preemptionPolicy": "PreemptLowerPriority"})
 
@@ -124,6 +129,8 @@ DEFAULTS: Mapping[tuple[str, str], Callable[[Json], None]] = {
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"): policies.binding,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apiregistration.k8s.io", "APIService"): _api_service,
+    (_RBAC, "Role"): _role,
+    (_RBAC, "ClusterRole"): _role,
     (_RBAC, "RoleBinding"): _binding,
     (_RBAC, "ClusterRoleBinding"): _binding,
 }
