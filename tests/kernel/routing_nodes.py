@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from ipaddress import ip_network
 from pathlib import Path
 
+import pytest
+
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
@@ -241,8 +243,16 @@ class Cluster:
         self.nodes.update({node.name: node.object() for node in self.all})
 
     def configure(self, settings: RoutingSettings) -> None:
+        """Gives all nodes the settings."""
+        self.need(settings.backend)
         for node in self.all:
             node.router.configure(settings)
+
+    def need(self, backend: str) -> None:
+        """Skips the test by name where this kernel lacks the backend's feature; the tier ``uml`` has it."""
+        feature = RoutingSettings().load(self.registry)[backend].feature
+        if feature and (lacks := self.all[0].machine.lacks(feature)):
+            pytest.skip(lacks)
 
     def settle(self) -> None:
         for _ in range(3):

@@ -240,6 +240,7 @@ class Talk(threading.Thread):
 )
 def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, after: str) -> None:
     cluster = make(3)
+    cluster.need(after)
     cluster.configure(RoutingSettings(backend=before))
     cluster.settle()
     pods = [node.pod(f"p{node.number}") for node in cluster.all]
