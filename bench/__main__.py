@@ -2,7 +2,7 @@
 
     python -m bench [--quick] [--output FILE] [NAME ...]
 
-Without names all of them; with names the tables of the others stay as they are. Needs root and a prepared machine
+Without names all benchmarks run; with names the other tables stay as they are. Needs root and a prepared machine
 (``make setup``); peers that are not installed are left out and named. The exit status is 1 when a benchmark failed.
 """
 
@@ -53,40 +53,40 @@ much more than 0.5 the numbers are pessimistic.
 
 
 def measure(name: str, *, quick: bool) -> Section | None:
-    """Runs one benchmark in a process of its own; None when it failed, of which it tells itself."""
-    words = ["python", "-m", f"bench.{name}"] + ["--quick"] * quick
+    """Runs one benchmark in its own process; None when it failed, with a message on standard error."""
+    command = ["python", "-m", f"bench.{name}"] + ["--quick"] * quick
     if not quick:
         machine.settle()
     load, begun = machine.load(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
-        done = subprocess.run([sys.executable, *words[1:], "--rows", str(path)], cwd=ROOT, check=False)
+        done = subprocess.run([sys.executable, *command[1:], "--rows", str(path)], cwd=ROOT, check=False)
         if done.returncode != 0:
             print(f"bench: {name} failed with {done.returncode}", file=sys.stderr)
             return None
         about, rows = read_rows(path)
     print(f"\n{name}: {time.monotonic() - begun:.0f} s, load before {load:.1f}\n{table(rows)}", flush=True)
-    return Section(name=name, about=about, command=" ".join(words), load=load, rows=rows)
+    return Section(name=name, about=about, command=" ".join(command), load=load, rows=rows)
 
 
 def main() -> int:
-    """Runs what was named."""
+    """Runs the named benchmarks, or all."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements, for a look")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md")
-    given = parser.parse_args()
-    if unknown := sorted(set(given.names) - set(BENCHMARKS)):
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.names) - set(BENCHMARKS)):
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     failed = False
-    for name in given.names or BENCHMARKS:
-        section = measure(name, quick=given.quick)
+    for name in arguments.names or BENCHMARKS:
+        section = measure(name, quick=arguments.quick)
         if section is None:
             failed = True
             continue
-        before = given.output.read_text(encoding="utf-8") if given.output.exists() else ""
+        before = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
         text = page(INTRODUCTION.format(machine=machine.describe()), (section,), before, BENCHMARKS)
-        given.output.write_text(text, encoding="utf-8")
+        arguments.output.write_text(text, encoding="utf-8")
     return int(failed)
 
 

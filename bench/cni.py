@@ -45,12 +45,12 @@ class Plugin:
         self.conf = json.dumps(conf).encode()
         self.env = env
 
-    def call(self, verb: str, container: str, place: Path) -> float:
+    def call(self, verb: str, container: str, netns_path: Path) -> float:
         """Milliseconds of one execution."""
         environment = {
             "CNI_COMMAND": verb,
             "CNI_CONTAINERID": container,
-            "CNI_NETNS": str(place),
+            "CNI_NETNS": str(netns_path),
             "CNI_IFNAME": "eth0",
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=bench;K8S_POD_NAME={container}",
             **self.env,
@@ -81,39 +81,39 @@ def serve(node: Path, root: Path, ready: Event) -> None:
     asyncio.run(body())
 
 
-def measure(plugin: Plugin, places: list[Path]) -> dict[str, float]:
+def measure(plugin: Plugin, netns_paths: list[Path]) -> dict[str, float]:
     """Medians in milliseconds and rates per second of one plugin."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for width, label in ((1, "1 by 1"), (_WIDTH, f"{_WIDTH} at a time")):
         for verb in ("ADD", "DEL"):
-            names = [f"{width}-{place.name}" for place in places]
+            names = [f"{width}-{netns_path.name}" for netns_path in netns_paths]
             started = time.perf_counter()
             with ThreadPoolExecutor(width) as threads:
-                taken = list(threads.map(plugin.call, repeat(verb), names, places))
-            found[f"{verb} {label}, ms"] = statistics.median(taken)
-            found[f"{verb} {label}, 99th percentile, ms"] = sorted(taken)[int(len(taken) * 0.99) - 1]
-            found[f"{verb} {label}: rate, /s"] = len(places) / (time.perf_counter() - started)
+                taken = list(threads.map(plugin.call, repeat(verb), names, netns_paths))
+            figures[f"{verb} {label}, ms"] = statistics.median(taken)
+            figures[f"{verb} {label}, 99th percentile, ms"] = sorted(taken)[int(len(taken) * 0.99) - 1]
+            figures[f"{verb} {label}: rate, /s"] = len(netns_paths) / (time.perf_counter() - started)
         time.sleep(0.2)
-    return found
+    return figures
 
 
 def plugins_of(root: Path, directory: Path) -> list[Plugin]:
     """What is measured in turns, podwire first."""
     own: dict[str, object] = {"cniVersion": "1.0.0", "name": "podwire", "type": "podwire-cni"}
     env = {"PODWIRE_CNI_SOCKET": str(root / "cni.sock")}
-    found = [
+    plugins = [
         Plugin("podwire", [str(program.path())], own, env),
         Plugin("podwire, program in Python", ["/usr/bin/python3", "-I", "-S", str(_SHIM)], own, env),
     ]
     if not (directory / "ptp").exists():
         print("bench.cni: no ptp and bridge; install containernetworking-plugins", file=sys.stderr)
-        return found
+        return plugins
     more: dict[str, dict[str, object]] = {"ptp": {}, "bridge": {"bridge": "reference0", "isGateway": True}}
     for number, (name, fields) in enumerate(more.items()):
         ipam = {"type": "host-local", "subnet": f"10.{245 + number}.0.0/16", "dataDir": str(root / name)}
         conf = {"cniVersion": "1.0.0", "name": f"reference-{name}", "type": name, "ipam": ipam, **fields}
-        found.append(Plugin(f"{name} + host-local", [str(directory / name)], conf, {"CNI_PATH": str(directory)}))
-    return found
+        plugins.append(Plugin(f"{name} + host-local", [str(directory / name)], conf, {"CNI_PATH": str(directory)}))
+    return plugins
 
 
 def run(quick: bool) -> list[Row]:
@@ -123,9 +123,9 @@ def run(quick: bool) -> list[Row]:
         root = Path(folder)
         node = root / "node"
         netns.create(node)
-        places = [root / "pods" / f"p{number}" for number in range(pods)]
-        for place in places:
-            netns.create(place)
+        netns_paths = [root / "pods" / f"p{number}" for number in range(pods)]
+        for netns_path in netns_paths:
+            netns.create(netns_path)
         ready = multiprocessing.get_context("spawn").Event()
         agent = multiprocessing.get_context("spawn").Process(target=serve, args=(node, root, ready), daemon=True)
         agent.start()
@@ -134,17 +134,17 @@ def run(quick: bool) -> list[Row]:
             if not ready.wait(20):
                 raise SystemExit("the agent did not start")
             plugins = plugins_of(root, _PLUGINS)
-            found = [[measure(plugin, places) for plugin in plugins] for _ in range(runs)]
+            results = [[measure(plugin, netns_paths) for plugin in plugins] for _ in range(runs)]
         finally:
             agent.kill()
             agent.join()
-            for place in (*places, node):
-                netns.delete(place)
-    return [_row(label, plugins, found) for label in found[0][0]]
+            for netns_path in (*netns_paths, node):
+                netns.delete(netns_path)
+    return [_row(label, plugins, results) for label in results[0][0]]
 
 
-def _row(label: str, plugins: list[Plugin], found: list[list[dict[str, float]]]) -> Row:
-    columns = [tuple(one[number][label] for one in found) for number in range(len(plugins))]
+def _row(label: str, plugins: list[Plugin], results: list[list[dict[str, float]]]) -> Row:
+    columns = [tuple(result[number][label] for result in results) for number in range(len(plugins))]
     peers = zip((plugin.name for plugin in plugins[1:]), columns[1:], strict=True)
     what, _, unit = label.rpartition(", ")
     return Row(what, unit, columns[0], tuple(peers))

@@ -79,14 +79,14 @@ def service(number: int, backends: int) -> ResolvedPort:
         family="ip",
         port=53,
         cluster_ip=frontend(number),
-        serving=frozenset(f"10.2.{number // 250}.{number % 250}:{5300 + each}" for each in range(backends)),
+        serving=frozenset(f"10.2.{number // 250}.{number % 250}:{5300 + backend}" for backend in range(backends)),
     )
 
 
-def track(place: Path, numbers: range) -> None:
+def track(netns_path: Path, numbers: range) -> None:
     """Has the kernel track these flows for ten minutes; those that it tracks already stay."""
     kind = NFNL_SUBSYS_CTNETLINK << 8 | _IPCTNL_MSG_CT_NEW
-    with Netlink(place, NETLINK_NETFILTER) as netlink:
+    with Netlink(netns_path, NETLINK_NETFILTER) as netlink:
         for at in range(0, len(numbers), _CHUNK):
             messages = [Message(kind, NLM_F_CREATE, _encode(n), "track", n) for n in numbers[at : at + _CHUNK]]
             for failure in netlink.batch(messages).values():
@@ -115,17 +115,17 @@ def _tuple(kind: int, protocol: str, ends: Ends) -> bytes:
 def stale(count: int, number: int) -> list[int]:
     """Which flows lead nowhere when that Service loses the last of its endpoints."""
     return [
-        each
-        for each in range(number, count, FRONTENDS)
-        if each // FRONTENDS % BACKENDS == BACKENDS - 1 and each // FRONTENDS % 10 != 9
+        flow
+        for flow in range(number, count, FRONTENDS)
+        if flow // FRONTENDS % BACKENDS == BACKENDS - 1 and flow // FRONTENDS % 10 != 9
     ]
 
 
-def count(place: Path) -> int:
+def count(netns_path: Path) -> int:
     """How many flows the namespace has."""
-    found = occupancy(place)
-    assert found is not None
-    return found.entries
+    occupied = occupancy(netns_path)
+    assert occupied is not None
+    return occupied.entries
 
 
 @contextmanager
@@ -145,40 +145,40 @@ def timed(action: Callable[..., object]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def measure(place: Path, flows: int) -> list[Row]:
-    track(place, range(flows))
+def measure(netns_path: Path, flows: int) -> list[Row]:
+    track(netns_path, range(flows))
     numbers = stale(flows, 10)
     own: list[float] = []
     peer: list[float] = []
-    others = 0
+    deleted_others = 0
     address = frontend(10)
     command = ["conntrack", "-D", "-p", "udp", "--orig-dst", address, "--orig-port-dst", "53",
                "--reply-port-src", str(5300 + BACKENDS - 1)]  # fmt: skip
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(RUNS):
-        for ms, action in ((own, forget_own), (peer, lambda _: run(place, command))):
-            had = count(place)
-            ms.append(timed(lambda action=action: action(place)))
-            others += had - count(place) - len(numbers)
+        for ms, action in ((own, forget_own), (peer, lambda _: run(netns_path, command))):
+            had = count(netns_path)
+            ms.append(timed(lambda action=action: action(netns_path)))
+            deleted_others += had - count(netns_path) - len(numbers)
             for number in numbers:
-                track(place, range(number, number + 1))
+                track(netns_path, range(number, number + 1))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     title = f"{len(numbers):,} of {flows:,} flows forgotten"
     return [
         Row(title, "ms", tuple(own), (("conntrack -D", tuple(peer)),)),
-        Row(f"{title}: others gone", "", (float(others),), aim=0),
+        Row(f"{title}: others gone", "", (float(deleted_others),), aim=0),
         Row(f"{title}: memory taken", "MB", (grown,)),
     ]
 
 
-def forget_own(place: Path) -> None:
-    forget = flow_cleaner(lambda: (), place)((service(10, BACKENDS),), (service(10, BACKENDS - 1),))
+def forget_own(netns_path: Path) -> None:
+    forget = flow_cleaner(lambda: (), netns_path)((service(10, BACKENDS),), (service(10, BACKENDS - 1),))
     assert forget is not None
     forget()
 
 
-def run(place: Path, command: list[str]) -> None:
-    with netns.inside(place):
+def run(netns_path: Path, command: list[str]) -> None:
+    with netns.inside(netns_path):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -186,13 +186,13 @@ def measure_all(quick: bool) -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for flows in (1_000 * BACKENDS, 100_000) if quick else (1_000 * BACKENDS, 100_000, 1_000_000):
-            place = Path(folder) / "node"
-            netns.create(place)
+            netns_path = Path(folder) / "node"
+            netns.create(netns_path)
             try:
                 with room(flows):
-                    rows += measure(place, flows)
+                    rows += measure(netns_path, flows)
             finally:
-                netns.delete(place)
+                netns.delete(netns_path)
     return rows
 
 

@@ -49,8 +49,8 @@ def spent_ms(work: Callable[..., object]) -> float:
     """CPU that the work takes here and in the programs it starts."""
 
     def now() -> float:
-        seen = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return sum(each.ru_utime + each.ru_stime for each in seen) * 1000
+        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages) * 1000
 
     before = now()
     work()
@@ -62,30 +62,30 @@ def measure(kind: Kind, count: int) -> dict[str, float]:
     programs = find(kind)
     if programs is None:
         raise SystemExit(f"the programs of iptables-{kind} are not installed")
-    place = Path(f"/run/netns/podwire-bench-iptables-{os.getpid()}")
-    netns.create(place)
+    netns_path = Path(f"/run/netns/podwire-bench-iptables-{os.getpid()}")
+    netns.create(netns_path)
     try:
         services = {f"bench/service-{number}": ports(number) for number in range(count)}
-        with contextlib.closing(IptablesDataPlane(NODE, place, programs)) as plane:
-            found = {"cold load": spent_ms(lambda: plane.load(services))}
-            with contextlib.closing(IptablesDataPlane(NODE, place, programs)) as again:
-                found["restart"] = spent_ms(lambda: again.load(services))
+        with contextlib.closing(IptablesDataPlane(NODE, netns_path, programs)) as plane:
+            spent = {"cold load": spent_ms(lambda: plane.load(services))}
+            with contextlib.closing(IptablesDataPlane(NODE, netns_path, programs)) as again:
+                spent["restart"] = spent_ms(lambda: again.load(services))
 
             def change(number: int, generation: int) -> Callable[[], object]:
                 (port,) = ports(number, generation)
                 return lambda: plane.update(services, {port.service: (port,)})
 
             turns = range(1, CHANGES + 1)
-            found["one endpoint changes"] = statistics.median(spent_ms(change(7, turn)) for turn in turns)
-            found["a Service comes"] = statistics.median(spent_ms(change(count + turn, 0)) for turn in turns)
+            spent["one endpoint changes"] = statistics.median(spent_ms(change(7, turn)) for turn in turns)
+            spent["a Service comes"] = statistics.median(spent_ms(change(count + turn, 0)) for turn in turns)
 
             def remove(turn: int) -> Callable[[], object]:
                 return lambda: plane.update(services, {f"bench/service-{count + turn}": ()})
 
-            found["a Service goes"] = statistics.median(spent_ms(remove(turn)) for turn in turns)
-        return found
+            spent["a Service goes"] = statistics.median(spent_ms(remove(turn)) for turn in turns)
+        return spent
     finally:
-        netns.delete(place)
+        netns.delete(netns_path)
 
 
 def run(quick: bool) -> list[Row]:

@@ -41,40 +41,40 @@ def took_ms(work: Callable[..., object]) -> float:
 
 def measure(count: int) -> dict[str, float]:
     """Milliseconds of each step, in a fresh namespace."""
-    place = Path(f"/run/netns/podwire-bench-ipvs-{os.getpid()}")
-    netns.create(place)
-    subprocess.run(("ip", "-n", place.name, "link", "set", "lo", "up"), check=True)
+    netns_path = Path(f"/run/netns/podwire-bench-ipvs-{os.getpid()}")
+    netns.create(netns_path)
+    subprocess.run(("ip", "-n", netns_path.name, "link", "set", "lo", "up"), check=True)
     try:
         services = {f"bench/service-{number}": ports(number) for number in range(count)}
-        with contextlib.closing(IpvsDataPlane(NODE, place)) as plane:
-            found = {"cold load": took_ms(lambda: plane.load(services))}
-            with contextlib.closing(IpvsDataPlane(NODE, place)) as again:
-                found["restart"] = took_ms(lambda: again.load(services))
+        with contextlib.closing(IpvsDataPlane(NODE, netns_path)) as plane:
+            durations_ms = {"cold load": took_ms(lambda: plane.load(services))}
+            with contextlib.closing(IpvsDataPlane(NODE, netns_path)) as again:
+                durations_ms["restart"] = took_ms(lambda: again.load(services))
 
             def change(number: int, generation: int) -> Callable[[], object]:
                 (port,) = ports(number, generation)
                 return lambda: plane.update(services, {port.service: (port,)})
 
             turns = range(1, CHANGES + 1)
-            found["one endpoint changes"] = statistics.median(took_ms(change(7, turn)) for turn in turns)
-            found["a Service comes"] = statistics.median(took_ms(change(count + turn, 0)) for turn in turns)
+            durations_ms["one endpoint changes"] = statistics.median(took_ms(change(7, turn)) for turn in turns)
+            durations_ms["a Service comes"] = statistics.median(took_ms(change(count + turn, 0)) for turn in turns)
 
             def remove(turn: int) -> Callable[[], object]:
                 return lambda: plane.update(services, {f"bench/service-{count + turn}": ()})
 
-            found["a Service goes"] = statistics.median(took_ms(remove(turn)) for turn in turns)
-            servers = [each for each in plane.desired() if isinstance(each, VirtualServer)]
+            durations_ms["a Service goes"] = statistics.median(took_ms(remove(turn)) for turn in turns)
+            servers = [value for value in plane.desired() if isinstance(value, VirtualServer)]
             plane.remove()
-        wanted = {server.key: server for server in servers}
-        with Ipvs(place) as ipvs:
-            found["virtual servers alone"] = took_ms(lambda: ipvs.apply(plan({}, wanted)))
-        command = ("ip", "netns", "exec", place.name, "ipvsadm")
+        desired = {server.key: server for server in servers}
+        with Ipvs(netns_path) as ipvs:
+            durations_ms["virtual servers alone"] = took_ms(lambda: ipvs.apply(plan({}, desired)))
+        command = ("ip", "netns", "exec", netns_path.name, "ipvsadm")
         subprocess.run((*command, "-C"), check=True)
         text = "".join(f"{line}\n" for server in servers for line in server.lines())
-        found["ipvsadm"] = took_ms(lambda: subprocess.run((*command, "-R"), input=text, text=True, check=True))
-        return found
+        durations_ms["ipvsadm"] = took_ms(lambda: subprocess.run((*command, "-R"), input=text, text=True, check=True))
+        return durations_ms
     finally:
-        netns.delete(place)
+        netns.delete(netns_path)
 
 
 def runs(quick: bool) -> dict[int, list[dict[str, float]]]:
@@ -87,19 +87,19 @@ def runs(quick: bool) -> dict[int, list[dict[str, float]]]:
 def run(quick: bool) -> list[Row]:
     """The rows; with ``quick`` one run of 1,000 Services."""
     if Features().probe("ip_vs"):
-        found = runs(quick)
+        results = runs(quick)
     else:
-        words = [str(ROOT / "scripts" / "uml"), "python", "-m", "bench.ipvs", _INSIDE, *["--quick"] * quick]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+        command = [str(ROOT / "scripts" / "uml"), "python", "-m", "bench.ipvs", _INSIDE, *["--quick"] * quick]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        found = {int(count): each for count, each in json.loads(lines[-1]).items()}
+        results = {int(count): runs_of_count for count, runs_of_count in json.loads(lines[-1]).items()}
     rows: list[Row] = []
-    for count, each in found.items():
-        for what in each[0]:
-            if what == "ipvsadm":
+    for count, runs_of_count in results.items():
+        for step in runs_of_count[0]:
+            if step == "ipvsadm":
                 continue
-            peer = (("ipvsadm -R", tuple(one["ipvsadm"] for one in each)),) if what.endswith("alone") else ()
-            rows.append(Row(f"{count:,} Services: {what}", "ms", tuple(one[what] for one in each), peer))
+            peer = (("ipvsadm -R", tuple(run["ipvsadm"] for run in runs_of_count)),) if step.endswith("alone") else ()
+            rows.append(Row(f"{count:,} Services: {step}", "ms", tuple(run[step] for run in runs_of_count), peer))
     return rows
 
 

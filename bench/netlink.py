@@ -51,10 +51,10 @@ class Task:
         return Row(self.task, "ms", tuple(self.ms["podwire"]), peers)
 
 
-def pod_states(number: int, place: Path) -> tuple[NetworkState, NetworkState]:
+def pod_states(number: int, netns_path: Path) -> tuple[NetworkState, NetworkState]:
     name, ip = f"pod{number}", f"10.244.{number // 250}.{number % 250 + 1}"
     node = NetworkState(
-        links=(Link(name, "veth", mac=HOST_MAC, peer="eth0", peer_netns=str(place)),),
+        links=(Link(name, "veth", mac=HOST_MAC, peer="eth0", peer_netns=str(netns_path)),),
         routes=(Route(f"{ip}/32", link=name),),
         neighbours=(Neighbour(name, ip, POD_MAC),),
     )
@@ -67,18 +67,18 @@ def pod_states(number: int, place: Path) -> tuple[NetworkState, NetworkState]:
     return node, pod
 
 
-def wire_with_ip(node: Path, place: Path, number: int) -> None:
+def wire_with_ip(node: Path, netns_path: Path, number: int) -> None:
     """Two processes with a batch each, which is the best that ip(8) can do."""
-    host, _pod = pod_states(number, place)
+    host, _pod = pod_states(number, netns_path)
     name, ip = host.links[0].name, host.neighbours[0].ip
     for path, lines in (
         (
             node,
-            f"link add {name} address {HOST_MAC} type veth peer name eth0 address {POD_MAC} netns {place}\n"
+            f"link add {name} address {HOST_MAC} type veth peer name eth0 address {POD_MAC} netns {netns_path}\n"
             f"link set {name} up\nroute add {ip} dev {name}\nneigh add {ip} lladdr {POD_MAC} dev {name}\n",
         ),
         (
-            place,
+            netns_path,
             f"link set lo up\nlink set eth0 up\naddress add {ip}/32 dev eth0\nroute add {GATEWAY} dev eth0\n"
             f"route add default via {GATEWAY} dev eth0 onlink\nneigh add {GATEWAY} lladdr {HOST_MAC} dev eth0\n",
         ),
@@ -86,20 +86,20 @@ def wire_with_ip(node: Path, place: Path, number: int) -> None:
         batch(path, lines)
 
 
-def batch(place: Path, lines: str) -> None:
-    with netns.inside(place):
+def batch(netns_path: Path, lines: str) -> None:
+    with netns.inside(netns_path):
         subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
-def wire_with_pyroute2(oracle: pyroute2.IPRoute, place: Path, number: int) -> None:
-    host, _pod = pod_states(number, place)
+def wire_with_pyroute2(oracle: pyroute2.IPRoute, netns_path: Path, number: int) -> None:
+    host, _pod = pod_states(number, netns_path)
     name, ip = host.links[0].name, host.neighbours[0].ip
-    peer = {"ifname": "eth0", "address": POD_MAC, "net_ns_fd": str(place)}
+    peer = {"ifname": "eth0", "address": POD_MAC, "net_ns_fd": str(netns_path)}
     oracle.link("add", ifname=name, kind="veth", address=HOST_MAC, peer=peer, state="up")
     index = oracle.link_lookup(ifname=name)[0]
     oracle.route("add", dst=f"{ip}/32", oif=index)
     oracle.neigh("add", dst=ip, lladdr=POD_MAC, ifindex=index, state=128)
-    with pyroute2.IPRoute(netns=str(place)) as pod:
+    with pyroute2.IPRoute(netns=str(netns_path)) as pod:
         eth0 = pod.link_lookup(ifname="eth0")[0]
         pod.link("set", index=1, state="up")
         pod.link("set", index=eth0, state="up")
@@ -112,22 +112,22 @@ def wire_with_pyroute2(oracle: pyroute2.IPRoute, place: Path, number: int) -> No
 def measure_pods(folder: Path, count: int) -> list[Row]:
     row, away = Task("wire a pod"), Task("take a pod off the network")
     nodes = [folder / f"node{i}" for i in range(3)]
-    places = [folder / f"pod{i}" for i in range(count * 3)]
-    for path in (*nodes, *places):
+    netns_paths = [folder / f"pod{i}" for i in range(count * 3)]
+    for path in (*nodes, *netns_paths):
         netns.create(path)
     with Netlink(nodes[0]) as own, pyroute2.IPRoute(netns=str(nodes[2])) as oracle:
         for number in range(count):
-            node, pod = (OWNER.stamp(x) for x in pod_states(number, places[number]))
-            row.ms["podwire"].append(timed(lambda n=number, a=node, b=pod: pods.wire(own, places[n], a, b)))
-            row.ms["ip -batch"].append(timed(lambda n=number: wire_with_ip(nodes[1], places[count + n], n)))
-            row.ms["pyroute2"].append(timed(lambda n=number: wire_with_pyroute2(oracle, places[2 * count + n], n)))
+            node, pod = (OWNER.stamp(x) for x in pod_states(number, netns_paths[number]))
+            row.ms["podwire"].append(timed(lambda n=number, a=node, b=pod: pods.wire(own, netns_paths[n], a, b)))
+            row.ms["ip -batch"].append(timed(lambda n=number: wire_with_ip(nodes[1], netns_paths[count + n], n)))
+            row.ms["pyroute2"].append(timed(lambda n=number: wire_with_pyroute2(oracle, netns_paths[2 * count + n], n)))
         for number in range(count):
-            node = OWNER.stamp(pod_states(number, places[number])[0])
+            node = OWNER.stamp(pod_states(number, netns_paths[number])[0])
             away.ms["podwire"].append(timed(lambda a=node: pods.unwire(own, [a])))
             away.ms["ip -batch"].append(timed(lambda n=number: batch(nodes[1], f"link del pod{n}\n")))
             away.ms["pyroute2"].append(timed(lambda n=number: oracle.link("del", ifname=f"pod{n}")))
         swept = timed(lambda: pods.sweep(nodes[0]))
-    for path in (*nodes, *places):
+    for path in (*nodes, *netns_paths):
         netns.delete(path)
     return [row.row(), away.row(), Row(f"in the background: delete the {count} devices", "ms", (swept,))]
 

@@ -64,13 +64,13 @@ PLANES: dict[str, Kind] = {"iptables (nft) and ipset": "nft", "iptables (legacy)
 _TRACK = "table ip t { chain c { type filter hook forward priority 0; ct state new continue; }; }"
 
 
-def place(name: str) -> Path:
+def netns_path(name: str) -> Path:
     return Path(f"/run/netns/pwbench-{os.getpid()}-{name}")
 
 
 def ip(name: str, *lines: str) -> None:
     """Commands of ip(8) in a namespace."""
-    words = ["ip", "-n", place(name).name, "-batch", "-"]
+    words = ["ip", "-n", netns_path(name).name, "-batch", "-"]
     subprocess.run(words, input="\n".join(lines), text=True, check=True)
 
 
@@ -79,13 +79,13 @@ def two_pods() -> Iterator[None]:
     """A node and two pods on it."""
     names = ("node", "one", "two")
     for name in names:
-        netns.create(place(name))
+        netns.create(netns_path(name))
     try:
-        with netns.inside(place("node")):
+        with netns.inside(netns_path("node")):
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         for number, (name, address) in enumerate((("one", ONE), ("two", TWO)), 1):
             mac = f"02:00:00:00:00:0{number}"
-            far = f"peer name eth0 address {mac} netns {place(name).name}"
+            far = f"peer name eth0 address {mac} netns {netns_path(name).name}"
             ip("node", f"link add {name} address 02:00:00:00:01:00 type veth {far}", f"link set {name} up")
             ip(name, "link set lo up", "link set eth0 up", f"address add {address}/32 dev eth0")
             ip(name, "route add 169.254.1.1 dev eth0", "route add default via 169.254.1.1 dev eth0")
@@ -94,14 +94,14 @@ def two_pods() -> Iterator[None]:
         yield
     finally:
         for name in names:
-            netns.delete(place(name))
+            netns.delete(netns_path(name))
 
 
 class Ring:
     """Frames in memory that the kernel sends when it is told to."""
 
     def __init__(self) -> None:
-        with netns.inside(place("one")):
+        with netns.inside(netns_path("one")):
             self._sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         block = FRAMES * FRAME
         request = struct.pack("IIII", block, 1, FRAME, FRAMES)
@@ -141,7 +141,7 @@ def datagram() -> bytes:
 @contextmanager
 def sink() -> Iterator[None]:
     """Takes what comes to port 9, and reads nothing of it."""
-    with netns.inside(place("two")):
+    with netns.inside(netns_path("two")):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -226,17 +226,17 @@ def packets(runs: int, policies: int, peers: int, blocks: int) -> Row:
 def opened(word: str) -> PolicyDataPlane:
     """A data plane on the node."""
     if word in PLANES:
-        return IptablesPolicy(FACTS, place("node"), find(PLANES[word]))
-    return NftablesPolicy(FACTS, place("node"))
+        return IptablesPolicy(FACTS, netns_path("node"), find(PLANES[word]))
+    return NftablesPolicy(FACTS, netns_path("node"))
 
 
 def nft(text: str) -> None:
-    words = ["ip", "netns", "exec", place("node").name, "nft", "-f", "-"]
+    words = ["ip", "netns", "exec", netns_path("node").name, "nft", "-f", "-"]
     subprocess.run(words, input=text, text=True, check=True)
 
 
 def restore(text: str) -> None:
-    words = ["ip", "netns", "exec", place("node").name, "iptables-nft-restore"]
+    words = ["ip", "netns", "exec", netns_path("node").name, "iptables-nft-restore"]
     subprocess.run(words, input=text, text=True, check=True)
 
 
@@ -290,7 +290,7 @@ def memory(runs: int, pods: int, policies: int) -> Row:
 
 def looking_through(runs: int, flows: int) -> Row:
     """Looking for flows that are denied, of a hundred pods among the flows of others."""
-    where = place("node")
+    where = netns_path("node")
     track(where, range(flows))
     made = compiler_for(1, 0, 0)
     addresses = [f"10.250.{number}.1" for number in range(100)]
@@ -309,7 +309,7 @@ def changes(quick: bool) -> list[Row]:
     pods, policies = (1_000, 100) if quick else (10_000, 1_000)
     made = large(pods, policies)
     devices = {f"ns{number % 50}/p{number}": f"dev{number}" for number in range(0, pods, 100)}
-    where = place("node")
+    where = netns_path("node")
     plane = NftablesPolicy(FACTS, where)
     gc.freeze()
     started = time.perf_counter()

@@ -70,20 +70,20 @@ def children_s() -> float:
 
 def in_place(count: int, turns: int) -> Times:
     """Milliseconds of each turn by name, in namespaces that are made for it."""
-    place, other = (Path(f"/run/netns/pwbench-{os.getpid()}-{letter}") for letter in "ab")
-    netns.create(place)
+    netns_path, other = (Path(f"/run/netns/pwbench-{os.getpid()}-{letter}") for letter in "ab")
+    netns.create(netns_path)
     netns.create(other)
     try:
-        return measure(place, other, count, turns)
+        return measure(netns_path, other, count, turns)
     finally:
-        netns.delete(place)
+        netns.delete(netns_path)
         netns.delete(other)
 
 
-def measure(place: Path, other: Path, count: int, turns: int) -> Times:
+def measure(netns_path: Path, other: Path, count: int, turns: int) -> Times:
     """Takes each thing away in turns, with nft's replacement of the table between."""
     services = {f"bench/service-{number}": resolved(number, 2) for number in range(1, count + 1)}
-    plane = NftablesDataPlane(NODE, place)
+    plane = NftablesDataPlane(NODE, netns_path)
     plane.load(services)
     table = next(table for table in plane.desired() if table.family == "ip")
     gc.collect()
@@ -98,7 +98,7 @@ def measure(place: Path, other: Path, count: int, turns: int) -> Times:
         if not plane.disturbed() or not any(plane.restore()):
             plane.heal(services)
 
-    with Nft(place) as foreign, tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
+    with Nft(netns_path) as foreign, tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
         file.write(f"table ip {TABLE}\ndelete table ip {TABLE}\n{table}\n")
         file.flush()
         for _ in range(turns):

@@ -67,16 +67,16 @@ class Network:
         self.client, self.node, self.server = (
             Path(f"/run/netns/pwbench-{os.getpid()}-{name}") for name in ("client", "node", "server")
         )
-        for place in (self.client, self.node, self.server):
-            netns.create(place)
-        for number, place in ((1, self.client), (2, self.server)):
+        for netns_path in (self.client, self.node, self.server):
+            netns.create(netns_path)
+        for number, netns_path in ((1, self.client), (2, self.server)):
             with netns.inside(self.node):
-                ip(f"link add v{number} type veth peer name eth0 netns {place.name}")
+                ip(f"link add v{number} type veth peer name eth0 netns {netns_path.name}")
                 ip(f"address add 10.0.{number}.1/24 dev v{number}")
                 ip(f"link set v{number} up")
                 for path in ("ipv4/ip_forward", "netfilter/nf_conntrack_tcp_timeout_close"):
                     Path("/proc/sys/net", path).write_text("1")
-            with netns.inside(place):
+            with netns.inside(netns_path):
                 ip("link set lo up")
                 ip(f"address add 10.0.{number}.2/24 dev eth0")
                 ip("link set eth0 up")
@@ -94,8 +94,8 @@ class Network:
         os.kill(self._taker, signal.SIGKILL)
         os.waitpid(self._taker, 0)
         self._listener.close()
-        for place in (self.client, self.node, self.server):
-            netns.delete(place)
+        for netns_path in (self.client, self.node, self.server):
+            netns.delete(netns_path)
 
 
 def ip(words: str) -> None:

@@ -99,18 +99,18 @@ class Stopwatch:
 
 def in_place(shape: tuple[int, int]) -> dict[str, float]:
     """One run in a namespace that is made for it."""
-    place, other = (Path(f"/run/netns/pwbench-{os.getpid()}-{letter}") for letter in "ab")
-    netns.create(place)
+    netns_path, other = (Path(f"/run/netns/pwbench-{os.getpid()}-{letter}") for letter in "ab")
+    netns.create(netns_path)
     netns.create(other)
     try:
-        found, tables = measure(place, *shape)
+        found, tables = measure(netns_path, *shape)
         return found | measure_nft(other, tables)
     finally:
-        netns.delete(place)
+        netns.delete(netns_path)
         netns.delete(other)
 
 
-def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], tuple[Table, ...]]:
+def measure(netns_path: Path, count: int, endpoints: int) -> tuple[dict[str, float], tuple[Table, ...]]:
     """Milliseconds by name, and the tables that the kernel held in the end."""
     found: dict[str, float] = {}
     before, _ = resident_mb(os.getpid())
@@ -118,7 +118,7 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
         services = {f"bench/service-{number}": resolved(number, endpoints) for number in range(1, count + 1)}
     found["resolve"] = watch.wall
     gc.freeze()
-    plane = NftablesDataPlane(NODE, place)
+    plane = NftablesDataPlane(NODE, netns_path)
     with Stopwatch() as watch:
         plane.load(services)
     found["cold load"], found["cold load, CPU"] = watch.wall, watch.cpu
@@ -147,7 +147,7 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
     plane.load(services)
     tables = plane.desired()
     plane.close()
-    plane = NftablesDataPlane(NODE, place)
+    plane = NftablesDataPlane(NODE, netns_path)
     with Stopwatch() as watch:
         written = plane.load(services)
     assert not any(written), "a restart must not write"
@@ -156,10 +156,10 @@ def measure(place: Path, count: int, endpoints: int) -> tuple[dict[str, float], 
     return found, tables
 
 
-def measure_nft(place: Path, tables: tuple[Table, ...]) -> dict[str, float]:
+def measure_nft(netns_path: Path, tables: tuple[Table, ...]) -> dict[str, float]:
     """The same with nft(8): all of it from a file, then one element."""
     found: dict[str, float] = {}
-    with netns.inside(place), tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
+    with netns.inside(netns_path), tempfile.NamedTemporaryFile("w", suffix=".nft") as file:
         file.write("\n".join(str(table) for table in tables))
         file.flush()
         with Stopwatch() as watch:

@@ -35,14 +35,14 @@ def peak_mib() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
-def read(verb: str, socket: Path, place: Path) -> None:
+def read(verb: str, socket: Path, netns_path: Path) -> None:
     """What a reader does; prints what it found and its peak memory."""
     lines = fetch(socket, "/state")
-    found = lines if verb == "text" else comparison.compare(share.parse(lines), place)
+    found = lines if verb == "text" else comparison.compare(share.parse(lines), netns_path)
     print(sum(1 for _ in found), peak_mib())
 
 
-async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[str, float]:
+async def measure(plane: NftablesDataPlane, socket: Path, netns_path: Path) -> dict[str, float]:
     state_page = StatePage()
     state_page.parts["proxy"] = lambda: [Share(part="proxy", desired=plane.desired())]
     tasks = TaskSet(lambda name, failure: None)
@@ -64,7 +64,7 @@ async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[s
         gap = 0.0
         watching = asyncio.ensure_future(watch())
         begun = time.perf_counter()
-        command = (sys.executable, "-m", "bench.state", "--read", verb, str(socket), str(place))
+        command = (sys.executable, "-m", "bench.state", "--read", verb, str(socket), str(netns_path))
         reader = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=ROOT)
         output, _ = await reader.communicate()
         count, peak = output.split()
@@ -80,15 +80,15 @@ async def measure(plane: NftablesDataPlane, socket: Path, place: Path) -> dict[s
 
 def in_place(count: int) -> dict[str, float]:
     """One run with its own namespace."""
-    place, socket = Path(f"/run/netns/pwbench-{os.getpid()}"), Path(f"/run/pwbench-{os.getpid()}.sock")
-    netns.create(place)
-    plane = NftablesDataPlane(NODE, place)
+    netns_path, socket = Path(f"/run/netns/pwbench-{os.getpid()}"), Path(f"/run/pwbench-{os.getpid()}.sock")
+    netns.create(netns_path)
+    plane = NftablesDataPlane(NODE, netns_path)
     try:
         plane.load({f"bench/service-{number}": resolved(number, ENDPOINTS) for number in range(1, count + 1)})
-        return asyncio.run(measure(plane, socket, place))
+        return asyncio.run(measure(plane, socket, netns_path))
     finally:
         plane.close()
-        netns.delete(place)
+        netns.delete(netns_path)
         socket.unlink(missing_ok=True)
 
 

@@ -4,7 +4,7 @@ A row holds every run, so that the page can show median and spread; what stands 
 run. Whether more or less is better follows from the unit: rates end in ``/s``, everything else is a cost. A ratio
 says how many times better podwire is than what stands beside it, so below 1 the other one wins.
 
-The page keeps the sections of benchmarks that were not run again: a section is what starts with ``## name``.
+The page keeps the sections of benchmarks that were not run again; a section starts with ``## name``.
 """
 
 from dataclasses import dataclass
@@ -34,18 +34,18 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether the median is what was aimed at; true without an aim."""
+        """Whether the median meets the aim; true without an aim."""
         if self.aim is None:
             return True
         middle = median(self.values)
         return middle >= self.aim if self.more_is_better else middle <= self.aim
 
     def ratio(self, peer: str) -> float | None:
-        """How many times better this is than ``peer``; None when that was not measured or cannot be said."""
-        other = dict(self.peers).get(peer)
-        if not other:
+        """How many times better this is than ``peer``; None when the peer was not measured or a median is 0."""
+        peer_values = dict(self.peers).get(peer)
+        if not peer_values:
             return None
-        own, beside = median(self.values), median(other)
+        own, beside = median(self.values), median(peer_values)
         better, worse = (own, beside) if self.more_is_better else (beside, own)
         return better / worse if worse else None
 
@@ -59,12 +59,12 @@ class Section:
     """What was done, as text."""
     command: str
     load: float
-    """Processes that wanted to run on the machine in the minute before."""
+    """The load average of the machine in the minute before."""
     rows: tuple[Row, ...]
 
 
 def number(value: float) -> str:
-    """Three figures, and every figure of what has more before the point."""
+    """A number with three significant digits; all digits before the point are kept."""
     size = abs(value)
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
@@ -104,8 +104,8 @@ def _cells(row: Row, peers: list[str], *, aims: bool) -> list[str]:
 def _aim(row: Row) -> str:
     if row.aim is None:
         return "-"
-    word = "at least" if row.more_is_better else "at most"
-    return f"{word} {quantity(row.aim, row.unit)}: {'met' if row.met else 'missed'}"
+    bound = "at least" if row.more_is_better else "at most"
+    return f"{bound} {quantity(row.aim, row.unit)}: {'met' if row.met else 'missed'}"
 
 
 def render(section: Section) -> str:
@@ -123,5 +123,5 @@ def page(introduction: str, sections: tuple[Section, ...], before: str, order: t
 
 
 def _split(text: str) -> list[tuple[str, str]]:
-    pieces = ("\n" + text).split(_SECTION)[1:]
-    return [(piece.partition("\n")[0], f"## {piece.rstrip()}\n") for piece in pieces]
+    sections = ("\n" + text).split(_SECTION)[1:]
+    return [(section.partition("\n")[0], f"## {section.rstrip()}\n") for section in sections]

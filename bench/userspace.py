@@ -98,18 +98,18 @@ class Network:
         self.client, self.node, self.server = (
             Path(f"/run/netns/pwbench-{os.getpid()}-{name}") for name in ("client", "node", "server")
         )
-        for place in (self.client, self.node, self.server):
-            netns.create(place)
+        for netns_path in (self.client, self.node, self.server):
+            netns.create(netns_path)
         with netns.inside(self.node):
             ip("link set lo up")
             ip(f"address add {NODE.addresses[0]}/32 dev lo")
             Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        for number, place in ((1, self.client), (2, self.server)):
+        for number, netns_path in ((1, self.client), (2, self.server)):
             with netns.inside(self.node):
-                ip(f"link add v{number} type veth peer name eth0 netns {place.name}")
+                ip(f"link add v{number} type veth peer name eth0 netns {netns_path.name}")
                 ip(f"address add 10.0.{number}.1/24 dev v{number}")
                 ip(f"link set v{number} up")
-            with netns.inside(place):
+            with netns.inside(netns_path):
                 ip("link set lo up")
                 ip(f"address add 10.0.{number}.2/24 dev eth0")
                 ip("link set eth0 up")
@@ -123,8 +123,8 @@ class Network:
     def close(self) -> None:
         os.kill(self._server, signal.SIGKILL)
         os.waitpid(self._server, 0)
-        for place in (self.client, self.node, self.server):
-            netns.delete(place)
+        for netns_path in (self.client, self.node, self.server):
+            netns.delete(netns_path)
 
 
 def bulk(address: str, seconds: float, connections: int) -> float:
