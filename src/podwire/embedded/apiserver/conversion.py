@@ -3,7 +3,10 @@
 Objects are kept in one version and converted when they come or leave in the other.
 """
 
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from podwire.embedded.apiserver.kinds import ResourceKind
 
@@ -16,6 +19,7 @@ _EVENT_NAMES = (
 )  # fmt: skip
 
 
+_BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
 _STORED = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
 
 
@@ -64,16 +68,53 @@ def autoscaler_view(scaler: Object, api_version: str) -> Object:
             target = (metric.get("resource") or {}).get("target") or {}
             if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in target:
                 spec["targetCPUUtilizationPercentage"] = target["averageUtilization"]
-        spec.pop("behavior", None)
+        scaler = _with_behavior_annotation(scaler, spec.pop("behavior", None))
         status.pop("conditions", None)
         for metric in status.pop("currentMetrics", None) or ():
             current = (metric.get("resource") or {}).get("current") or {}
             if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in current:
                 status["currentCPUUtilizationPercentage"] = current["averageUtilization"]
-    elif "targetCPUUtilizationPercentage" in spec:
+        return {**scaler, "spec": spec, **({"status": status} if status else {})}
+    scaler, behavior = _without_behavior_annotation(scaler)
+    if behavior is not None:
+        spec.setdefault("behavior", behavior)
+    if "targetCPUUtilizationPercentage" in spec:
         percent = spec.pop("targetCPUUtilizationPercentage")
         spec["metrics"] = [{
             "type": "Resource",
             "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}},
         }]  # fmt: skip
     return {**scaler, "spec": spec, **({"status": status} if status else {})}
+
+
+def _with_behavior_annotation(scaler: Object, behavior: Object | None) -> Object:
+    """The autoscaler with the annotation that stands for ``spec.behavior`` in version 1."""
+    if not behavior:
+        return scaler
+    meta = dict(scaler.get("metadata") or {})
+    text = msgspec.json.encode(_renamed(behavior, str.upper)).decode()
+    meta["annotations"] = {**(meta.get("annotations") or {}), _BEHAVIOR: text}
+    return {**scaler, "metadata": meta}
+
+
+def _without_behavior_annotation(scaler: Object) -> tuple[Object, Object | None]:
+    """The autoscaler without the annotation, and the behavior in it; an annotation that does not parse stays."""
+    meta = dict(scaler.get("metadata") or {})
+    annotations = dict(meta.get("annotations") or {})
+    try:
+        found = msgspec.json.decode(annotations.pop(_BEHAVIOR, "null"))
+    except (msgspec.DecodeError, TypeError):
+        return scaler, None
+    if not isinstance(found, dict):
+        return scaler, None
+    meta["annotations"] = annotations
+    if not annotations:
+        del meta["annotations"]
+    return {**scaler, "metadata": meta}, _renamed(found, str.lower)
+
+
+def _renamed(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with the first letter of each key changed: the annotation has the names of Go fields."""
+    if isinstance(value, dict):
+        return {change(key[:1]) + key[1:]: _renamed(item, change) for key, item in value.items() if item is not None}
+    return [_renamed(item, change) for item in value] if isinstance(value, list) else value

@@ -97,3 +97,26 @@ def test_lists_that_kubernetes_always_shows_are_null(play: Callable[..., None], 
             assert (status, again) == (200, made)
 
     play(scenario)
+
+
+def test_behavior_survives_a_write_in_version_1(play: Callable[..., None]) -> None:
+    v1, v2 = (f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers" for version in ("v1", "v2"))
+    target = {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"}
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 60, "selectPolicy": "Min",
+                              "policies": [{"type": "Pods", "value": 1, "periodSeconds": 30}]}}  # fmt: skip
+
+    async def scenario(api: Any) -> None:
+        spec = {"scaleTargetRef": target, "maxReplicas": 3, "behavior": behavior}
+        _, made = await api("POST", v2, {"metadata": {"name": "a"}, "spec": spec})
+        _, old = await api("GET", f"{v1}/a")
+        assert "behavior" not in old["spec"]
+        text = old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/behavior"]
+        assert '"ScaleDown":{' in text and '"StabilizationWindowSeconds":60' in text
+        old["spec"]["maxReplicas"] = 5
+        status, _ = await api("PUT", f"{v1}/a", old)
+        _, found = await api("GET", f"{v2}/a")
+        assert (status, found["spec"]["maxReplicas"]) == (200, 5)
+        assert found["spec"]["behavior"] == made["spec"]["behavior"]
+        assert "annotations" not in found["metadata"]
+
+    play(scenario)
