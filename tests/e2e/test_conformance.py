@@ -56,6 +56,23 @@ def test_own_cases_hold_for_ipv4_and_ipv6(tmp_path: Path, mode: str) -> None:
     assert not Path("/run/podwire", name).exists()
 
 
+@pytest.mark.parametrize("mode", ["nftables", "iptables"])
+def test_own_ipv6_addresses_and_ranges_of_one_family(tmp_path: Path, mode: str) -> None:
+    config = tmp_path / "cluster.yaml"
+    config.write_text(f"policy: {{mode: {mode}}}\n")
+    finished = run("conformance", str(CASES.with_name("families.yaml")), "--config", str(config), "-o", "json")
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    document = json.loads(finished.stdout)
+    assert [(case["case"], case["passed"]) for case in document["cases"]] == [
+        ("ranges-of-one-family", True),
+        ("egress-to-ranges-of-one-family", True),
+        ("a-pod-that-comes-later", True),
+    ]
+    (file,) = document["files"]
+    assert (file["checks"], file["failedChecks"]) == (40, 0)
+    assert "fd20::/112" in finished.stderr
+
+
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)], ids=("SIGTERM", "Ctrl-C")
 )

@@ -16,12 +16,15 @@ A file is JSON or YAML::
             expected: {TCP/80: {x/a: ".X", x/b: "X."}}  # . allowed, X blocked, x not checked
           - {actions: [], from: x/a, to: x/b, protocol: TCP, port: 80, allowed: true}   # one check
 
-Addresses are IPv4; for IPv6 checks they are embedded in IPv6 addresses. Unknown fields are ignored. A file with a
-mistake is refused before any case runs; the error names the file, the case, the field and the expected value.
+For IPv6 checks, IPv4 addresses and ranges are embedded in IPv6 ones; ``ipv6`` gives a pod an address of its own. With
+``translate: false``, for the file or a case, nothing is translated: a pod without ``ipv6`` has no IPv6 address, and
+policies keep their ranges. ``TCP/80/IPv6`` and ``family: 6`` are checked in one family. Unknown fields are ignored. A
+file with a mistake is refused before any case runs; the error names the file, the case, the field and the expected
+value.
 """
 
 from collections.abc import Iterator
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any
 
 import msgspec
@@ -45,6 +48,7 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 
 FORMATS = ("netpol-cases/1", "cnp-cases/1")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
+_FAMILIES = {"IPv4": 4, "IPv6": 6}
 _KINDS = {dict: "an object", list: "a list", str: "a text", int: "a number", bool: "true or false"}
 
 
@@ -56,6 +60,8 @@ class CaseCheck(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     protocol: str
     port: int
     allowed: bool
+    family: int = 0
+    """4 or 6; 0: in each family in which both pods have an address."""
 
 
 class CaseStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +102,15 @@ def parse(text: bytes, source: str) -> CaseFile:
         raise top.error("format", f"expected {' or '.join(FORMATS)}, found {document['format']!r}")
     if document.get("family", "ipv4") != "ipv4":
         raise top.error("family", f"expected ipv4, found {document['family']!r}")
-    shared = _stage(top.object("initial")) if "initial" in document else None
+    translate = top.get("translate", bool, default=True)
+    shared = _stage(top.object("initial"), translate=translate) if "initial" in document else None
     cases: list[Case] = []
     for number, case_object in enumerate(top.objects("cases")):
         name = case_object.get("id", str)
         if any(case.id == name for case in cases):
             raise case_object.error("id", f"expected an id of its own, found {name!r} a second time")
-        cases.append(_case(_CaseObject(f"{source}: case {name}", "", case_object.body), shared, number))
+        body = {"translate": translate} | case_object.body
+        cases.append(_case(_CaseObject(f"{source}: case {name}", "", body), shared, number))
     if not cases:
         raise top.error("cases", "expected at least one case")
     return CaseFile(source=source, cases=tuple(cases))
@@ -182,6 +190,13 @@ class _CaseObject:
         except AddressValueError as failure:
             raise self.error(name, f"expected an IPv4 address, found {text!r}") from failure
 
+    def ipv6(self, name: str) -> str:
+        text: str = self.get(name, str, "")
+        try:
+            return str(IPv6Address(text)) if text else ""
+        except AddressValueError as failure:
+            raise self.error(name, f"expected an IPv6 address, found {text!r}") from failure
+
     def port(self, name: str) -> int:
         number: int = self.get(name, int)
         if not 1 <= number <= 65535:
@@ -195,16 +210,16 @@ class _CaseObject:
         return word.upper()
 
 
-def _stage(case_object: _CaseObject) -> Stage:
+def _stage(case_object: _CaseObject, *, translate: bool) -> Stage:
     names = case_object.object("namespaces")
     namespaces = {name: names.labels(name) for name in names.body}
     nodes = tuple(
         CaseNode(address=node.address("ip"), labels=node.labels("labels", required=False))
         for node in case_object.objects("nodes", required=False)
     )
-    stage = Stage(namespaces=namespaces, nodes=nodes)
+    stage = Stage(namespaces=namespaces, nodes=nodes, translate=translate)
     for pod in case_object.objects("pods"):
-        case_pod = _pod(pod, "name")
+        case_pod = _pod(pod, "name", translate=translate)
         action = Action(op="create_pod", namespace=case_pod.namespace, name=case_pod.name, pod=case_pod)
         try:
             stage = follow(stage, action)
@@ -213,7 +228,7 @@ def _stage(case_object: _CaseObject) -> Stage:
     return stage
 
 
-def _pod(case_object: _CaseObject, name: str) -> CasePod:
+def _pod(case_object: _CaseObject, name: str, *, translate: bool) -> CasePod:
     ports = tuple(
         ContainerPort(
             container_port=port.port("containerPort"),
@@ -226,6 +241,8 @@ def _pod(case_object: _CaseObject, name: str) -> CasePod:
         namespace=case_object.get("namespace", str),
         name=case_object.get(name, str),
         address=case_object.address("ip"),
+        ipv6=case_object.ipv6("ipv6"),
+        translate=translate,
         labels=case_object.labels("labels", required=False),
         ports=ports,
         host_network=case_object.get("hostNetwork", bool, default=False),
@@ -236,8 +253,13 @@ def _pod(case_object: _CaseObject, name: str) -> CasePod:
 def _case(case_object: _CaseObject, shared: Stage | None, number: int) -> Case:
     if "initial" not in case_object.body and shared is None:
         raise case_object.error("initial", "expected an object, here or for the whole file")
-    initial = _stage(case_object.object("initial")) if "initial" in case_object.body else shared
+    translate = case_object.get("translate", bool)
+    own = "initial" in case_object.body
+    initial = _stage(case_object.object("initial"), translate=translate) if own else shared
     assert initial is not None
+    if initial.translate != translate:
+        pods = {key: replace(pod, translate=translate) for key, pod in initial.pods.items()}
+        initial = replace(initial, pods=pods, translate=translate)
     tags = case_object.get(
         "tags", list, case_object.body.get("features") if isinstance(case_object.body.get("features"), list) else []
     )
@@ -263,7 +285,7 @@ def _case(case_object: _CaseObject, shared: Stage | None, number: int) -> Case:
 def _step(case_object: _CaseObject, number: int, stage: Stage) -> CaseStep:
     actions = []
     for action_object in case_object.objects("actions", required=False):
-        action = _action(action_object)
+        action = _action(action_object, translate=stage.translate)
         try:
             stage = follow(stage, action)
         except ValueError as problem:
@@ -273,7 +295,7 @@ def _step(case_object: _CaseObject, number: int, stage: Stage) -> CaseStep:
     return CaseStep(number=number, actions=tuple(actions), checks=checks, stage=stage)
 
 
-def _action(case_object: _CaseObject) -> Action:
+def _action(case_object: _CaseObject, *, translate: bool) -> Action:
     op = case_object.get("op", str)
     if op not in OPS:
         raise case_object.error("op", f"expected one of {', '.join(OPS)}, found {op!r}")
@@ -282,7 +304,7 @@ def _action(case_object: _CaseObject) -> Action:
         policy = case_object.object("policy")
         namespace, name = _policy(policy, cluster="cluster" in op)
         return Action(op=op, namespace=namespace, name=name, policy=policy.body)
-    pod = _pod(case_object, "pod") if op == "create_pod" else None
+    pod = _pod(case_object, "pod", translate=translate) if op == "create_pod" else None
     name = (
         case_object.get("pod", str) if "pod" in OPS[op] else case_object.get("name", str) if "name" in OPS[op] else ""
     )
@@ -314,21 +336,42 @@ def _table(case_object: _CaseObject, stage: Stage) -> Iterator[CaseCheck]:
             raise case_object.error(f"pods[{number}]", f"expected a pod that exists at this step, found {pod!r}")
     tables = case_object.object("expected")
     for key in tables.body:
-        protocol, _, port = key.partition("/")
-        if protocol not in PROTOCOLS or not port.isdecimal() or not 1 <= int(port) <= 65535:
-            raise tables.error(key, "expected a protocol and a port such as TCP/80")
+        protocol, port, family = _port_of(tables, key)
         rows = tables.object(key)
         for source in rows.body:
             row = rows.get(source, str)
             if source not in stage.pods:
                 raise rows.error(source, "expected a pod that exists at this step")
+            _check_family(rows, source, family, stage.pods[source])
             if len(row) != len(columns) or set(row) - set(".Xx"):
                 raise rows.error(source, f"expected {len(columns)} characters of . X x, found {row!r}")
             for target, mark in zip(columns, row, strict=True):
                 if mark != "x":
+                    _check_family(rows, source, family, stage.pods[target])
                     yield CaseCheck(
-                        source=source, target=target, protocol=protocol, port=int(port), allowed=mark == "."
+                        source=source,
+                        target=target,
+                        protocol=protocol,
+                        port=port,
+                        allowed=mark == ".",
+                        family=family,
                     )
+
+
+def _check_family(where: _CaseObject, name: str, family: int, pod: CasePod) -> None:
+    """Refuses a check in IPv6 of a pod that has no address in it."""
+    if family == 6 and not (pod.ipv6 or pod.translate or pod.host_network):
+        raise where.error(name, f"expected pods with an ipv6 address, found {pod.key} without one")
+
+
+def _port_of(tables: _CaseObject, key: str) -> tuple[str, int, int]:
+    """The protocol, the port and the family (0: both) of a key of a table."""
+    protocol, port, family = (*key.split("/", 2), "", "")[:3]
+    if protocol not in PROTOCOLS or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise tables.error(key, "expected a protocol and a port such as TCP/80")
+    if family and family not in _FAMILIES:
+        raise tables.error(key, "expected a family behind the port, as in TCP/80/IPv6")
+    return protocol, int(port), _FAMILIES.get(family, 0)
 
 
 def _single(case_object: _CaseObject, stage: Stage) -> CaseCheck:
@@ -337,10 +380,16 @@ def _single(case_object: _CaseObject, stage: Stage) -> CaseCheck:
         raise case_object.error("from", f"expected a pod that exists at this step, found {source!r}")
     if target not in stage.pods:
         raise case_object.error("to", f"expected a pod that exists at this step, found {target!r}")
+    family = case_object.get("family", int, 0)
+    if family not in (0, *_FAMILIES.values()):
+        raise case_object.error("family", f"expected 4 or 6, found {family}")
+    for field, key in (("from", source), ("to", target)):
+        _check_family(case_object, field, family, stage.pods[key])
     return CaseCheck(
         source=source,
         target=target,
         protocol=case_object.protocol("protocol"),
         port=case_object.port("port"),
         allowed=case_object.get("allowed", bool),
+        family=family,
     )

@@ -38,21 +38,19 @@ class Families(msgspec.Struct, frozen=True, kw_only=True):
     checked: tuple[int, ...]
     prefix: IPv6Network | None
 
-    @property
-    def of_pods(self) -> tuple[int, ...]:
-        """The families in which pods get the addresses that the case names."""
-        return (4,) if self.prefix is None else (4, 6)
+    def policy(self, manifest: Manifest, *, translate: bool) -> Manifest:
+        """A policy with its IP ranges in the checked families; ``translate`` False: as it is."""
+        if self.prefix is None or not translate:
+            return manifest
+        return in_families(manifest, self.checked, self.prefix)
 
-    def policy(self, manifest: Manifest) -> Manifest:
-        """A policy with its IP ranges in the checked families."""
-        return manifest if self.prefix is None else in_families(manifest, self.checked, self.prefix)
-
-    def address(self, four: str, family: int) -> str:
-        """The address of an IP family for an IPv4 address of a case."""
+    def address(self, pod: CasePod, family: int) -> str:
+        """The address of a pod in an IP family; empty: it has none."""
         if family == 4:
-            return four
-        assert self.prefix is not None, "IPv6 is checked only where there is a prefix"
-        return embedded(four, self.prefix)
+            return pod.address
+        if pod.ipv6 or not pod.translate or self.prefix is None:
+            return pod.ipv6
+        return embedded(pod.address, self.prefix)
 
 
 class CaseCluster:
@@ -213,7 +211,7 @@ class CaseCluster:
             node = self.placing.node_of(pod)
         except ValueError as problem:
             raise ClusterError(f"pod {pod.key}: {problem}") from problem
-        pinned = ",".join(self.families.address(pod.address, family) for family in self.families.of_pods)
+        pinned = ",".join(filter(None, (self.families.address(pod, family) for family in (4, 6))))
         return {
             "metadata": {
                 "name": pod.name,
@@ -242,7 +240,7 @@ class CaseCluster:
 
     async def _write_policy(self, action: Action) -> None:
         assert action.policy is not None, "an action that writes has a policy"
-        body = self.families.policy(action.policy)
+        body = self.families.policy(action.policy, translate=self._stage.translate)
         kind: Resource[Any] = CLUSTERNETWORKPOLICIES if "cluster" in action.op else NETWORKPOLICIES
         if action.op.startswith("create"):
             stored = await self._client.create(kind, body, action.namespace)

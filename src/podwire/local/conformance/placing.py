@@ -1,7 +1,7 @@
 """Assigns the pods of a case to the nodes of a cluster, and computes the cluster that cases need (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import msgspec
 
@@ -27,9 +27,8 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
     def owns(self, address: str) -> bool:
-        """Whether an IPv4 address lies in one of this node's pod ranges."""
-        networks = (ip_network(text) for text in self.ranges)
-        return any(network.version == 4 and IPv4Address(address) in network for network in networks)
+        """Whether an address lies in one of this node's pod ranges."""
+        return any(ip_address(address) in ip_network(text) for text in self.ranges)
 
     def address(self, family: int) -> str:
         """The node's own address of a family, empty when it has none."""
@@ -84,6 +83,9 @@ class Placing:
             problem = f"{pod.address} is in no pod range of the cluster's nodes ({ranges})"
         if node is None:
             raise ValueError(problem)
+        if pod.ipv6 and not pod.host_network and not node.owns(pod.ipv6):
+            ranges = ", ".join(node.ranges)
+            raise ValueError(f"{pod.ipv6} is in no pod range of {node.name} ({ranges}), which has {pod.address}")
         return node
 
 
@@ -94,18 +96,38 @@ def cluster_for(files: Sequence[CaseFile]) -> tuple[int, tuple[str, str]]:
     """
     pods = [(file.source, case, pod) for file in files for case, pod in _pods(file)]
     network = _network_of(pods[0][2].address) if pods else POD_NETWORK
+    six = _six_of(files, network)
     most = max((len(case.initial.nodes) for file in files for case in file.cases), default=0)
     for source, case, pod in pods:
+        place, key = f"{source}: case {case}", f"pod {pod.key}"
         address = IPv4Address(pod.address)
-        number = (int(address) - int(network.network_address)) >> (32 - _RANGE_LENGTH)
+        number = _number(address)
         if address not in network or number >= MOST_NODES:
             last = network[(MOST_NODES << (32 - _RANGE_LENGTH)) - 1]
             problem = (
                 f"{pod.address}: expected an address from {network[0]} to {last}, a /{_RANGE_LENGTH} for each node"
             )
-            raise ConfigError(f"{source}: case {case}", f"pod {pod.key}", problem)
+            raise ConfigError(place, key, problem)
+        if pod.ipv6 and (IPv6Address(pod.ipv6) not in six or _number(IPv6Address(pod.ipv6)) != number):
+            first = int(six.network_address) + (number << (32 - _RANGE_LENGTH))
+            own = IPv6Network((first, 96 + _RANGE_LENGTH))
+            raise ConfigError(place, key, f"{pod.ipv6}: expected an address of {own}, the range of its node")
         most = max(most, number + 1)
-    return max(most, 1), (str(network), embedded_range(str(network), PREFIX))
+    return max(most, 1), (str(network), str(six))
+
+
+def _six_of(files: Sequence[CaseFile], network: IPv4Network) -> IPv6Network:
+    """The IPv6 network: that of the pods' own addresses if no case translates addresses."""
+    own = next((pod.ipv6 for file in files for _, pod in _pods(file) if pod.ipv6), "")
+    translated = any(pod.translate for file in files for _, pod in _pods(file))
+    if not own or translated:
+        return IPv6Network(embedded_range(str(network), PREFIX))
+    return IPv6Network((int(IPv6Address(own)) >> 16 << 16, 112))
+
+
+def _number(address: IPv4Address | IPv6Address) -> int:
+    """The index of the node whose range in the network has an address."""
+    return int(address) >> (32 - _RANGE_LENGTH) & 0xFF
 
 
 def _network_of(address: str) -> IPv4Network:

@@ -99,7 +99,9 @@ async def _play_all(request: ConformanceRequest, topology: Topology, say: Progre
         load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), clock, manager="podwire-conformance"
     )
     try:
-        families = _families(cluster_nodes((await client.list(NODES)).items), request.families)
+        translate = any(case.initial.translate for file in request.files for case in file.cases)
+        nodes = cluster_nodes((await client.list(NODES)).items)
+        families = _families(nodes, request.families, translate=translate)
         async with CaseCluster(client, topology, families) as cluster:
             steps = [step for file in request.files for case in file.cases for step in case.steps]
             initial = [case.initial for file in request.files for case in file.cases]
@@ -123,10 +125,10 @@ async def _play_all(request: ConformanceRequest, topology: Topology, say: Progre
         await client.close()
 
 
-def _families(nodes: Sequence[ClusterNode], wanted: tuple[int, ...]) -> Families:
+def _families(nodes: Sequence[ClusterNode], wanted: tuple[int, ...], *, translate: bool) -> Families:
     prefixes = {prefix_of(node.ranges) for node in nodes}
     prefix = prefixes.pop() if len(prefixes) == 1 else None
-    if 6 in wanted and prefix is None:
+    if 6 in wanted and prefix is None and translate:
         ranges = "; ".join(f"{node.name} has {', '.join(node.ranges)}" for node in nodes)
         problem = (
             "IPv6 needs nodes whose IPv6 range embeds their IPv4 range, as podCIDRs "
@@ -168,11 +170,17 @@ class _CaseRunner:
     async def _check(self, case: Case, step: CaseStep) -> tuple[int, list[Failure]]:
         families = self._cluster.families
         judge = Judge(case, step, self._cluster.placing, families.address)
-        tried = [(check, family) for check in step.checks for family in families.checked]
+        tried = [
+            (check, family)
+            for check in step.checks
+            for family in judge.families_of(check)
+            if family in families.checked
+        ]
         attempts = [self._attempt(judge, step, check, family) for check, family in tried]
         outcomes = await asyncio.to_thread(self._trials.run, attempts)
         observed = ((check, family, seen) for (check, family), seen in zip(tried, outcomes, strict=True))
-        return len(tried), judge.failures(observed, families.policy)
+        translate = step.stage.translate
+        return len(tried), judge.failures(observed, lambda policy: families.policy(policy, translate=translate))
 
     def _attempt(self, judge: Judge, step: CaseStep, check: CaseCheck, family: int) -> Trial:
         source, target = step.stage.pods[check.source], step.stage.pods[check.target]

@@ -1,8 +1,8 @@
 """The objects of a case, and how its actions change them (pure).
 
-A :class:`Stage` has namespaces, pods and policies as the case file names them, with IPv4 addresses. Policies are
-manifests, because they are sent to the API unchanged. ``follow`` returns the stage after an action. So a whole file can
-be checked before it runs, and the reference evaluator can judge any step.
+A :class:`Stage` has namespaces, pods and policies as the case file names them. Policies are manifests, because they are
+sent to the API unchanged, or with ranges of both families (``translate``). ``follow`` returns the stage after an
+action. So a whole file can be checked before it runs, and the reference evaluator can judge any step.
 """
 
 from collections.abc import Mapping
@@ -43,6 +43,11 @@ class CasePod(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     address: str
+    """IPv4."""
+    ipv6: str = ""
+    """The IPv6 address; empty: the one that :attr:`address` is translated to, if it is."""
+    translate: bool = True
+    """Whether a pod without :attr:`ipv6` has an IPv6 address as well."""
     labels: dict[str, str] = {}
     ports: tuple[ContainerPort, ...] = ()
     host_network: bool = False
@@ -70,6 +75,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[CaseNode, ...] = ()
     policies: dict[str, Manifest] = {}
     cluster_policies: dict[str, Manifest] = {}
+    translate: bool = True
+    """Whether IPv4 addresses and ranges stand for those of both families; otherwise nothing is added to them."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

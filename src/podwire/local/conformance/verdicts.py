@@ -83,8 +83,8 @@ def holds(check: CaseCheck, observed: str) -> bool:
 class Judge:
     """Compares the observed outcomes of one step with its case."""
 
-    def __init__(self, case: Case, step: CaseStep, placing: Placing, address: Callable[[str, int], str]) -> None:
-        """``address`` converts an address of the case and an IP family to the cluster's address of that family."""
+    def __init__(self, case: Case, step: CaseStep, placing: Placing, address: Callable[[CasePod, int], str]) -> None:
+        """``address`` returns the address of a pod in an IP family; empty: it has none."""
         self._case, self._step = case, step
         self._placing, self._address = placing, address
         self._worlds: dict[int, World] = {}
@@ -103,7 +103,7 @@ class Judge:
     def _failure(self, check: CaseCheck, family: int, seen: str, policy: Callable[[Manifest], Manifest]) -> Failure:
         if family not in self._worlds:
             self._worlds[family] = world(
-                self._step.stage, self._placing, lambda four: self._address(four, family), policy
+                self._step.stage, self._placing, lambda pod: self._address(pod, family), policy
             )
         evaluated = self._worlds[family]
         ends = [self.address_of(self._step.stage.pods[key], family) for key in (check.source, check.target)]
@@ -127,14 +127,20 @@ class Judge:
         )
 
     def address_of(self, pod: CasePod, family: int) -> str:
-        """The address of a pod; a pod in the host network has the address of its node."""
+        """The address of a pod, empty if it has none; a pod in the host network has the address of its node."""
         if pod.host_network:
             return self._placing.node_of(pod).address(family)
-        return self._address(pod.address, family)
+        return self._address(pod, family)
+
+    def families_of(self, check: CaseCheck) -> tuple[int, ...]:
+        """The families in which a check is made: those in which both pods have an address."""
+        ends = [self._step.stage.pods[key] for key in (check.source, check.target)]
+        wanted = (check.family,) if check.family else (4, 6)
+        return tuple(family for family in wanted if all(self.address_of(pod, family) for pod in ends))
 
 
 def world(
-    stage: Stage, placing: Placing, address: Callable[[str], str], policy: Callable[[Manifest], Manifest]
+    stage: Stage, placing: Placing, address: Callable[[CasePod], str], policy: Callable[[Manifest], Manifest]
 ) -> World:
     """A stage as input of the evaluator, with the pods' addresses of one IP family."""
     nodes = {node.name: node for node in placing.by_address.values()}
@@ -156,8 +162,9 @@ def world(
     )
 
 
-def _pod(pod: CasePod, placing: Placing, address: Callable[[str], str]) -> Pod:
-    ips = () if pod.host_network else (PodIP(ip=address(pod.address)),)
+def _pod(pod: CasePod, placing: Placing, address: Callable[[CasePod], str]) -> Pod:
+    own = "" if pod.host_network else address(pod)
+    ips = (PodIP(ip=own),) if own else ()
     return Pod(
         metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, labels=pod.labels),
         spec=PodSpec(

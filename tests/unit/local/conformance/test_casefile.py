@@ -184,6 +184,22 @@ ACTION = (*STEP, "actions", 0)
             "f.json: case one: steps[0].expected.ICMP/0: expected a protocol and a port such as TCP/80",
         ),
         (
+            put(*STEP, "expected", {"TCP/80/six": {}}),
+            "f.json: case one: steps[0].expected.TCP/80/six: expected a family behind the port, as in TCP/80/IPv6",
+        ),
+        (
+            put("cases", 0, "steps", 1, "family", 5),
+            "f.json: case one: steps[1].family: expected 4 or 6, found 5",
+        ),
+        (
+            put("initial", "pods", 0, "ipv6", "10.0.0.1"),
+            "f.json: initial.pods[0].ipv6: expected an IPv6 address, found '10.0.0.1'",
+        ),
+        (
+            put("cases", 0, "translate", "no"),
+            "f.json: case one: translate: expected true or false, found 'no'",
+        ),
+        (
             put("cases", 0, "steps", 1, "to", "x/q"),
             "f.json: case one: steps[1].to: expected a pod that exists at this step, found 'x/q'",
         ),
@@ -225,3 +241,17 @@ def test_a_text_that_is_no_document(name: str, text: bytes, said: str) -> None:
     with pytest.raises(ConfigError) as failure:
         parse(text, name)
     assert str(failure.value).startswith(said)
+
+
+def test_checks_in_ipv6_need_pods_with_ipv6_addresses() -> None:
+    file = copy.deepcopy(FILE)
+    file["cases"][0]["steps"][1]["family"] = 6
+    (case,) = parse(json.dumps(file).encode(), "f.json").cases
+    assert case.initial.translate and not case.initial.pods["x/a"].ipv6
+    file["translate"] = False
+    with pytest.raises(ConfigError, match="expected pods with an ipv6 address, found x/a without one"):
+        parse(json.dumps(file).encode(), "f.json")
+    for number, pod in enumerate(file["initial"]["pods"]):
+        pod["ipv6"] = f"fd20::{number + 1}"
+    (case,) = parse(json.dumps(file).encode(), "f.json").cases
+    assert not case.initial.translate and case.initial.pods["x/a"].ipv6 == "fd20::1"

@@ -98,3 +98,20 @@ def test_addresses_that_are_too_far_apart_are_refused(addresses: list[str]) -> N
 def test_there_are_as_many_nodes_as_a_case_names() -> None:
     nodes = tuple(CaseNode(address=f"172.18.0.{number}") for number in range(3))
     assert cluster_for([_file(stage(nodes=nodes))])[0] == 3
+
+
+def test_own_ipv6_addresses_make_the_network_of_the_cluster() -> None:
+    own = replace(pod("a", "10.244.1.11"), ipv6="fd20::1ff", translate=False)
+    assert cluster_for([_file(stage(own))]) == (2, ("10.244.0.0/16", "fd20::/112"))
+    with pytest.raises(ConfigError, match="fd20::1ff: expected an address of fd10::af4:100/120, the range of its node"):
+        cluster_for([_file(stage(own)), _file(stage(pod("b", "10.244.1.12")))])
+    with pytest.raises(ConfigError, match="fd20::2ff: expected an address of fd20::100/120"):
+        cluster_for([_file(stage(replace(own, ipv6="fd20::2ff")))])
+
+
+def test_a_pod_whose_addresses_are_of_two_nodes_is_refused() -> None:
+    node = ClusterNode(name="n", ranges=("10.244.1.0/24", "fd20::100/120"), addresses=())
+    own = replace(pod("a", "10.244.1.11"), ipv6="fd20::111")
+    assert Placing(stage(own), (node,)).node_of(own) == node
+    with pytest.raises(ValueError, match=r"fd20::11 is in no pod range of n \(10.244.1.0/24, fd20::100/120\)"):
+        Placing(stage(own), (node,)).node_of(replace(own, ipv6="fd20::11"))

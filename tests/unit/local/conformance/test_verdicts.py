@@ -49,7 +49,9 @@ def judge() -> Judge:
     made = stage()
     step = CaseStep(number=3, actions=(), checks=(), stage=made)
     case = Case(id="one", description="", tags=(), initial=made, steps=(step,))
-    return Judge(case, step, Placing(made, (NODE,)), lambda four, family: four if family == 4 else embedded(four))
+    return Judge(
+        case, step, Placing(made, (NODE,)), lambda pod, family: pod.address if family == 4 else embedded(pod.address)
+    )
 
 
 def check(source: str, target: str, *, allowed: bool, port: int = 80) -> CaseCheck:
