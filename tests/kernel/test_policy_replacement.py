@@ -101,6 +101,13 @@ WORDINGS: tuple[dict[str, Any], ...] = (
     {"from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "web"}}}], "ports": [PORT]},
 )
 """All of them allow the one port and not the other."""
+OTHERS: tuple[list[dict[str, Any]], ...] = (
+    [],
+    [{"ipBlock": {"cidr": "198.51.100.0/24"}}],
+    [{"ipBlock": {"cidr": "10.180.0.0/26"}}],
+    [{"ipBlock": {"cidr": "10.180.0.0/22", "except": ["10.180.0.0/28"]}}, {"podSelector": {}}],
+)
+"""The peers of another policy: everybody, or ranges beside, within and around those of the first one."""
 
 
 def replace(plane: NftablesPolicy, world: World, compiler: Compiler, number: int) -> None:
@@ -108,7 +115,8 @@ def replace(plane: NftablesPolicy, world: World, compiler: Compiler, number: int
     rule = WORDINGS[number % len(WORDINGS)]
     allow = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress=[rule])
     ports = [{"port": 6000 + number % 5000}]
-    other = policy("shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[{"ports": ports}])
+    rule = {"ports": ports, "from": OTHERS[number // 5 % len(OTHERS)]}
+    other = policy("shop/other", podSelector={"matchLabels": {"app": "db"}}, ingress=[rule])
     change(plane, world, compiler, allow=allow, other=other if number % 3 else None)
     if number % 50 == 0:
         load(plane, compiler, world)

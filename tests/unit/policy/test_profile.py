@@ -2,8 +2,9 @@
 
 from podwire.model.policy import IPBlock
 from podwire.policy.compiled import CompiledPolicy, CompiledRule
+from podwire.policy.peers import PeerMatch
 from podwire.policy.ports import EVERYTHING, Ruling, selection
-from podwire.policy.profile import PeerMatch, Profile, ProfileKey
+from podwire.policy.profile import Profile, ProfileKey
 
 HTTP = selection({"TCP": [(80, 80)]})
 

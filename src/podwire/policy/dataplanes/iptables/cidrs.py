@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from podwire.model.policy import IPBlock
-from podwire.policy.profile import HostGroup, Profile
+from podwire.policy.hostgroups import HostGroup
+from podwire.policy.profile import Profile
 
 _BITS = {4: 32, 6: 128}
 
