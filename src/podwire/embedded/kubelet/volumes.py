@@ -12,7 +12,7 @@ it comes here (``claims``). Every other kind of volume is an empty directory.
 import base64
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,14 +166,45 @@ def _safe(path: str) -> str:
 
 
 def config_map_data(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """The keys of a ConfigMap."""
-    text = {key: str(value).encode() for key, value in (document.get("data") or {}).items()}
-    return text | {key: base64.b64decode(value) for key, value in (document.get("binaryData") or {}).items()}
+    """The keys of a ConfigMap.
+
+    Raises: ConfigError naming the object and the field that is no text, or no base64.
+    """
+    text = {key: value.encode() for key, value in _texts(document, "ConfigMap", "data")}
+    return text | _decoded(document, "ConfigMap", "binaryData")
 
 
 def secret_data(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """The keys of a Secret, decoded."""
-    return {key: base64.b64decode(value) for key, value in (document.get("data") or {}).items()}
+    """The keys of a Secret, decoded.
+
+    Raises: ConfigError naming the object and the field that is no text, or no base64.
+    """
+    return _decoded(document, "Secret", "data")
+
+
+def _decoded(document: Mapping[str, Any], kind: str, field: str) -> dict[str, bytes]:
+    found = {}
+    for key, value in _texts(document, kind, field):
+        try:
+            found[key] = base64.b64decode(value)
+        except ValueError as failure:
+            raise ConfigError(_noun(document, kind), f"{field}[{key}]", f"expected base64: {failure}") from failure
+    return found
+
+
+def _texts(document: Mapping[str, Any], kind: str, field: str) -> Iterator[tuple[str, str]]:
+    values = document.get(field) or {}
+    if not isinstance(values, Mapping):
+        raise ConfigError(_noun(document, kind), field, "expected a map of texts")
+    for key, value in values.items():
+        if not isinstance(value, str):
+            raise ConfigError(_noun(document, kind), f"{field}[{key}]", "expected a text")
+        yield key, value
+
+
+def _noun(document: Mapping[str, Any], kind: str) -> str:
+    meta = document.get("metadata") or {}
+    return f"{kind} {meta.get('namespace', '')}/{meta.get('name', '')}"
 
 
 def write_files(directory: Path, files: Files, stamp: str) -> bool:

@@ -5,6 +5,8 @@ import msgspec
 import pytest
 
 from podwire.embedded.kubelet.objects import ConfigObjects, references
+from podwire.embedded.kubelet.volumes import config_map_data, secret_data
+from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
 from podwire.model.pod import Pod
@@ -78,3 +80,24 @@ def test_an_object_is_watched_while_a_pod_uses_it() -> None:
         await client.close()
 
     asyncio.run(scenario())
+
+
+META = {"name": "web", "namespace": "shop"}
+
+
+@pytest.mark.parametrize(
+    ("read", "fields", "problem"),
+    [
+        (config_map_data, {"data": 5}, "ConfigMap shop/web: data: expected a map of texts"),
+        (config_map_data, {"data": {"k": 5}}, "ConfigMap shop/web: data[k]: expected a text"),
+        (config_map_data, {"binaryData": {"k": "a"}}, "ConfigMap shop/web: binaryData[k]: expected base64: "),
+        (config_map_data, {"binaryData": {"k": "\u00e9"}}, "ConfigMap shop/web: binaryData[k]: expected base64: "),
+        (secret_data, {"data": ["k"]}, "Secret shop/web: data: expected a map of texts"),
+        (secret_data, {"data": {"k": None}}, "Secret shop/web: data[k]: expected a text"),
+    ],
+)
+def test_hostile_data_names_object_and_field(read: Any, fields: dict[str, Any], problem: str) -> None:
+    """Such data ended the task of each pod that uses the object; a ConfigError makes its containers wait."""
+    with pytest.raises(ConfigError) as raised:
+        read({"metadata": META, **fields})
+    assert str(raised.value).startswith(problem)
