@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from podwire.errors import ApiError
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STORED = sorted({kind.kind: kind for kind in KINDS.values() if kind.stored}.items())
 TEXTS = ["", "a", "TCP", "10.0.0.1", "10.0.0.0/8", "x/y", "In", "25%", "None", "Always", "http", "*", "A b"]
-SCALARS: dict[str, Any] = {
+SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.sampled_from(TEXTS),
     "boolean": st.booleans(),
     "integer": st.sampled_from([-1, 0, 1, 80, 70000]),
@@ -31,25 +32,46 @@ SCALARS: dict[str, Any] = {
     "int-or-string": st.sampled_from([0, 80, "http", "25%"]),
     "": st.sampled_from([None, 1, {"a": 1}]),
 }
-FORMATS = {"date-time": st.just("2026-01-01T00:00:00Z"), "byte": st.sampled_from(["", "AAE="])}
+BOOLEANS = st.booleans()
+FORMATS: dict[str, st.SearchStrategy[Any]] = {
+    "date-time": st.just("2026-01-01T00:00:00Z"),
+    "byte": st.sampled_from(["", "AAE="]),
+}
+
+
+@cache
+def values(schema: SchemaNode, depth: int = 0) -> st.SearchStrategy[Any]:
+    """Values that the schema's types allow; made once, as hypothesis looks at each strategy that is new to it."""
+    if schema.type in SCALARS:
+        return FORMATS.get(schema.format, SCALARS[schema.type])
+    if schema.type == "array":
+        return st.lists(below(schema.items, depth), max_size=2 if depth < 12 else 0)
+    if schema.additional is not None:
+        return st.dictionaries(st.sampled_from(TEXTS), below(schema.additional, depth), max_size=2)
+    return properties(schema, depth)
+
+
+def below(schema: SchemaNode, depth: int) -> st.SearchStrategy[Any]:
+    """Values one level deeper, made when they are needed: schemas may hold themselves."""
+    return st.deferred(lambda: values(schema, depth + 1))
 
 
 @st.composite
-def values(draw: Any, schema: SchemaNode, depth: int = 0) -> Any:
-    """A value that the schema's types allow."""
-    if schema.type in SCALARS:
-        return draw(FORMATS.get(schema.format, SCALARS[schema.type]))
-    if schema.type == "array":
-        return draw(st.lists(values(schema.items, depth + 1), max_size=2 if depth < 12 else 0))
-    if schema.additional is not None:
-        return draw(st.dictionaries(st.sampled_from(TEXTS), values(schema.additional, depth + 1), max_size=2))
+def properties(draw: Any, schema: SchemaNode, depth: int) -> Any:
+    """An object with some of its properties."""
     out = {}
     names = sorted(schema.properties)
-    chosen = draw(st.lists(st.sampled_from(names), max_size=5, unique=True)) if names else []
-    for name in sorted({*chosen, *(schema.required if draw(st.booleans()) else ())}):
+    chosen = draw(names_of(tuple(names))) if names else []
+    for name in sorted({*chosen, *(schema.required if draw(BOOLEANS) else ())}):
         if depth < 12 and name != "managedFields":
             out[name] = draw(values(schema.properties[name], depth + 1))
     return out
+
+
+@cache
+def names_of(names: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+    """Five of the names at most."""
+    return st.lists(st.sampled_from(names), max_size=5, unique=True)
 
 
 def schema_of(kind: ResourceKind) -> SchemaNode:
