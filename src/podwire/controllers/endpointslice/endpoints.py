@@ -9,7 +9,8 @@ Source: ``k8s.io/endpointslice`` (utils.go), KEP-1672, KEP-4444 (trafficDistribu
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.model.meta import ObjectReference
 from podwire.model.node import Node
@@ -25,8 +26,7 @@ from podwire.model.service import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """The common properties of the endpoints of one slice."""
 
     address_type: str

@@ -11,7 +11,6 @@ Source: ``k8s.io/endpointslice`` (reconciler.go, ``reconcileByPortMapping``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -31,8 +30,7 @@ MANAGER = "endpointslice-controller.k8s.io"
 _CAPACITY = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The origin of a Service's endpoints: the manager of the slices, and their owner."""
 
     manager: str
@@ -52,20 +50,18 @@ def of_service(service: Service) -> Origin:
     return Origin(MANAGER, "Service", labels, service.metadata)
 
 
-@dataclass(slots=True)
-class SliceChanges:
+class SliceChanges(msgspec.Struct):
     """Slices to create (without a name), to update (whole), to delete (by name)."""
 
-    create: list[EndpointSlice] = field(default_factory=list)
-    update: list[EndpointSlice] = field(default_factory=list)
-    delete: list[str] = field(default_factory=list)
+    create: list[EndpointSlice] = msgspec.field(default_factory=list)
+    update: list[EndpointSlice] = msgspec.field(default_factory=list)
+    delete: list[str] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.create or self.update or self.delete)
 
 
-@dataclass(slots=True)
-class _Slot:
+class _Slot(msgspec.Struct):
     """A slice in the plan; ``before`` is None for a new one."""
 
     before: EndpointSlice | None

@@ -10,8 +10,9 @@ Cost: constant per node while blocks are free (a search skips used ones). Source
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
+
+import msgspec
 
 from podwire.errors import ConfigError
 
@@ -29,13 +30,12 @@ class Exhausted(Exception):
         super().__init__(f"no block is left in {cidr}")
 
 
-@dataclass(slots=True)
-class CidrBlocks:
+class CidrBlocks(msgspec.Struct):
     """The blocks of one cluster CIDR; ``used`` has their numbers."""
 
     cidr: Network
     mask: int
-    used: set[int] = field(default_factory=set)
+    used: set[int] = msgspec.field(default_factory=set)
     last: int = -1
 
     @property

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from podwire.embedded.kubelet.config import KubeletConfig
 from podwire.embedded.kubelet.ledger import NodeLedger
@@ -21,8 +22,7 @@ from podwire.runtime.tasks import TaskSet
 _HOLD_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeContext:
+class NodeContext(msgspec.Struct, frozen=True):
     """Shared by every pod worker; nothing in it belongs to one pod."""
 
     config: KubeletConfig

@@ -19,7 +19,6 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -47,8 +46,7 @@ Entry = Callable[[bytes, Started], None]
 """A container that is a warm Python function: its payload, and what to call when the container serves."""
 
 
-@dataclass(slots=True)
-class _Child:
+class _Child(msgspec.Struct):
     """A forked process: a container, or (``order`` and ``streams`` are None) a program run inside a container."""
 
     pid: int

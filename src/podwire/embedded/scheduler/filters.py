@@ -5,7 +5,8 @@ Source: ``k8s.io/kubernetes/pkg/scheduler/framework/plugins``, in the order of t
 """
 
 from collections import Counter
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.embedded.scheduler.matching import (
     affine_namespaces,
@@ -24,16 +25,14 @@ UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule
 HARD = ("NoSchedule", "NoExecute")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRefusal:
+class NodeRefusal(msgspec.Struct, frozen=True):
     """Why a node cannot take a pod; ``movable``: the node could take the pod if other pods were deleted."""
 
     reasons: tuple[str, ...]
     movable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SpreadCounts:
+class SpreadCounts(msgspec.Struct, frozen=True):
     """One hard spread constraint with the number of matching pods in each domain."""
 
     constraint: TopologySpreadConstraint
@@ -42,8 +41,7 @@ class SpreadCounts:
     counts_itself: int
 
 
-@dataclass(frozen=True, slots=True)
-class PodConstraints:
+class PodConstraints(msgspec.Struct, frozen=True):
     """The constraints of a pod on every node."""
 
     demand: PodDemand

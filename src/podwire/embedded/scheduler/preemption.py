@@ -12,7 +12,8 @@ Source: ``k8s.io/kubernetes/pkg/scheduler/framework/preemption`` and ``plugins/d
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.embedded.scheduler.filters import constraints_of, refusal
 from podwire.embedded.scheduler.usage import NodeUsage, PodDemand, SchedulerState
@@ -31,8 +32,7 @@ _UNSTARTED = "~"
 """Sorts after every time: a pod without a start time counts as the newest."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionRequest:
+class PreemptionRequest(msgspec.Struct, frozen=True):
     """A pod that no node can take; ``movable`` are the nodes whose refusal depends on their pods."""
 
     demand: PodDemand
@@ -41,8 +41,7 @@ class PreemptionRequest:
     volumes: Collection[PersistentVolume] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
+class Preemption(msgspec.Struct, frozen=True):
     """The node for a pod, and the pods to delete there, most important first."""
 
     node: str

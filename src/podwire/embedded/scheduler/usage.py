@@ -8,7 +8,8 @@ counts there for pods of the same or lower priority, so that these do not take t
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podwire.embedded.storage.claims import claims_of
 from podwire.model.hostports import HostPort, host_ports
@@ -18,8 +19,7 @@ from podwire.model.pod import Pod, PodAffinityTerm
 from podwire.model.requests import amounts, pod_requests
 
 
-@dataclass(frozen=True, slots=True)
-class PodDemand:
+class PodDemand(msgspec.Struct, frozen=True):
     """A pod and the values that are computed from it once."""
 
     pod: Pod
@@ -36,15 +36,14 @@ class PodDemand:
         return self.pod.spec.priority or 0
 
 
-@dataclass(slots=True)
-class NodeUsage:
+class NodeUsage(msgspec.Struct):
     """A node and its pods; resources in thousandths of their unit."""
 
     node: Node
     allocatable: dict[str, int]
-    used: Counter[str] = field(default_factory=Counter)
-    pods: dict[str, PodDemand] = field(default_factory=dict)
-    owners: Counter[str] = field(default_factory=Counter)
+    used: Counter[str] = msgspec.field(default_factory=Counter)
+    pods: dict[str, PodDemand] = msgspec.field(default_factory=dict)
+    owners: Counter[str] = msgspec.field(default_factory=Counter)
 
     @property
     def name(self) -> str:

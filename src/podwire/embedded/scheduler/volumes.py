@@ -8,7 +8,8 @@ Source: ``k8s.io/kubernetes/pkg/scheduler/framework/plugins/volumebinding``.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podwire.cluster.names import FOLDER_PROVISIONER
 from podwire.embedded.scheduler.matching import node_selected
@@ -25,8 +26,7 @@ TAKEN = "node has pod using PersistentVolumeClaim with the same name and ReadWri
 NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeDemand:
+class VolumeDemand(msgspec.Struct, frozen=True):
     """What the claims of one pod ask for."""
 
     problem: str = ""
@@ -45,14 +45,13 @@ NO_CLAIMS = VolumeDemand()
 """What a pod without claims asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageObjects:
+class StorageObjects(msgspec.Struct, frozen=True):
     """Claims by ``namespace/name``, volumes and classes by name."""
 
     claims: Mapping[str, PersistentVolumeClaim]
     volumes: Mapping[str, PersistentVolume]
     classes: Mapping[str, StorageClass]
-    users: Mapping[str, int] = field(default_factory=dict)
+    users: Mapping[str, int] = msgspec.field(default_factory=dict)
     """The number of placed pods that use a claim, by ``namespace/name``."""
 
 

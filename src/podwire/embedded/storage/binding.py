@@ -9,8 +9,9 @@ Cost: a claim looks at every volume once. Source: ``k8s.io/kubernetes/pkg/contro
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from podwire.cluster.names import FOLDER_PROVISIONER
 from podwire.errors import ConfigError
@@ -29,29 +30,25 @@ STORAGE_PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 WAITS = "WaitForFirstConsumer"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimVolume:
+class ClaimVolume(msgspec.Struct, frozen=True):
     """Next step: write the claim into the volume's ``claimRef``."""
 
     volume: PersistentVolume
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteClaim:
+class CompleteClaim(msgspec.Struct, frozen=True):
     """Next step: the volume is the claim's; write its name, phase, modes, and size into the claim."""
 
     volume: PersistentVolume
 
 
-@dataclass(frozen=True, slots=True)
-class Provision:
+class Provision(msgspec.Struct, frozen=True):
     """Next step: make a volume of this class."""
 
     storage_class: StorageClass
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForVolume:
+class WaitForVolume(msgspec.Struct, frozen=True):
     """Nothing can be done yet; the claim stays Pending and an Event says why."""
 
     reason: str
@@ -61,15 +58,13 @@ class WaitForVolume:
     """The foreign provisioner that has to make the volume; empty for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoseClaim:
+class LoseClaim(msgspec.Struct, frozen=True):
     """The claim's volume is gone or belongs to another claim: phase Lost."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(msgspec.Struct, frozen=True):
     """Next step: the bound claim asks for more than it has; the folder grows by itself, so write the new size."""
 
     volume: PersistentVolume
@@ -211,16 +206,14 @@ def _plan_named(claim: PersistentVolumeClaim, volumes: Mapping[str, PersistentVo
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class SetPhase:
+class SetPhase(msgspec.Struct, frozen=True):
     """Next step for a volume: write its phase."""
 
     phase: str
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveVolume:
+class RemoveVolume(msgspec.Struct, frozen=True):
     """Next step for a volume: remove its folder, then the object."""
 
 

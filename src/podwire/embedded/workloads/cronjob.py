@@ -10,7 +10,6 @@ Guarantees:
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -33,8 +32,7 @@ from podwire.runtime.supervise import Supervisor
 _SPANS = tuple(datetime.timedelta(hours=hours) for hours in (1, 24, 24 * 32, 24 * 366 * 9))
 
 
-@dataclass(frozen=True, slots=True)
-class CronJobPlan:
+class CronJobPlan(msgspec.Struct, frozen=True):
     """The scheduled time that gets a Job now (None: no Job), Jobs to delete, seconds until the next scheduled time."""
 
     start: datetime.datetime | None

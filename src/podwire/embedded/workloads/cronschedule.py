@@ -7,7 +7,8 @@ Source: crontab(5), ``github.com/robfig/cron`` as used by Kubernetes.
 """
 
 import datetime
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.errors import ConfigError
 
@@ -33,8 +34,7 @@ _FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
 _HORIZON_DAYS = 366 * 9
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """The values that each field allows; ``any_day`` and ``any_weekday`` are True when the field begins with ``*``."""
 
     minutes: frozenset[int]

@@ -8,7 +8,6 @@ old pod is deleted. Source: ``k8s.io/kubernetes/pkg/controller/daemon``.
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -41,8 +40,7 @@ _TOLERATED = (
 _NETWORK = ("node.kubernetes.io/network-unavailable", "NoSchedule")
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonSetPlan:
+class DaemonSetPlan(msgspec.Struct, frozen=True):
     """Nodes that get a pod, pods to delete, the status, seconds until the next plan (None: on change)."""
 
     create: tuple[str, ...]
@@ -51,8 +49,7 @@ class DaemonSetPlan:
     again_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonSetInputs:
+class DaemonSetInputs(msgspec.Struct, frozen=True):
     """The inputs of a plan; ``digest`` is the hash of the current revision."""
 
     nodes: Mapping[str, Node]
@@ -61,8 +58,7 @@ class DaemonSetInputs:
     now: datetime.datetime
 
 
-@dataclass(slots=True)
-class _NodePods:
+class _NodePods(msgspec.Struct):
     """The pods of one node: those of the current revision, and those of older revisions."""
 
     new: list[Pod]

@@ -10,7 +10,8 @@ successes mean under the Job's policies is decided in :mod:`podwire.embedded.wor
 
 import datetime
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.embedded.workloads.jobpolicy import (
     NO_INDEX,
@@ -30,8 +31,7 @@ _FIRST_BACKOFF_S = 10.0
 _LONGEST_BACKOFF_S = 360.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlan:
+class JobPlan(msgspec.Struct, frozen=True):
     """Indexes of pods to start (``NO_INDEX`` for a Job without indexes), pods to delete, and the status.
 
     ``again_s`` is the number of seconds until the next plan (None: on change), ``ended`` the final condition of a Job
@@ -45,8 +45,7 @@ class JobPlan:
     ended: Condition | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tally:
+class _Tally(msgspec.Struct, frozen=True):
     alive: tuple[Pod, ...]
     going: tuple[Pod, ...]
     succeeded: tuple[Pod, ...]

@@ -10,7 +10,8 @@ Source: ``k8s.io/kubernetes/pkg/controller/job`` (``pod_failure_policy.go``, ``s
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.model.pod import Pod
 from podwire.model.workload import ExitCodeRule, Job, PodConditionRule, PodFailureRule
@@ -19,8 +20,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 NO_INDEX = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
+class Failures(msgspec.Struct, frozen=True):
     """Failed pods that count, indexes that have failed, and why the Job fails at once (empty: it does not)."""
 
     counted: tuple[Pod, ...] = ()

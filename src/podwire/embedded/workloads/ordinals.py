@@ -9,7 +9,6 @@ lost during an update is created again with the revision of its ordinal. Source:
 
 import datetime
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,21 +18,19 @@ from podwire.model.pod import Pod
 from podwire.model.workload import StatefulSet, StatefulSetStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(msgspec.Struct, frozen=True):
     """The hash of the revision that was rolled out last, and the hash of the revision of the template."""
 
     current: str
     update: str
 
 
-@dataclass(slots=True)
-class StatefulSetPlan:
+class StatefulSetPlan(msgspec.Struct):
     """Ordinals to create with their revisions, pods to delete, the status, seconds until the next plan."""
 
-    create: list[tuple[int, str]] = field(default_factory=list)
-    delete: list[Pod] = field(default_factory=list)
-    status: StatefulSetStatus = field(default_factory=StatefulSetStatus)
+    create: list[tuple[int, str]] = msgspec.field(default_factory=list)
+    delete: list[Pod] = msgspec.field(default_factory=list)
+    status: StatefulSetStatus = msgspec.field(default_factory=StatefulSetStatus)
     again_s: float | None = None
 
 

@@ -5,8 +5,9 @@ and not hundreds (Kubernetes: ``slowStartBatch``).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from podwire.embedded.workloads.template import PodOwner
 from podwire.errors import ApiError, NotFound
@@ -19,8 +20,7 @@ from podwire.runtime.workqueue import in_parallel
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerPods:
+class OwnerPods(msgspec.Struct, frozen=True):
     """The pods that an object owns, and the pods of its namespace without an owner."""
 
     owned: tuple[Pod, ...]

@@ -11,7 +11,6 @@ Source: ``k8s.io/kubernetes/pkg/controller/replicaset``.
 
 import datetime
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -41,8 +40,7 @@ _INTERVAL_S = 0.02
 _BURST = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Replicated:
+class Replicated(msgspec.Struct, frozen=True):
     """The fields that a ReplicaSet and a ReplicationController have in common."""
 
     owner: PodOwner
@@ -53,8 +51,7 @@ class Replicated:
     status: ReplicaSetStatus
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSetPlan:
+class ReplicaSetPlan(msgspec.Struct, frozen=True):
     """The number of pods to create, pods to delete, the status, seconds until the next plan (None: on change)."""
 
     create: int

@@ -6,7 +6,8 @@ revision gets the next number. ``kubectl rollout undo`` applies ``data`` as a pa
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.embedded.workloads.template import Json, PodOwner, template_hash
 from podwire.errors import AlreadyExists, NotFound
@@ -22,8 +23,7 @@ _NAMES = 10
 """The number of names that are tried for a revision when the names belong to other objects."""
 
 
-@dataclass(frozen=True, slots=True)
-class RevisionHistory:
+class RevisionHistory(msgspec.Struct, frozen=True):
     """The revisions of one owner, oldest first, and the revision of its template (None: not created yet)."""
 
     revisions: tuple[ControllerRevision, ...]

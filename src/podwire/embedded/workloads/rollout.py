@@ -11,7 +11,8 @@ the remainder. Source: ``k8s.io/kubernetes/pkg/controller/deployment`` (rolling.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from podwire.embedded.workloads.template import equal_templates
 from podwire.model.workload import Deployment, DeploymentSpec, ReplicaSet
@@ -23,8 +24,7 @@ HISTORY = "deployment.kubernetes.io/revision-history"
 _OWN = {REVISION, DESIRED, MAXIMUM, HISTORY, "kubectl.kubernetes.io/last-applied-configuration"}
 
 
-@dataclass(frozen=True, slots=True)
-class Sets:
+class Sets(msgspec.Struct, frozen=True):
     """A Deployment's ReplicaSets: the ReplicaSet of the current template, if any, and the old ones, oldest first."""
 
     new: ReplicaSet | None
@@ -41,8 +41,7 @@ class Sets:
         return tuple(item for item in self.all if item.spec.replicas > 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutLimits:
+class RolloutLimits(msgspec.Struct, frozen=True):
     """The number of pods that may exist beyond ``replicas``, and the number of pods that may be unavailable."""
 
     surge: int

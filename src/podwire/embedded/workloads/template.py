@@ -6,7 +6,6 @@ are found by comparing templates, and the hash is only part of a name.
 """
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,8 +18,7 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PodOwner:
+class PodOwner(msgspec.Struct, frozen=True):
     """A controller of pods."""
 
     api_version: str

@@ -11,8 +11,9 @@ Source: ``k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go`` (normal
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from podwire.model.autoscaling import AutoscalerSpec, ScalingPolicy, ScalingRules
 
@@ -59,16 +60,14 @@ class ScaleEvent(NamedTuple):
     change: int
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(msgspec.Struct, frozen=True):
     """What an autoscaler has recommended and done; entries that no window reaches are dropped by the owner."""
 
     recommendations: Sequence[Recommendation] = ()
     events: Sequence[ScaleEvent] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Normalized:
+class Normalized(msgspec.Struct, frozen=True):
     """The replicas to set, and the texts of the conditions AbleToScale and ScalingLimited."""
 
     replicas: int

@@ -9,7 +9,6 @@ computeReplicasForMetrics).
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -57,8 +56,7 @@ class Note(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """What is known of the target when the plan is made; ``readings`` in the order of ``spec.metrics``."""
 
     replicas: int
@@ -72,8 +70,7 @@ class Observed:
     """All autoscalers that select the pods, where another one does, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingDecision:
+class ScalingDecision(msgspec.Struct, frozen=True):
     """The replicas to set (None: no change) and why; the status after that; what to remember."""
 
     status: AutoscalerStatus

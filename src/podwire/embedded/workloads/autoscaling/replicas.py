@@ -13,7 +13,8 @@ Source: ``k8s.io/kubernetes/pkg/controller/podautoscaler`` (replica_calculator.g
 import datetime
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podwire.errors import ConfigError
 from podwire.model.autoscaling import MetricTarget
@@ -25,8 +26,7 @@ class MetricFailure(Exception):  # noqa: N818 - the message is what users see
     """Why a metric gives no number of replicas."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodMetric:
+class PodMetric(msgspec.Struct, frozen=True):
     """The use of one pod, over ``window_s`` until ``at``."""
 
     milli: int
@@ -34,8 +34,7 @@ class PodMetric:
     window_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(msgspec.Struct, frozen=True):
     """The relative difference from the target that causes no change."""
 
     up: float
@@ -46,8 +45,7 @@ class Tolerance:
         return 1.0 - self.down <= ratio <= 1.0 + self.up
 
 
-@dataclass(frozen=True, slots=True)
-class Periods:
+class Periods(msgspec.Struct, frozen=True):
     """How long new pods are doubted, in seconds."""
 
     cpu_initialization_s: float = 300.0
@@ -56,8 +54,7 @@ class Periods:
     """A pod that became unready within this time of its start has never been ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """What the number is counted from: the pods that the scale's selector matches, and how much each uses."""
 
     resource: str
@@ -71,8 +68,7 @@ class Situation:
     periods: Periods = Periods()
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """The replicas that a metric asks for, and its value now; ``utilization`` is None for a target in units."""
 
     replicas: int
@@ -80,12 +76,11 @@ class Proposal:
     utilization: int | None = None
 
 
-@dataclass(slots=True)
-class _Groups:
+class _Groups(msgspec.Struct):
     ready: int = 0
-    unready: set[str] = field(default_factory=set)
-    missing: set[str] = field(default_factory=set)
-    ignored: set[str] = field(default_factory=set)
+    unready: set[str] = msgspec.field(default_factory=set)
+    missing: set[str] = msgspec.field(default_factory=set)
+    ignored: set[str] = msgspec.field(default_factory=set)
 
 
 def propose(situation: Situation, target: MetricTarget) -> Proposal:

@@ -4,7 +4,6 @@ Messages of failures are those of Kubernetes' clients. Custom and external metri
 ``custom.metrics.k8s.io`` or ``external.metrics.k8s.io``; podwire reads neither.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,8 +30,7 @@ class ScaleFailure(Exception):  # noqa: N818 - the message is what users see
     """Why the scale of a target cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetScale:
+class TargetScale(msgspec.Struct, frozen=True):
     """The scale of a target, as read."""
 
     resource: Resource[Json]
