@@ -32,7 +32,7 @@ from podwire.routing.settings import RoutingSettings
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.registry import Registry
 
-ECHO = """
+ECHO_SERVER = """
 import socket, threading
 def serve(one):
     while data := one.recv(65536):
@@ -43,7 +43,7 @@ with socket.create_server(("", 7)) as server:
         one, _ = server.accept()
         threading.Thread(target=serve, args=(one,), daemon=True).start()
 """
-TELL = """
+SOURCE_REPLY_SERVER = """
 import socket
 with socket.create_server(("", 8), family=socket.AF_INET6, dualstack_ipv6=True) as server:
     print("up", flush=True)

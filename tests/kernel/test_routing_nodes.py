@@ -11,7 +11,16 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
-from tests.kernel.routing_nodes import ECHO, TELL, Cluster, Pod, connect, inside, sent_again, source_seen
+from tests.kernel.routing_nodes import (
+    ECHO_SERVER,
+    SOURCE_REPLY_SERVER,
+    Cluster,
+    Pod,
+    connect,
+    inside,
+    sent_again,
+    source_seen,
+)
 
 from podwire.kernel import netns
 from podwire.routing.machine import KernelMachine
@@ -57,7 +66,7 @@ def test_pods_reach_pods_nodes_and_outside_hosts(make: Make, backend: str) -> No
     cluster.configure(RoutingSettings(backend=backend))
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
-    with b.running(TELL):
+    with b.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, b.address) == a.address
         assert source_seen(cluster.all[1].place, b.address) == cluster.all[1].ip
         from_node = source_seen(cluster.all[0].place, b.address)
@@ -66,9 +75,9 @@ def test_pods_reach_pods_nodes_and_outside_hosts(make: Make, backend: str) -> No
     world = Pod(cluster.fabric, "192.0.2.1")
     node = Pod(cluster.all[1].place, cluster.all[1].ip)
     if has_nftables(cluster):
-        with world.running(TELL):
+        with world.running(SOURCE_REPLY_SERVER):
             assert source_seen(a.place, world.address) == cluster.all[0].ip
-    with node.running(TELL):
+    with node.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, node.address) == a.address
 
 
@@ -80,7 +89,7 @@ def test_pods_reach_each_other_in_both_families(make: Make, backend: str, famili
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
     assert cluster.all[0].mtu == 1500 - OVERHEADS[backend][families == "64"]
-    with b.running(TELL):
+    with b.running(SOURCE_REPLY_SERVER):
         for ours, theirs in ((a.address, b.address), (a.address6, b.address6)):
             assert source_seen(a.place, theirs) == ours
             assert source_seen(cluster.all[0].place, theirs)
@@ -99,14 +108,14 @@ def test_a_router_between_nodes_needs_no_pod_routes(make: Make, backend: str) ->
         assert ("10.244.3.0/24 via 10.89.1.13 dev eth0" in routes) == direct
         assert any(line.startswith("10.244.2.0/24 ") and DEVICES[backend] in line for line in routes.splitlines())
         for node in cluster.all:
-            with pods[node.name].running(TELL):
+            with pods[node.name].running(SOURCE_REPLY_SERVER):
                 for other in cluster.all:
                     if other is not node:
                         assert source_seen(pods[other.name].place, pods[node.name].address) == pods[other.name].address
                         assert source_seen(other.place, pods[node.name].address)
     host = Pod(cluster.all[1].place, cluster.all[1].ip)
     if has_nftables(cluster):
-        with host.running(TELL):
+        with host.running(SOURCE_REPLY_SERVER):
             assert source_seen(pods[near.name].place, host.address) == near.ip
     cluster.configure(RoutingSettings(backend="hostgw"))
     for each in cluster.all:
@@ -131,7 +140,7 @@ def test_without_routing_the_routes_of_the_network_are_used(make: Make) -> None:
     assert first.router.plan.senders == {"node-2": "none"}
     a, b = first.pod("a"), second.pod("b")
     world = Pod(cluster.fabric, "192.0.2.1")
-    with b.running(TELL), world.running(TELL):
+    with b.running(SOURCE_REPLY_SERVER), world.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, b.address) == a.address
         assert source_seen(a.place, world.address) == first.ip
 
@@ -172,7 +181,7 @@ def test_removed_routing_objects_are_restored(make: Make, backend: str) -> None:
     ]
     absent = ("bridge",) * (backend != "vxlan") + ("nft",) * (not has_nftables(cluster))
     damages = [damage for damage in damages if damage[0] not in absent]
-    with b.running(TELL):
+    with b.running(SOURCE_REPLY_SERVER):
         for damage in damages:
             inside(cluster.all[0].place, *damage)
             cluster.all[0].reconcile()
@@ -244,7 +253,7 @@ def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, aft
     cluster.configure(RoutingSettings(backend=before))
     cluster.settle()
     pods = [node.pod(f"p{node.number}") for node in cluster.all]
-    with pods[0].running(ECHO), pods[1].running(ECHO), pods[2].running(ECHO):
+    with pods[0].running(ECHO_SERVER), pods[1].running(ECHO_SERVER), pods[2].running(ECHO_SERVER):
         talks = [Talk(one, other) for one in pods for other in pods if one is not other]
         for node in cluster.all:
             node.router.configure(RoutingSettings(backend=after))
@@ -275,7 +284,7 @@ def test_traffic_outlives_the_agent(make: Make) -> None:
     cluster = make(2)
     cluster.settle()
     a, b = cluster.all[0].pod("a"), cluster.all[1].pod("b")
-    with b.running(ECHO):
+    with b.running(ECHO_SERVER):
         talk = Talk(a, b)
         for node in cluster.all:
             node.machine.close()
@@ -330,7 +339,7 @@ def test_vxlan_from_hosts_that_are_not_nodes_is_dropped(make: Make) -> None:
     time.sleep(0.05)
     shown = json.loads(cluster.all[1].shows("ip", "-j", "-s", "link", "show", "podwire-vxlan"))[0]
     assert shown["stats64"]["rx"]["packets"] + shown["stats64"]["rx"]["errors"] == 0
-    with b.running(TELL):
+    with b.running(SOURCE_REPLY_SERVER):
         assert source_seen(a.place, b.address) == a.address
 
 

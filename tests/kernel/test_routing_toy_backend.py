@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.fakes import qdisc_kind
 from tests.fakes.toy_backend import DEVICE, GUARD, REGISTRY
-from tests.kernel.routing_nodes import TELL, Cluster, ClusterNode, inside, source_seen
+from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, inside, source_seen
 
 from podwire.kernel import netns
 from podwire.kernel.kinds import KERNEL_KINDS
@@ -135,7 +135,7 @@ def test_switching_to_the_backend_and_back_leaves_nothing(cluster: Cluster) -> N
         a, b = first.pod("a"), second.pod("b")
         for other in ("vxlan", "hostgw"):
             await nodes.use("toy")
-            with b.running(TELL):
+            with b.running(SOURCE_REPLY_SERVER):
                 assert source_seen(a.place, b.address) == a.address
             assert f"dev {DEVICE}" in first.shows("ip", "route", "get", b.address)
             assert "podwire-vxlan" not in first.shows("ip", "link")
@@ -145,7 +145,7 @@ def test_switching_to_the_backend_and_back_leaves_nothing(cluster: Cluster) -> N
             assert answer(cluster.fabric, second.ip) == b"", "the sender is no node"
             await nodes.use(other)
             assert [traces(node) for node in cluster.all] == [[], []]
-            with b.running(TELL):
+            with b.running(SOURCE_REPLY_SERVER):
                 assert source_seen(a.place, b.address) == a.address
 
     run(cluster, body)
