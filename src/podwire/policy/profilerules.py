@@ -132,7 +132,7 @@ class ProfileRules:
             del self._order[number], self._rulings[number]
             for selector in rule.selectors:
                 _discard(self._of_selector, selector, number)
-            for text in rule.nodes:
+            for text in set(rule.nodes):
                 _discard(self._of_nodes, text, number)
             _discard(self._with_peers, self._peers_of(rule), number)
             if rule.blocks:
