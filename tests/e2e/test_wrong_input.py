@@ -37,7 +37,7 @@ def refused(done: subprocess.CompletedProcess[str], said: str, status: int = 2) 
         ("nodes: many", "nodes: expected `int`, got `str`"),
         ("nodez: 3", "unknown field `nodez`"),
         ("routing: {backend: 7}", "routing.backend: expected `str`, got `int`"),
-        ("routing: {backend: pigeon}", "routing.backend: 'pigeon' is not a routing backend; there are hostgw, vxlan"),
+        ("routing: {backend: pigeon}", "routing.backend: 'pigeon' is not a routing backend; there are "),
         ("proxy: {mode: pigeon}", "proxy.mode: 'pigeon' is not a data plane; there are nftables"),
         ("proxy: {conntrack: {udpTimeout: soon}}", "proxy.conntrack.udpTimeout: 'soon' is not a time, such as 24h0m0s"),
         ("proxy: {detectLocalMode: BridgeInterface}", "proxy.detectLocal.bridgeInterface: '' is not a device name"),

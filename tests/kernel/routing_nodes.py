@@ -21,7 +21,7 @@ from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.spec import NetConf, parse_result
 from podwire.cni.wiring import WiringFacts
-from podwire.kernel import netns
+from podwire.kernel import netns, sysctl
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backend import Backend
@@ -60,6 +60,12 @@ def inside(place: Path, *command: str) -> str:
     return done.stdout
 
 
+def ip_batch(place: Path, *commands: str) -> None:
+    """Runs commands of ip(8) in one process: in user-mode Linux each process takes a while to start."""
+    lines = "".join(f"{command}\n" for command in commands)
+    subprocess.run(["nsenter", f"--net={place}", "ip", "-batch", "-"], input=lines, text=True, check=True)
+
+
 def connect(place: Path, address: str, port: int) -> socket.socket:
     with netns.inside(place):
         one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -92,28 +98,20 @@ class ClusterNode:
         self.place = cluster.root / self.name
         self.cluster = cluster
         netns.create(self.place)
-        inside(self.place, "sysctl", "-qw", "net.ipv6.conf.default.accept_dad=0")
-        inside(
+        sysctl.write("net/ipv6/conf/default/accept_dad", "0", self.place)
+        ip_batch(
             cluster.fabric,
-            "ip",
-            "link",
-            "add",
-            f"n{number}",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            str(self.place),
+            f"link add n{number} type veth peer name eth0 netns {self.place}",
+            f"link set n{number} master br{self.segment} up",
         )
-        inside(cluster.fabric, "ip", "link", "set", f"n{number}", "master", f"br{self.segment}", "up")
-        inside(self.place, "ip", "link", "set", "lo", "up")
-        inside(self.place, "ip", "link", "set", "eth0", "up")
-        inside(self.place, "ip", "address", "add", f"{self.ip}/24", "dev", "eth0")
-        inside(self.place, "ip", "route", "add", "default", "via", f"10.89.{self.segment}.1")
-        if cluster.v6:
-            inside(self.place, "ip", "address", "add", f"{self.ip6}/64", "dev", "eth0", "nodad")
+        ip_batch(
+            self.place,
+            "link set lo up",
+            "link set eth0 up",
+            f"address add {self.ip}/24 dev eth0",
+            f"route add default via 10.89.{self.segment}.1",
+            *([f"address add {self.ip6}/64 dev eth0 nodad"] if cluster.v6 else []),
+        )
         self.plumber = KernelPlumber(self.place)
         self.leases = Leases(Ledger(cluster.root / f"{self.name}.db"), SystemClock().now)
         self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
@@ -204,7 +202,9 @@ class Pod:
 
     @contextmanager
     def running(self, program: str) -> Iterator[None]:
-        server = subprocess.Popen(["nsenter", f"--net={self.place}", "python3", "-c", program], stdout=subprocess.PIPE)
+        server = subprocess.Popen(
+            ["nsenter", f"--net={self.place}", "python3", "-IS", "-c", program], stdout=subprocess.PIPE
+        )
         assert server.stdout is not None and server.stdout.readline()
         try:
             yield
@@ -233,12 +233,15 @@ class Cluster:
         self.fabric = root / "fabric"
         self.nodes: dict[str, Node] = {}
         netns.create(self.fabric)
-        inside(self.fabric, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        sysctl.write("net/ipv4/ip_forward", "1", self.fabric)
         for segment in range(segments):
-            inside(self.fabric, "ip", "link", "add", f"br{segment}", "type", "bridge")
-            inside(self.fabric, "ip", "link", "set", f"br{segment}", "up")
-            inside(self.fabric, "ip", "address", "add", f"10.89.{segment}.1/24", "dev", f"br{segment}")
-        inside(self.fabric, "ip", "address", "add", "192.0.2.1/32", "dev", "br0")
+            ip_batch(
+                self.fabric,
+                f"link add br{segment} type bridge",
+                f"link set br{segment} up",
+                f"address add 10.89.{segment}.1/24 dev br{segment}",
+            )
+        ip_batch(self.fabric, "address add 192.0.2.1/32 dev br0")
         self.all = [ClusterNode(self, number + 1) for number in range(count)]
         self.nodes.update({node.name: node.object() for node in self.all})
 

@@ -262,14 +262,17 @@ def test_a_flow_of_the_gap_reaches_a_service_afterwards(world: World, plane: Ser
     async def scenario() -> None:
         proxied = Proxied(plane.plane)
         async with proxied.running():
-            for _ in range(3):
+            gaps = 0
+            while gaps < 3:
                 with netns.inside(path("far")):
                     client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
                 with client:
                     client.settimeout(0.3)
                     client.connect(("10.96.0.10", 53))
                     nft(command)
-                    assert asked(client) == "", "this loop does not run, so nothing is restored yet"
+                    if asked(client):
+                        continue  # A comparison that another thread had begun restored it at once.
+                    gaps += 1
                     deadline = asyncio.get_running_loop().time() + 20
                     while not (found := await asyncio.to_thread(asked, client)):
                         assert asyncio.get_running_loop().time() < deadline

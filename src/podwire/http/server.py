@@ -308,8 +308,16 @@ class HttpServer:
         return str(name[0]), int(name[1])
 
     async def listen_on(self, listening: socket.socket) -> None:
-        """Listens on a bound stream socket, TCP or unix; the server closes the socket at its end."""
-        self._listeners.append(await self.loop.create_server(self._connect, sock=listening, backlog=_BACKLOG))
+        """Listens on a bound stream socket, TCP or unix; the server closes the socket at its end, or when cancelled."""
+        listener = await self.loop.create_server(
+            self._connect, sock=listening, backlog=_BACKLOG, start_serving=False
+        )  # Without start_serving, this never waits: a cancellation finds the listener here.
+        try:
+            await listener.start_serving()
+        except BaseException:
+            listener.close()
+            raise
+        self._listeners.append(listener)
 
     def adopt(self, transport: asyncio.Transport, received: bytes) -> None:
         """Takes over a connection that another protocol accepted, and the bytes which that protocol has received."""

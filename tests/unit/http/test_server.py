@@ -1,4 +1,5 @@
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -196,5 +197,19 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
                 left += len(chunk)
             assert left < _LARGE
             writer.close()
+
+    _run(body)
+
+
+def test_a_cancelled_listener_closes_its_socket() -> None:
+    async def body() -> None:
+        server = HttpServer(_handle, TaskSet(lambda task, failure: None), SystemClock())  # type: ignore[arg-type]
+        listening = socket.create_server(("127.0.0.1", 0))
+        beginning = asyncio.create_task(server.listen_on(listening))
+        await asyncio.sleep(0)
+        assert listening.fileno() >= 0 and not beginning.done()
+        beginning.cancel()
+        await asyncio.gather(beginning, return_exceptions=True)
+        assert listening.fileno() == -1
 
     _run(body)
