@@ -75,9 +75,9 @@ def kernel_jobs() -> Iterator[Job]:
 
 
 def uml_jobs() -> Iterator[Job]:
-    """The tests with the marker ``uml``: a guest for those of ``tests/uml``, another one for those of ``tests/kernel``.
+    """The tests with the marker ``uml``, in two guests: user-mode Linux has one processor.
 
-    User-mode Linux has one processor, so there are two guests; both take about the same time.
+    One has those of ``tests/uml`` and of routing, the other the rest of ``tests/kernel``; both take about the same time.
     """
     listed = subprocess.run(
         (*PYTEST, "--collect-only", "-q", "-m", "uml", "tests/kernel"),
@@ -90,8 +90,9 @@ def uml_jobs() -> Iterator[Job]:
     if not files:
         print(listed.stdout, listed.stderr)
     again = (*GUEST, "-p", "no:randomly", "-m", "uml")
-    yield Job("uml", (*again, "tests/uml"), again)
-    yield Job("uml", (*again, *files), again)
+    routing = [file for file in files if "routing" in file]
+    yield Job("uml", (*again, "tests/uml", *routing), again)
+    yield Job("uml", (*again, *(file for file in files if file not in routing)), again)
 
 
 def e2e_jobs() -> Iterator[Job]:
