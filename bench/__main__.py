@@ -24,6 +24,7 @@ BENCHMARKS = (
     "admission",
     "cni",
     "netlink",
+    "bgp",
     "services",
     "service_changes",
     "repairs",

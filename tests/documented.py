@@ -70,6 +70,8 @@ NOT_RUN: dict[Documented, str] = {
         ),
         _KERNEL: (
             ("docs/backends/hostgw.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
+            ("docs/backends/bgp.md", "ip route add 10.244.1.0/24 via 192.0.2.12 dev eth0 proto 113"),
+            ("docs/backends/bgp.md", "ip route add 10.244.7.0/24 via 192.0.2.1 dev eth0 proto bird metric 2113"),
             (
                 "docs/backends/ipip.md",
                 "ip route add 10.244.1.0/24 via 192.0.2.12 dev podwire-ipip onlink src 10.244.0.1 proto 113",

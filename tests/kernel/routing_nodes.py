@@ -4,6 +4,7 @@ import json
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -268,3 +269,36 @@ class Cluster:
         for place in (self.root / "pods").glob("*"):
             netns.delete(place)
         netns.delete(self.fabric)
+
+
+class Talk(threading.Thread):
+    """One TCP connection that echoes all the time; ``failure`` when it broke."""
+
+    def __init__(self, client: Pod, server: Pod) -> None:
+        super().__init__()
+        self.connection = connect(client.place, server.address, 7)
+        self.rounds, self.failure, self._end = 0, "", threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._end.is_set():
+                self.connection.sendall(b"x" * 4000)
+                got = 0
+                while got < 4000:
+                    piece = self.connection.recv(4000 - got)
+                    assert piece, "closed"
+                    got += len(piece)
+                self.rounds += 1
+                time.sleep(0.002)
+        except (OSError, AssertionError) as failure:
+            self.failure = repr(failure)
+
+    def end(self) -> int:
+        """How many segments were sent again."""
+        self._end.set()
+        self.join()
+        again = sent_again(self.connection)
+        self.connection.close()
+        assert not self.failure and self.rounds
+        return again

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
@@ -16,6 +15,7 @@ from tests.kernel.routing_nodes import (
     SOURCE_REPLY_SERVER,
     Cluster,
     Pod,
+    Talk,
     connect,
     inside,
     sent_again,
@@ -48,10 +48,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 IN_GUEST = pytest.mark.uml
 TUNNELS = ["vxlan", pytest.param("ipip", marks=IN_GUEST), pytest.param("geneve", marks=IN_GUEST)]
-BACKENDS = ["hostgw", *TUNNELS]
+BACKENDS = ["hostgw", "bgp", *TUNNELS]
 DEVICES = {"vxlan": "podwire-vxlan", "ipip": "podwire-ipip", "geneve": "podwire-geneve"}
 GUARDS = {"vxlan": "podwire-routing", "ipip": "podwire-routing-ipip", "geneve": "podwire-routing-geneve"}
-OVERHEADS = {"hostgw": (0, 0), "vxlan": (50, 70), "geneve": (50, 70), "ipip": (20, 20)}
+OVERHEADS = {"hostgw": (0, 0), "bgp": (0, 0), "vxlan": (50, 70), "geneve": (50, 70), "ipip": (20, 20)}
 """Bytes that a packet grows by when the node's first address is IPv4, IPv6."""
 
 
@@ -70,7 +70,7 @@ def test_pods_reach_pods_nodes_and_outside_hosts(make: Make, backend: str) -> No
         assert source_seen(a.place, b.address) == a.address
         assert source_seen(cluster.all[1].place, b.address) == cluster.all[1].ip
         from_node = source_seen(cluster.all[0].place, b.address)
-        assert from_node == (cluster.all[0].ip if backend == "hostgw" else "10.244.1.1")
+        assert from_node == ("10.244.1.1" if backend in DEVICES else cluster.all[0].ip)
         assert source_seen(cluster.all[2].place, b.address)
     world = Pod(cluster.fabric, "192.0.2.1")
     node = Pod(cluster.all[1].place, cluster.all[1].ip)
@@ -204,44 +204,13 @@ def test_a_removed_node_leaves_no_objects(make: Make, backend: str) -> None:
     assert "10.244.2.0/24" in everything
 
 
-class Talk(threading.Thread):
-    """One TCP connection that echoes all the time; ``failure`` when it broke."""
-
-    def __init__(self, client: Pod, server: Pod) -> None:
-        super().__init__()
-        self.connection = connect(client.place, server.address, 7)
-        self.rounds, self.failure, self._end = 0, "", threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            while not self._end.is_set():
-                self.connection.sendall(b"x" * 4000)
-                got = 0
-                while got < 4000:
-                    piece = self.connection.recv(4000 - got)
-                    assert piece, "closed"
-                    got += len(piece)
-                self.rounds += 1
-                time.sleep(0.002)
-        except (OSError, AssertionError) as failure:
-            self.failure = repr(failure)
-
-    def end(self) -> int:
-        """How many segments were sent again."""
-        self._end.set()
-        self.join()
-        again = sent_again(self.connection)
-        self.connection.close()
-        assert not self.failure and self.rounds
-        return again
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ("vxlan", "hostgw"),
         ("hostgw", "vxlan"),
+        ("vxlan", "bgp"),
+        ("bgp", "hostgw"),
         pytest.param("hostgw", "ipip", marks=IN_GUEST),
         pytest.param("ipip", "geneve", marks=IN_GUEST),
         pytest.param("geneve", "hostgw", marks=IN_GUEST),
@@ -271,11 +240,11 @@ def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, aft
         assert again < (20 if smaller else 1), "none is lost but what was too large for the tunnel"
     for node in cluster.all:
         links, routes = node.shows("ip", "-br", "link"), node.shows("ip", "route")
-        assert [name for name, device in DEVICES.items() if device in links] == [after] * (after != "hostgw")
+        assert [name for name, device in DEVICES.items() if device in links] == [after] * (after in DEVICES)
         assert re.findall(r"^10\.244\.\S+ .*via .* dev (\S+)", routes, re.M) == [DEVICES.get(after, "eth0")] * 2
         if has_nftables(cluster):
             tables = node.shows("nft", "list", "tables").split()
-            assert [name for name, guard in GUARDS.items() if guard in tables] == [after] * (after != "hostgw")
+            assert [name for name, guard in GUARDS.items() if guard in tables] == [after] * (after in DEVICES)
         mtu = json.loads(inside(pods[0].place, "ip", "-j", "link", "show", "eth0"))[0]["mtu"]
         assert mtu == 1500 - OVERHEADS[after][0]
 

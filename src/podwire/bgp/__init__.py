@@ -1,1 +1,1 @@
-"""Drives the BGP engine."""
+"""Drives the BGP engine: the configuration as values, and their text for BIRD 2."""

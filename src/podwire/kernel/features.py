@@ -1,4 +1,4 @@
-"""Probes for features of the running kernel, each with the answer yes, no or unknown.
+"""Probes for features of the running kernel, and for programs, each with the answer yes, no or unknown.
 
 A probe uses the feature in a namespace of its own, instead of reading versions or configuration: distributions
 backport, and modules load on demand. The answer is ``no`` only when the kernel says that it does not know the feature;
@@ -204,7 +204,11 @@ FEATURES: dict[str, Feature] = {
     "ip_vs": Feature("2.6.28", _generic("IPVS")),
     "bpf": Feature("3.18", _bpf),
     "cgroup2": Feature("4.5", _cgroup2),
+    "bird": Feature("", _file("/usr/sbin/bird", "bird")),
 }
+
+_PACKAGES = {"bird": "bird2"}
+"""The features that are programs of this machine, with the Debian package of each."""
 
 
 class Features:
@@ -230,6 +234,8 @@ class Features:
         answer = self.probe(name)
         if answer.verdict != "no":
             return ""
+        if name in _PACKAGES:
+            return f"the program {name} is not installed (in Debian's package {_PACKAGES[name]})"
         since = f" (in Linux since {answer.minimum})" if answer.minimum else ""
         return f"the kernel has no {name}{since}"
 

@@ -31,6 +31,11 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
         Raises: ConfigError naming the source and the field.
         """
 
+    def shown(self) -> Mapping[str, Any]:
+        """The options by their keys, as logs show them: a backend with secrets leaves these out."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
 
 class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one backend needs on this node.

@@ -7,6 +7,7 @@ BACKENDS: Registry[type[Backend]] = Registry(
     "routing backend",
     "routing.backend",
     {
+        "bgp": "podwire.routing.backends.bgp.backend:BgpRouting",
         "geneve": "podwire.routing.backends.geneve.backend:GeneveTunnel",
         "hostgw": "podwire.routing.backends.hostgw.backend:HostGateway",
         "ipip": "podwire.routing.backends.ipip.backend:IpInIp",

@@ -25,6 +25,7 @@ from typing import Protocol
 
 import msgspec
 
+from podwire.errors import ConfigError
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
@@ -90,7 +91,7 @@ class ChildPrograms(Protocol):
     async def apply(self, desired: Iterable[Child]) -> None:
         """Makes exactly these child processes run.
 
-        Raises: OSError.
+        Raises: OSError; ConfigError when a program refuses its files.
         """
         ...
 
@@ -117,6 +118,8 @@ class Router:
         self.cidrs: tuple[Network, ...] = ()
         self.plan: Plan | None = None
         self.problem = "not started"
+        self._unapplied = self.problem
+        self._programs_problem = ""
         self.missing = ""
         self.values: tuple[StateValue, ...] = ()
         self._owned_tables: tuple[str, ...] = ()
@@ -198,13 +201,14 @@ class Router:
             self.own.forget_underlay()
         me, problem = self.own.look()
         if me is None:
+            self._unapplied = problem
             self._end(problem)
             return
         peers = self._read_peers()
         settings, backends = self._usable()
         desired = plan(me, peers, settings, backends, self.cidrs)
         values = self._values(desired)
-        before = self.plan if not full and not self.problem else None
+        before = self.plan if not full and not self._unapplied else None
         if before is None:
             failed = [*self._machine.hold(desired.state), *self._machine.hold_values(values)]
         else:
@@ -214,16 +218,20 @@ class Router:
             self._machine.watch(self.disturbed, (me.underlay.link, *(link.name for link in desired.state.links)))
         self.plan, self.values = desired, values
         self._log_problems(tuple(str(problem) for problem in desired.problems))
-        self._end("; ".join(failed))
+        self._unapplied = "; ".join(failed)
+        self._end("; ".join(filter(None, (self._unapplied, self._programs_problem))))
 
     async def run_programs(self) -> None:
         """Runs the child processes of the plan, after the kernel holds the state that they need."""
-        if self.programs is None or self.plan is None or self.problem:
+        if self.programs is None or self.plan is None or self._unapplied:
             return
         try:
             await self.programs.apply(self.plan.children)
-        except OSError as failure:
-            self._end(f"cannot run the programs of routing: {failure}")
+        except (OSError, ConfigError) as failure:
+            self._programs_problem = f"cannot run the programs of routing: {failure}"
+        else:
+            self._programs_problem = ""
+        self._end(self._programs_problem)
 
     def note_child(self, event: ChildEvent) -> None:
         """Logs an event of a child process."""

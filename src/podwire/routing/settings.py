@@ -40,10 +40,10 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({port for backend in self.load(registry).values() for port in backend.udp_ports}))
 
     def fields(self) -> dict[str, Any]:
-        """The settings in the form of the section ``routing``."""
+        """The settings in the form of the section ``routing``, without secrets."""
         shared = {name: getattr(self, field) for name, field in _SHARED.items()}
         for options in self.options.values():
-            shared |= msgspec.to_builtins(options)
+            shared |= options.shown()
         return shared
 
 

@@ -13,8 +13,9 @@ How a routing backend uses it::
             name="bird",
             argv=("/usr/sbin/bird", "-f", "-c", f"{run_dir}/bird.conf", "-s", f"{run_dir}/bird.ctl"),
             files={f"{run_dir}/bird.conf": configuration.encode()},
+            check=("/usr/sbin/bird", "-p", "-c", f"{run_dir}/bird.conf"),
             on_file_change="reload",
-            log=f"{run_dir}/bird.log",
+            reload=("/usr/sbin/birdcl", "-s", f"{run_dir}/bird.ctl", "configure"),
         )
     ])
     await children.apply([])  # the backend is switched off: its children end and their files go
@@ -28,7 +29,9 @@ container.
 Guarantees: 1. a child that ends is started again: at once the first time, then after 0.1 s doubling to 5 s; 2. a child
 that ran for ten seconds starts again without delay; 3. a child that is no longer wanted gets SIGTERM, and SIGKILL after
 three seconds; when the call returns it has ended; 4. files are written before the child starts or is told to read them;
-5. a child that cannot be started is reported and tried again, and does not delay the other children.
+5. a child that cannot be started is reported and tried again, and does not delay the other children; 6. files that a
+child's own check refuses are never written: the child goes on with the last good ones; 7. a child that has to be told
+to read its files is told so until it has done it, also after an adoption.
 
 Limit: a parent that is killed between the start of a child and the writing of its record leaves a child that no later
 parent knows of.
@@ -38,14 +41,15 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from podwire.errors import ConfigError
 from podwire.runtime.backoff import Backoff
-from podwire.runtime.child import enter_namespace, enter_netns
+from podwire.runtime.child import enter_namespace, enter_netns, run
 from podwire.runtime.clock import Clock
 from podwire.runtime.files import write_atomically
 from podwire.runtime.process import is_running, send_signal, start_ticks
@@ -53,6 +57,7 @@ from podwire.runtime.program import Child
 from podwire.runtime.supervise import Supervisor
 
 _SOUND_S = 10.0
+_COMMAND_S = 10.0
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -93,6 +98,8 @@ class _Watch:
         self.restarts = 0
         self.backoff = Backoff(first_s=0.1, ceiling_s=5.0)
         self.task: asyncio.Task[None] | None = None
+        self.unread = False
+        """Whether the program still has to be told to read its files."""
         self.tried = asyncio.Event()
         """Set once the child is adopted, or its first start has succeeded or failed."""
 
@@ -127,7 +134,8 @@ class Children:
     async def apply(self, desired: Iterable[Child]) -> None:
         """Makes exactly these children run; others that this parent or an earlier one started are ended.
 
-        Raises: OSError when a file cannot be written; the children before it are as desired then.
+        Raises: OSError when a file cannot be written, ConfigError when the files of a child are refused; the children
+        before it are as desired then.
         """
         children = tuple(desired)
         names = {child.name for child in children}
@@ -141,31 +149,34 @@ class Children:
 
         Returns when the child has been started, or could not be.
 
-        Raises: OSError when a file cannot be written; the child is as it was then.
+        Raises: OSError when a file cannot be written, ConfigError when the files are refused; the child is as it was
+        then. ConfigError too when the program cannot be told to read its files; a further call tries it again.
         """
         watch = self._watches.get(child.name)
-        if watch is not None and watch.child == child:
+        if watch is not None and watch.child == child and not watch.unread:
             return
         record = read_record(self._file(child.name))
         changed = [path for path, content in child.files.items() if _read(Path(path)) != content]
-        for path in changed:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(Path(path), child.files[path], 0o600)
-        if record is not None:
-            for path in set(record.files) - child.files.keys():
-                Path(path).unlink(missing_ok=True)
-        if record is not None and record.running:
+        if changed and child.check:
+            await _check_files(child)
+        _write_files(child, changed, record)
+        stays = record is not None and record.running
+        if record is not None and stays:
             if record.command != _command(child) or (changed and child.on_file_change == "restart"):
-                await self._end([child.name])
-                watch = None
+                await self._end([child.name], kill=child.restart_by == "kill")
+                watch, stays = None, False
             else:
                 self._write_record(child, record.pid, record.started)
-                if changed and child.on_file_change == "reload":
-                    send_signal(record.pid, signal.SIGHUP)
+        unread = stays and child.on_file_change == "reload" and _must_read(child, watch, changed)
         if watch is None:
-            await self._watch(child).tried.wait()
+            watch = self._watch(child)
+            await watch.tried.wait()
         else:
             watch.child = child
+        watch.unread = unread
+        if record is not None and unread:
+            await _tell(child, record.pid)
+            watch.unread = False
 
     async def stop(self, names: Iterable[str]) -> None:
         """Ends the named children together, and deletes their records and files; returns when they have ended."""
@@ -226,7 +237,7 @@ class Children:
         record = Record(pid, started, _command(child), tuple(child.files))
         write_atomically(self._file(child.name), msgspec.json.encode(record))
 
-    async def _end(self, names: list[str]) -> dict[str, Record]:
+    async def _end(self, names: list[str], *, kill: bool = False) -> dict[str, Record]:
         """Ends children and forgets them; their records by name."""
         for name in names:
             watch = self._watches.pop(name, None)
@@ -234,7 +245,8 @@ class Children:
                 watch.task.cancel()
         files = {name: read_record(self._file(name)) for name in names}
         records = {name: record for name, record in files.items() if record is not None}
-        await asyncio.gather(*(_terminate(record, self._term_wait_s) for record in records.values()))
+        wait_s = 0.0 if kill else self._term_wait_s
+        await asyncio.gather(*(_terminate(record, wait_s) for record in records.values()))
         return records
 
     def _file(self, name: str) -> Path:
@@ -294,8 +306,70 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
+async def _check_files(child: Child) -> None:
+    """Runs the child's check on the new content of all its files.
+
+    Raises: ConfigError with the first line that the check wrote; OSError.
+    """
+    new = {path: f"{path}.new" for path in child.files}
+    try:
+        for path, content in child.files.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(Path(new[path]), content, 0o600)
+        await _run_command(child, [new.get(argument, argument) for argument in child.check], "refused")
+    finally:
+        for path in new.values():
+            Path(path).unlink(missing_ok=True)
+
+
+def _write_files(child: Child, changed: Iterable[str], record: Record | None) -> None:
+    """Writes the changed files, and deletes those of the record that the child has no more.
+
+    Raises: OSError.
+    """
+    for path in changed:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(Path(path), child.files[path], 0o600)
+    if record is not None:
+        for path in set(record.files) - child.files.keys():
+            Path(path).unlink(missing_ok=True)
+
+
+def _must_read(child: Child, watch: _Watch | None, changed: Sequence[str]) -> bool:
+    """Whether a running child has to be told to read its files.
+
+    A child of an earlier parent may not have been told of the last change; only a command is harmless then.
+    """
+    adopted_or_late = watch is None or watch.unread
+    return bool(changed) or (bool(child.reload) and adopted_or_late)
+
+
+async def _tell(child: Child, pid: int) -> None:
+    """Makes the child read its files.
+
+    Raises: ConfigError when its command fails; OSError.
+    """
+    if child.reload:
+        await _run_command(child, child.reload, "not read by the running program")
+    else:
+        send_signal(pid, signal.SIGHUP)
+
+
+async def _run_command(child: Child, argv: Sequence[str], problem: str) -> None:
+    finished = await run(argv, env=child.environment, timeout_s=_COMMAND_S)
+    if finished.code != 0:
+        lines = (finished.errors + finished.output).decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit status {finished.code}"
+        raise ConfigError(f"the files of {child.name}", "", f"{problem}: {reason}")
+
+
 async def _terminate(record: Record, wait_s: float) -> None:
+    """Ends a process by SIGTERM, and after ``wait_s`` by SIGKILL; 0 kills at once."""
     if not record.running:
+        return
+    if not wait_s:
+        send_signal(record.pid, signal.SIGKILL)
+        await _ended(record.pid)
         return
     send_signal(record.pid, signal.SIGTERM)
     try:

@@ -19,7 +19,14 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, bytes] = {}
     """The files that the program reads, by absolute path; they are deleted when the child is no longer desired."""
     on_file_change: Literal["restart", "reload", "ignore"] = "restart"
-    """When only files change: restart the child, send SIGHUP, or do nothing (the parent notifies it)."""
+    """When only files change: restart the child, have it read them, or do nothing (the parent notifies it)."""
+    check: tuple[str, ...] = ()
+    """The command that checks changed files before they replace the former ones: an argument that is the path of a
+    file of ``files`` becomes the path of its new content. Empty: no check."""
+    reload: tuple[str, ...] = ()
+    """With ``on_file_change`` "reload", the command that makes the running program read its files. Empty: SIGHUP."""
+    restart_by: Literal["term", "kill"] = "term"
+    """The signal that ends the child for a restart: "kill" where SIGTERM makes the program undo its work."""
     netns: str = ""
     """Path of the child's network namespace; empty for that of its parent."""
     log: str = ""

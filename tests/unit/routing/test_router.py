@@ -1,18 +1,20 @@
 """The guarantees of the reconciler's loop, with a clock moved by hand and a kernel in memory."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_interface
 
 import msgspec
 from tests.fakes.clock import FakeClock
 
+from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.nodes import Address, RoutingFacts, Underlay
 from podwire.routing.plan import Plan
 from podwire.routing.router import QUIET_S, RESYNC_S, Router
 from podwire.routing.settings import RoutingSettings
+from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
@@ -364,5 +366,39 @@ def test_missing_nftables_is_named_and_pods_are_routed() -> None:
             assert lab.router.missing.startswith("routing: the kernel has no nftables; ")
             assert (lab.machine.values, lab.router.problem) == ((), "")
             assert len(lab.announced) == 1
+
+    asyncio.run(body())
+
+
+class RefusingPrograms:
+    """Refuses the files of child processes while ``reason`` is set."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.calls = 0
+
+    async def apply(self, desired: Iterable[Child]) -> None:
+        self.calls += 1
+        if self.reason:
+            raise ConfigError("the files of bird", "", self.reason)
+
+
+def test_refused_files_of_a_program_are_named_until_accepted() -> None:
+    async def body() -> None:
+        lab, programs = Lab(), RefusingPrograms()
+        lab.router.programs = programs
+        async with lab:
+            assert lab.router.problem == ""
+            programs.reason = "refused: line 3"
+            lab.router.disturbed()
+            await lab.clock.advance(1)
+            problem = "cannot run the programs of routing: the files of bird: refused: line 3"
+            assert lab.router.problem == problem
+            lab.router.reconcile()
+            assert lab.router.problem == problem, "a run that reads only the kernel does not hide it"
+            programs.reason, calls = "", programs.calls
+            await lab.clock.advance(11)
+            assert programs.calls > calls
+            assert lab.router.problem == ""
 
     asyncio.run(body())

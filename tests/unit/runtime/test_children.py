@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from podwire.errors import ConfigError
 from podwire.runtime.children import ChildEvent, Children, read_record, spawn_program
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.process import is_running, start_ticks
@@ -242,3 +244,85 @@ def test_a_number_used_again_is_not_the_same_process() -> None:
     assert is_running(os.getpid(), ticks)
     assert not is_running(os.getpid(), ticks + 1)
     assert not is_running(0, 0)
+
+
+_CHECK = "import sys; sys.exit('no good: ' + sys.argv[1]) if 'bad' in open(sys.argv[1]).read() else None"
+_TELL = "import sys; open(sys.argv[1], 'a').write('told\\n')"
+
+
+def checked(made: Parent, config: str, reload: tuple[str, ...] = ()) -> Child:
+    """A child whose files are checked, and that is told by a command to read them."""
+    check = (sys.executable, "-c", _CHECK, f"{made.folder}/bird.conf")
+    tell = reload or (sys.executable, "-c", _TELL, f"{made.folder}/bird.log")
+    return made.child(config=config, on_file_change="reload", check=check, reload=tell)
+
+
+def test_refused_files_leave_the_child_with_the_last_good_ones(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        await made.children.apply([checked(made, "good")])
+        await eventually(made.log)
+        pid = made.pid()
+        with pytest.raises(ConfigError, match=r"^the files of bird: refused: no good: .*bird\.conf\.new$"):
+            await made.children.apply([checked(made, "bad")])
+        assert (made.pid(), made.log()) == (pid, ["start good"])
+        assert (folder / "bird.conf").read_text() == "good"
+        assert not (folder / "bird.conf.new").exists()
+        await made.children.apply([checked(made, "better")])
+        assert (made.pid(), made.log()) == (pid, ["start good", "told"])
+        assert (folder / "bird.conf").read_text() == "better"
+
+    run(folder, body)
+
+
+def test_a_child_with_refused_files_is_not_started(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        with pytest.raises(ConfigError, match="refused"):
+            await made.children.apply([checked(made, "bad")])
+        assert made.pid() == 0 and not (folder / "bird.conf").exists()
+
+    run(folder, body)
+
+
+def test_a_failed_reload_is_tried_again_by_the_next_call(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        deaf = (sys.executable, "-c", "import os, sys; sys.exit(0 if os.path.exists(sys.argv[1]) else 'deaf')")
+        reload = (*deaf, f"{made.folder}/hears")
+        await made.children.apply([checked(made, "one", reload=reload)])
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="not read by the running program: deaf"):
+                await made.children.apply([checked(made, "two", reload=reload)])
+        (folder / "hears").touch()
+        await made.children.apply([checked(made, "two", reload=reload)])
+
+    run(folder, body)
+
+
+def test_an_adopted_child_is_told_to_read_its_files(folder: Path) -> None:
+    async def first(made: Parent) -> None:
+        await made.children.apply([checked(made, "one")])
+        await eventually(made.log)
+
+    async def second(made: Parent) -> None:
+        await made.children.apply([checked(made, "one")])
+        assert made.log() == ["start one", "told"]
+        await made.children.apply([checked(made, "one")])
+        assert made.log() == ["start one", "told"]
+
+    run(folder, first, second)
+
+
+def test_a_restart_by_kill_lets_no_child_undo_anything(folder: Path) -> None:
+    async def body(made: Parent) -> None:
+        undo = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1], 'w').close()); "
+        wait = "open(sys.argv[2], 'w').close(); [signal.pause() for _ in iter(int, 1)]"
+        undone = folder / "undone"
+        for version in ("1", "2"):
+            child = made.child(restart_by="kill")
+            argv = (sys.executable, "-c", undo + wait, str(undone), f"{folder}/up{version}")
+            await made.children.apply([replace(child, argv=argv)])
+            await eventually((folder / f"up{version}").exists)
+        assert not undone.exists()
+        await made.children.apply([])
+        assert undone.exists()
+
+    run(folder, body, term_wait_s=0.5)

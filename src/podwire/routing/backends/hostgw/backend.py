@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan
+from podwire.routing.direct import behind_router, direct_routes, no_address
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.state.network import NetworkState
-from podwire.state.route import Route
 
 
 class HostGateway:
@@ -33,25 +33,11 @@ class HostGateway:
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route per peer and family."""
-        routes = []
-        for peer in peers:
-            for cidr in peer.pod_cidrs:
-                gateway, source = peer.address(cidr.version), me.address(cidr.version)
-                if gateway is not None and me.underlay.reaches(gateway):
-                    routes.append(
-                        Route(dst=str(cidr), via=str(gateway), link=me.underlay.link, src=str(source) if source else "")
-                    )
-        return BackendPlan(network=NetworkState(routes=tuple(routes)))
+        return BackendPlan(network=NetworkState(routes=direct_routes(me, peers)))
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
-        for cidr in peer.pod_cidrs:
-            gateway = peer.address(cidr.version)
-            if gateway is None:
-                return f"node {peer.name} has no IPv{cidr.version} address for its pod CIDR {cidr}"
-            if not me.underlay.reaches(gateway):
-                return f"node {peer.name} ({gateway}) is not on a subnet of {me.underlay.link}"
-        return ""
+        return no_address(peer) or behind_router(me, peer)
 
     def overhead(self, me: LocalNode) -> int:
         """None."""

@@ -1,0 +1,1 @@
+"""The backend ``bgp``: plain routes, which BIRD exchanges with routers and with other nodes."""

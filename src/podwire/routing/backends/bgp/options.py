@@ -1,0 +1,143 @@
+"""The section ``routing.bgp``: the cluster's number, sessions between nodes, route reflectors, external peers."""
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Any
+
+import msgspec
+
+from podwire.bgp.configuration import BGP_PORT, LogLevel
+from podwire.errors import ConfigError
+from podwire.routing.backend import BackendOptions, check_range
+
+_AS_MAX = (1 << 32) - 1
+_PASSWORD_MAX = 80
+"""TCP_MD5SIG_MAXKEYLEN, linux/tcp.h."""
+_HIDDEN = "(hidden)"
+
+
+class BgpSectionPart(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """What the structs of this section share."""
+
+
+class ExternalPeer(BgpSectionPart, frozen=True):
+    """A router outside of the cluster, and the nodes that have a session with it."""
+
+    address: str
+    as_number: int
+    port: int = BGP_PORT
+    password: str = ""
+    nodes: tuple[str, ...] = ()
+    """Names of the nodes; empty for all."""
+    accept: tuple[str, ...] = ()
+    """Only these networks, and networks inside them, are accepted; empty accepts all."""
+    communities: tuple[str, ...] = ()
+    """Added to sent routes: ``64512:100``, or a large community ``64512:1:100``."""
+    prepend: int = 0
+    """How often the own number is added to the path of sent routes."""
+    bfd: bool = False
+
+
+class Reflectors(BgpSectionPart, frozen=True):
+    """The nodes that pass on the routes of all others, who have sessions only with them."""
+
+    nodes: tuple[str, ...] = ()
+    cluster_id: str = msgspec.field(default="224.0.0.1", name="clusterID")
+
+
+class BgpSection(BgpSectionPart, frozen=True):
+    """The fields below ``routing.bgp``."""
+
+    as_number: int = 64512
+    listen_port: int = BGP_PORT
+    mesh: bool = True
+    """Whether nodes that are no reflectors have sessions with each other."""
+    password: str = ""
+    """Of the sessions between nodes; empty for none."""
+    bfd: bool = False
+    """In the sessions between nodes."""
+    add_paths: bool = False
+    restart_time_s: int = 120
+    log_level: LogLevel = "info"
+    reflectors: Reflectors = Reflectors()
+    peers: tuple[ExternalPeer, ...] = ()
+
+
+class BgpOptions(BackendOptions, frozen=True):
+    """The section ``routing.bgp``."""
+
+    bgp: BgpSection = BgpSection()
+
+    def check(self, source: str) -> None:
+        """Checks numbers, addresses, networks and communities, and that no two peers are the same.
+
+        Raises: ConfigError naming the field.
+        """
+        section, path = self.bgp, "routing.bgp"
+        check_range(source, f"{path}.asNumber", section.as_number, 1, _AS_MAX)
+        check_range(source, f"{path}.listenPort", section.listen_port, 1, 65535)
+        check_range(source, f"{path}.restartTimeS", section.restart_time_s, 1, 4095)
+        _check_password(source, f"{path}.password", section.password)
+        try:
+            IPv4Address(section.reflectors.cluster_id)
+        except ValueError as problem:
+            raise ConfigError(
+                source, f"{path}.reflectors.clusterID", f"{problem}; expected an IPv4 address"
+            ) from problem
+        seen: dict[object, int] = {}
+        for index, peer in enumerate(section.peers):
+            _check_peer(source, f"{path}.peers[{index}]", peer)
+            address = ip_address(peer.address)
+            if address in seen:
+                other = f"{path}.peers[{seen[address]}]"
+                raise ConfigError(source, f"{path}.peers[{index}].address", f"{address} is also the address of {other}")
+            seen[address] = index
+
+    def shown(self) -> Mapping[str, Any]:
+        """The options without their passwords."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        for holder in (document["bgp"], *document["bgp"]["peers"]):
+            holder["password"] = _HIDDEN if holder["password"] else ""
+        return document
+
+
+def community(text: str) -> tuple[int, ...]:
+    """The numbers of a community, two or three.
+
+    Raises: ValueError with the reason.
+    """
+    numbers = tuple(int(number) if number.isdecimal() else -1 for number in text.split(":"))
+    limit = 0xFFFF if len(numbers) == 2 else _AS_MAX
+    if len(numbers) not in (2, 3) or not all(0 <= number <= limit for number in numbers):
+        raise ValueError(
+            f"{text!r}: expected two numbers up to 65535 (64512:100), or three up to {_AS_MAX} (64512:1:100)"
+        )
+    return numbers
+
+
+def _check_peer(source: str, path: str, peer: ExternalPeer) -> None:
+    try:
+        ip_address(peer.address)
+    except ValueError as problem:
+        raise ConfigError(source, f"{path}.address", f"{problem}") from problem
+    check_range(source, f"{path}.asNumber", peer.as_number, 1, _AS_MAX)
+    check_range(source, f"{path}.port", peer.port, 1, 65535)
+    check_range(source, f"{path}.prepend", peer.prepend, 0, 20)
+    _check_password(source, f"{path}.password", peer.password)
+    for index, network in enumerate(peer.accept):
+        try:
+            ip_network(network)
+        except ValueError as problem:
+            raise ConfigError(source, f"{path}.accept[{index}]", str(problem)) from problem
+    for index, text in enumerate(peer.communities):
+        try:
+            community(text)
+        except ValueError as problem:
+            raise ConfigError(source, f"{path}.communities[{index}]", str(problem)) from problem
+
+
+def _check_password(source: str, path: str, password: str) -> None:
+    if len(password.encode()) > _PASSWORD_MAX:
+        raise ConfigError(source, path, f"{len(password.encode())} bytes: expected {_PASSWORD_MAX} at most")
+    if '"' in password or not password.isprintable():
+        raise ConfigError(source, path, "expected printable characters without double quotes")

@@ -1,0 +1,109 @@
+"""BIRD on nodes and on a router of a test: what its control socket says, and a router written by hand."""
+
+import errno
+import os
+import re
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.kernel.routing_nodes import Cluster, ClusterNode
+
+from podwire.kernel import netns
+from podwire.routing.backends.bgp.backend import BIRD, BIRDCL
+from podwire.routing.settings import RoutingSettings, parse_settings
+from podwire.runtime.children import read_record
+
+ROUTER_AS = 64600
+OUTSIDE = "198.51.100.0/24"
+"""A network that the router announces; the address .1 of it is the router's."""
+TCP_MD5SIG = 14  # linux/tcp.h
+
+
+def settings(**section: object) -> RoutingSettings:
+    """The backend bgp with fields of its section."""
+    return parse_settings({"backend": "bgp", "bgp": section}, "test")
+
+
+def router_peers(cluster: Cluster, **fields: object) -> list[dict[str, object]]:
+    """The router as the external peer of the nodes of each segment."""
+    return [
+        {
+            "address": f"10.89.{segment}.1",
+            "asNumber": ROUTER_AS,
+            "nodes": [node.name for node in cluster.all if node.segment == segment],
+            **fields,
+        }
+        for segment in range(cluster.segments)
+    ]
+
+
+def ask(control: Path, *words: str) -> str:
+    """An answer of BIRD; empty when it does not run."""
+    done = subprocess.run([BIRDCL, "-s", str(control), *words], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def control(node: ClusterNode) -> Path:
+    return Path(node.router.own.run_dir, "bird.ctl")
+
+
+def sessions(where: Path) -> dict[str, tuple[str, str]]:
+    """The sessions by name: the time since when, and the state; ``Established`` is what is wanted."""
+    rows = re.findall(r"^(\w+) +BGP +\S+ +\S+ +(\S+(?: \S+)?) {2,}(\S+)", ask(where, "show", "protocols"), re.M)
+    return {name: (since, state) for name, since, state in rows}
+
+
+def established(where: Path, count: int) -> bool:
+    """Whether BIRD has exactly so many sessions and all of them are established."""
+    states = [state for _, state in sessions(where).values()]
+    return states == ["Established"] * count
+
+
+def pid(node: ClusterNode) -> int:
+    record = read_record(Path(node.router.own.run_dir, "children/bird.json"))
+    return record.pid if record is not None and record.running else 0
+
+
+def has_passwords() -> bool:
+    """Whether this kernel has TCP MD5 passwords (CONFIG_TCP_MD5SIG)."""
+    with socket.socket() as probe:
+        address = struct.pack("=HH4s120x", socket.AF_INET, 0, socket.inet_aton("127.0.0.1"))
+        try:
+            probe.setsockopt(socket.IPPROTO_TCP, TCP_MD5SIG, address + struct.pack("=BBHI80s", 0, 0, 1, 0, b"x"))
+        except OSError as failure:
+            if failure.errno == errno.ENOPROTOOPT:
+                return False
+            raise
+    return True
+
+
+@contextmanager
+def router(cluster: Cluster, password: str = "") -> Iterator[Path]:
+    """BIRD in the namespace that joins the segments, with a session to each node; yields its control socket."""
+    file, where = cluster.root / "router.conf", cluster.root / "router.ctl"
+    secret = f'password "{password}";' if password else ""
+    lines = [
+        f'log "{cluster.root}/router.log" all;',
+        "router id 10.89.0.1;",
+        "protocol device {}",
+        "protocol kernel { ipv4 { import none; export where source = RTS_BGP; }; }",
+        f"protocol static {{ ipv4; route {OUTSIDE} blackhole; }}",
+    ]
+    for node in cluster.all:
+        lines.append(
+            f"protocol bgp node_{node.number} {{ local 10.89.{node.segment}.1 as {ROUTER_AS}; {secret}"
+            f" neighbor {node.ip} as 64512; graceful restart on; connect delay time 1; connect retry time 5;"
+            " error wait time 1, 10; ipv4 { import all; export all; next hop self; }; }"
+        )
+    file.write_text("\n".join(lines) + "\n")
+    with netns.inside(cluster.fabric):
+        bird = subprocess.Popen([BIRD, "-f", "-c", file, "-s", where], env={**os.environ})
+    try:
+        yield where
+    finally:
+        bird.kill()
+        bird.wait()
