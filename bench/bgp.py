@@ -1,4 +1,4 @@
-"""A mesh of BIRD processes with the configuration of the backend ``bgp``, and the same nodes with two reflectors.
+"""A mesh of BIRD processes with the configuration of the backend `bgp`, and the same nodes with two reflectors.
 
 Each node is a network namespace on one bridge, with the configuration that the backend plans for it. All processes are
 started one after the other; the time ends when each of them has the pod CIDRs of all others. Hardware addresses are

@@ -100,8 +100,10 @@ def _session(config: BgpConfiguration, session: BgpSession) -> str:
         f"  neighbor {session.remote} port {session.remote_port} as {session.remote_as};",
         "  direct;" if direct else "  multihop;",
         f"  graceful restart on; graceful restart time {config.restart_time_s};",
-        "  connect delay time 1; connect retry time 5; error wait time 1, 10;",
+        "  connect delay time 1; connect retry time 2; error wait time 1, 10;",
     ]
+    if session.waits:
+        lines.append("  passive on;")
     if session.password:
         lines.append(f'  password "{session.password}";')
     if not session.is_internal:

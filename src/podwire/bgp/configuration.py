@@ -30,6 +30,8 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     """TCP MD5 password (RFC 2385); empty for none."""
     on_link: bool = False
     """Whether the neighbour is on a subnet of this node, so that no router is between them."""
+    waits: bool = False
+    """Whether the neighbour alone opens the connection: where both do, one of the two connections is closed again."""
     sends: Literal["own", "pods", "all"] = "own"
     """Which routes the neighbour gets: own networks; all pod networks; all that other neighbours sent."""
     cluster_id: str = ""

@@ -43,6 +43,7 @@ NODE6 = BgpSession(
     remote=ip_address("fd89::12"),
     remote_as=64512,
     sends="all",
+    waits=True,
     cluster_id="224.0.0.1",
     add_paths=True,
 )
@@ -101,7 +102,7 @@ protocol bgp node_10_89_0_12 {
   neighbor 10.89.0.12 port 179 as 64512;
   multihop;
   graceful restart on; graceful restart time 120;
-  connect delay time 1; connect retry time 5; error wait time 1, 10;
+  connect delay time 1; connect retry time 2; error wait time 1, 10;
   ipv4 { import filter in_node_10_89_0_12; export filter out_node_10_89_0_12; gateway recursive; };
 }
 """
@@ -124,7 +125,7 @@ protocol bgp peer_10_89_0_1 {
   neighbor 10.89.0.1 port 2179 as 4200000000;
   direct;
   graceful restart on; graceful restart time 120;
-  connect delay time 1; connect retry time 5; error wait time 1, 10;
+  connect delay time 1; connect retry time 2; error wait time 1, 10;
   password "a secret";
   allow local as 1;
   bfd on;
@@ -138,7 +139,8 @@ protocol bgp node_fd89__12 {
   neighbor fd89::12 port 179 as 64512;
   multihop;
   graceful restart on; graceful restart time 120;
-  connect delay time 1; connect retry time 5; error wait time 1, 10;
+  connect delay time 1; connect retry time 2; error wait time 1, 10;
+  passive on;
   rr client; rr cluster id 224.0.0.1;
   ipv6 { import filter in_node_fd89__12; export filter out_node_fd89__12; gateway recursive; next hop self ebgp; \
 add paths on; };

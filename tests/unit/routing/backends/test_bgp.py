@@ -68,6 +68,11 @@ def test_the_mesh_has_all_nodes_that_run_bgp() -> None:
     assert neighbours(text) == ["10.89.0.12", "10.89.0.13"]
 
 
+def test_the_lower_address_opens_the_connection() -> None:
+    text = conf(backend(), me(2), peer(1), peer(3))
+    assert [part.count(b"passive on;") for part in text.split(b"protocol bgp ")[1:]] == [1, 0]
+
+
 def test_a_peer_has_the_number_that_it_announces() -> None:
     facts = RoutingFacts("bgp", ("bgp",), {"bgp": {"asNumber": 65000}})
     assert b"neighbor 10.89.0.12 port 1179 as 65000;" in conf(backend(listenPort=1179), me(), peer(2, facts))

@@ -5,8 +5,10 @@ of BIRD nor a change of the backend takes them away. BIRD announces the node's p
 writes what it learns beyond those routes: pods of nodes behind routers, and networks of external routers.
 
 Neighbours of a node: all nodes that run BIRD (the mesh), or only the route reflectors; and external peers. Sessions
-carry one family each. The configuration is generated (``podwire.bgp``), checked by ``bird -p`` and read by the running
-BIRD; only a changed command restarts it, by SIGKILL, after which kernel and neighbours keep the routes (RFC 4724).
+carry one family each. Of two nodes, the one with the lower address opens the connection; with connections from both
+ends, a mesh of 100 nodes takes a second longer. The configuration is generated (``podwire.bgp``), checked by
+``bird -p`` and read by the running BIRD; only a changed command restarts it, by SIGKILL, after which kernel and
+neighbours keep the routes (RFC 4724).
 
 Cost per peer and family: one route, and in the mesh one session.
 """
@@ -115,6 +117,7 @@ class BgpRouting:
                         remote_port=section.listen_port,
                         password=section.password,
                         on_link=me.underlay.reaches(remote),
+                        waits=int(remote) < int(local),
                         sends="all" if is_client else "own",
                         cluster_id=section.reflectors.cluster_id if is_client else "",
                         bfd=section.bfd,
