@@ -59,14 +59,17 @@ class ConvertedWatch(ClientWatch):
     def receive(self, changes: Iterable[ObjectChange]) -> None:
         """Sends committed changes, when their objects are converted."""
         found = list(changes)
-        selected = [change.entry for change in found if self._concerns(change)]
-        if self.filter.read is not None:
-            selected += [change.before for change in found if change.before is not None and self._concerns(change)]
-        self._put(selected, partial(super().receive, found))
+        self._put([entry for change in found for entry in self._needed(change)], partial(super().receive, found))
 
-    def _concerns(self, change: ObjectChange) -> bool:
-        selection = self.filter.coarse
-        return selection.matches(change.entry) or (change.before is not None and selection.matches(change.before))
+    def _needed(self, change: ObjectChange) -> tuple[StoredObject, ...]:
+        """The forms of a changed object that the filter reads or that an event may have."""
+        selection, before = self.filter.coarse, change.before
+        now, earlier = selection.matches(change.entry), before is not None and selection.matches(before)
+        if before is not None and self.filter.read is not None and (now or earlier):
+            return (change.entry, before, change.departed)
+        if now:
+            return (change.entry,)
+        return (change.departed,) if earlier else ()
 
     def bookmark(self, version: int) -> None:
         """Sends a bookmark behind the changes that still wait."""

@@ -102,18 +102,30 @@ def is_stored_in(raw: bytes, api_version: str) -> bool:
 class ObjectChange:
     """One committed write; ``type`` is ADDED, MODIFIED or DELETED, ``frames`` caches encodings by view."""
 
-    __slots__ = ("before", "entry", "frames", "type")
+    __slots__ = ("_departed", "before", "entry", "frames", "type")
 
     def __init__(self, kind: str, entry: StoredObject, before: StoredObject | None) -> None:
         self.type = kind
         self.entry = entry
         self.before = before
         self.frames: dict[Any, bytes] = {}
+        self._departed: StoredObject | None = None
 
     @property
     def version(self) -> int:
         """The resourceVersion of the change."""
         return self.entry.version
+
+    @property
+    def departed(self) -> StoredObject:
+        """The object before the change, under the version of the change; the new object where there was none."""
+        if self.before is None:
+            return self.entry
+        if self._departed is None:
+            obj = self.before.object()
+            obj["metadata"]["resourceVersion"] = str(self.version)
+            self._departed = StoredObject(self.before.table, obj, _encode(obj), self.version)
+        return self._departed
 
 
 class ObjectTable:

@@ -2,7 +2,8 @@
 
 A watch starts with the existing objects (resourceVersion 0 or absent, or ``sendInitialEvents``) or with the kept
 changes after its version; a version older than these changes gets 410 Gone. Then the watch gets every commit. With
-selectors, an object that starts to match is ADDED, and an object that stops matching is DELETED.
+selectors, an object that starts to match is ADDED. An object that stops matching is DELETED: the event has the last
+form that matched, under the version of the change.
 
 Each event is encoded once per view and shared by all clients as HTTP chunks. Changes that are committed within a few
 milliseconds are one write to each client. A client that does not read is disconnected when its buffer exceeds a limit,
@@ -81,7 +82,8 @@ class ClientWatch:
             if not selection.selective and (not selection.namespace or selection.namespace == change.entry.namespace):
                 frames.append(self._frame(change, change.type, change.entry))
             elif selection.selective and (kind := _transition(selection, change)):
-                frames.append(self._frame(change, kind, change.entry))
+                left = kind == "DELETED" and not selection.matches(change.entry)
+                frames.append(self._frame(change, kind, change.departed if left else change.entry))
         self._send(frames)
 
     def bookmark(self, version: int) -> None:
@@ -109,7 +111,7 @@ class ClientWatch:
             if self._columns_sent:
                 view = msgspec.structs.replace(view, headless=True)
             self._columns_sent = True
-        key = (view, kind)
+        key = (view, kind, entry is change.entry)
         cached = change.frames.get(key)
         if cached is None:
             cached = change.frames[key] = encode_chunk(

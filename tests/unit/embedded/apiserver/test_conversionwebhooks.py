@@ -99,6 +99,24 @@ def test_watch_sends_converted_objects_in_order(play: Play, converter: Any, defi
     play(scenario)
 
 
+def test_converted_object_that_leaves_a_selection_is_sent_as_before(play: Play, converter: Any, define: Any) -> None:
+    async def scenario(api: Any) -> None:
+        async with converter() as hook:
+            await define(api, hook.url)
+            made = tab("a", hostPort="h:1")
+            await api("POST", V1, {**made, "metadata": {**made["metadata"], "labels": {"x": "1"}}})
+            events = await api.watch(f"{V1}?watch=true&labelSelector=x%3D1")
+            change = {"metadata": {"labels": {"x": "2"}}, "spec": {"port": "2"}}
+            _, left = await api("PATCH", f"{V2}/a", change, **MERGE)
+            await until(lambda: len(events.seen) == 2)
+            deleted = events.seen[1]["object"]
+            assert (events.short[1], deleted["spec"]) == ("DELETED a", {"hostPort": "h:1"})
+            assert deleted["metadata"]["labels"] == {"x": "1"}
+            assert deleted["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
+
+    play(scenario)
+
+
 def test_change_of_the_definition_ends_watches_and_converts_anew(play: Play, converter: Any, define: Any) -> None:
     async def scenario(api: Any) -> None:
         async with converter() as hook:

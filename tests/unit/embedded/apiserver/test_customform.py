@@ -112,6 +112,7 @@ def test_object_enters_and_leaves_a_selection(play: Play) -> None:
         status, _ = await api("DELETE", f"{GADGETS}?fieldSelector=spec.color=blue")
         await until(lambda: len(events.seen) == 4)
         assert (status, events.short) == (200, ["ADDED a", "ADDED b", "DELETED a", "DELETED b"])
+        assert {event["object"]["spec"]["color"] for event in events.seen} == {"blue"}
         _, left = await api("GET", GADGETS)
         assert [item["metadata"]["name"] for item in left["items"]] == ["a"]
 
@@ -164,6 +165,7 @@ def test_fields_are_those_of_the_version_that_was_asked_for(play: Play, converte
             await until(lambda: len(events.seen) == 3)
             assert events.short == ["ADDED a", "ADDED b", "DELETED a"]
             assert {event["object"]["apiVersion"] for event in events.seen} == {f"{GROUP}/v1"}
+            assert [event["object"]["spec"]["hostPort"] for event in events.seen] == ["h:1"] * 3
             await api("DELETE", f"{V1}?fieldSelector=spec.hostPort=h:1")
             _, left = await api("GET", V2)
             assert [item["metadata"]["name"] for item in left["items"]] == ["a", "c"]

@@ -64,6 +64,54 @@ def test_selectors_turn_changes_into_additions_and_deletions(play: Callable[...,
     play(scenario)
 
 
+LEAVING: dict[str, dict[str, Any]] = {
+    "labelSelector=x%3D1": {"metadata": {"labels": {"x": "2"}}},
+    "fieldSelector=type%3Done": {"type": "two"},
+}
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["open", "resumed"])
+@pytest.mark.parametrize("selector", LEAVING)
+def test_object_that_leaves_a_selection_is_sent_as_before(
+    play: Callable[..., None], selector: str, resumed: bool
+) -> None:
+    async def scenario(api: Any) -> None:
+        path = "/api/v1/namespaces/default/events"
+        event = {"metadata": {"name": "a", "labels": {"x": "1"}}, "type": "one", "message": "before",
+                 "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}}  # fmt: skip
+        _, made = await api("POST", path, event)
+        query = f"{path}?watch=true&{selector}&resourceVersion={made['metadata']['resourceVersion']}"
+        watches = [] if resumed else [await api.watch(query), await api.watch(query, accept=TABLE)]
+        _, left = await api("PATCH", f"{path}/a", {**LEAVING[selector], "message": "after"}, content_type=MERGE)
+        if resumed:
+            watches = [await api.watch(query), await api.watch(query, accept=TABLE)]
+        await asyncio.sleep(0.01)
+        (deleted,), (row,) = (events.seen for events in watches)
+        old = {**made, "metadata": {**made["metadata"], "resourceVersion": left["metadata"]["resourceVersion"]}}
+        assert deleted == {"type": "DELETED", "object": old}
+        assert (row["type"], "before" in row["object"]["rows"][0]["cells"]) == ("DELETED", True)
+
+    play(scenario)
+
+
+def test_deletion_by_an_unlabelling_update_sends_the_object_before(play: Callable[..., None]) -> None:
+    async def scenario(api: Any) -> None:
+        body = config_map("a", x="1")
+        body["metadata"]["finalizers"] = ["example.com/wait"]
+        await api("POST", CONFIGMAPS, body)
+        selected = await api.watch(f"{CONFIGMAPS}?watch=true&labelSelector=x%3D1")
+        await api("DELETE", f"{CONFIGMAPS}/a")
+        await api("PATCH", f"{CONFIGMAPS}/a", {"metadata": {"labels": None, "finalizers": None}}, content_type=MERGE)
+        await asyncio.sleep(0.01)
+        assert selected.short == ["ADDED a", "MODIFIED a", "DELETED a"]
+        modified, deleted = (event["object"]["metadata"] for event in selected.seen[1:])
+        assert int(deleted["resourceVersion"]) > int(modified["resourceVersion"])
+        assert deleted["labels"] == {"x": "1"}
+
+    play(scenario)
+
+
 def test_streaming_lists_end_with_a_marked_bookmark(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", CONFIGMAPS, config_map("a"))
