@@ -231,12 +231,18 @@ class Compiler:
     def _change(
         self, profile: Profile, changes: Mapping[tuple[str, str], list[PolicyChange]], delta: PolicyDelta
     ) -> None:
-        """Applies changed policies to a profile."""
+        """Applies changed policies to a profile; one that moved between two of its subjects is one change."""
         key = profile.key
+        found: dict[str, PolicyChange] = {}
         for text in key.subjects:
             for before, after in changes.get((key.direction, text), ()):
-                profile.replace(before, after, self._peers)
-                delta.groups[key] = set()
+                policy = before or after
+                assert policy is not None, "a change has a policy before or after"
+                other_before, other_after = found.get(policy.key, (None, None))
+                found[policy.key] = (before or other_before, after or other_after)
+        for before, after in found.values():
+            profile.replace(before, after, self._peers)
+            delta.groups[key] = set()
 
     def _follow(self, profile: Profile, peers: dict[str, PeerMatch | None], delta: PolicyDelta) -> None:
         """Updates the changed addresses in a profile, and adds all changes of the profile to ``delta``."""
