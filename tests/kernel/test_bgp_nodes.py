@@ -1,11 +1,13 @@
 """The backend bgp with real BIRD processes: the mesh, routers, reflectors, live changes and crashes under traffic."""
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.kernel.bird_nodes import (
     OUTSIDE,
     ask,
@@ -22,6 +24,7 @@ from tests.kernel.routing_nodes import ECHO_SERVER, SOURCE_REPLY_SERVER, Cluster
 from tests.kernel.routing_programs import Nodes, kill_programs, run, until
 
 from podwire.bgp.birdconf import METRIC
+from podwire.errors import ConfigError
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime.clock import SystemClock
 
@@ -62,6 +65,39 @@ def test_three_nodes_form_a_mesh_in_both_families(make: Make) -> None:
             assert source_seen(a.place, b.address6) == a.address6
 
     run(make(3, families="46"), body)
+
+
+def test_bfd_watches_the_sessions_between_nodes(make: Make) -> None:
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        await nodes.use(settings(bfd=True, addPaths=True))
+        first, second = cluster.all
+        await until(lambda: established(control(first), 1) and established(control(second), 1))
+        await until(lambda: re.search(rf"^{second.ip} +\S+ +Up ", ask(control(first), "show", "bfd", "sessions"), re.M))
+        os.kill(pid(second), signal.SIGSTOP)
+        try:
+            await until(lambda: not established(control(first), 1))
+        finally:
+            os.kill(pid(second), signal.SIGCONT)
+        await until(lambda: established(control(first), 1))
+
+    run(make(2), body)
+
+
+def test_bird_goes_on_after_a_refused_configuration(make: Make) -> None:
+    async def body(cluster: Cluster, nodes: Nodes) -> None:
+        await nodes.use(settings())
+        node = cluster.all[0]
+        await until(lambda: established(control(node), 1))
+        before = (pid(node), sessions(control(node)))
+        assert node.router.plan is not None and node.router.programs is not None
+        (bird,) = node.router.plan.children
+        (file,) = bird.files
+        with pytest.raises(ConfigError, match=r"bird\.conf\.new:1:8 syntax error"):
+            await node.router.programs.apply([replace(bird, files={file: b"router nonsense;\n"})])
+        await nodes.settle()
+        assert (pid(node), sessions(control(node))) == before
+
+    run(make(2), body)
 
 
 def test_pods_reach_each_other_through_a_router_that_learns(make: Make) -> None:
