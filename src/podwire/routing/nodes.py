@@ -51,6 +51,7 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
     name: str
     addresses: tuple[Address, ...] = ()
     pod_cidrs: tuple[Network, ...] = ()
+    labels: Mapping[str, str] = {}
     facts: RoutingFacts | None = None
 
     def address(self, version: int) -> Address | None:
@@ -77,6 +78,7 @@ class LocalNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     addresses: tuple[Address, ...]
     pod_cidrs: tuple[Network, ...]
     underlay: Underlay
+    labels: Mapping[str, str] = {}
     run_dir: str = "/run/podwire/routing"
 
     def address(self, version: int) -> Address | None:
@@ -97,6 +99,7 @@ def peer_of(node: Node) -> Peer:
         name=node.metadata.name,
         addresses=tuple(a for text in node.internal_ips if (a := _address(text)) is not None),
         pod_cidrs=pod_cidrs_of(node),
+        labels=node.metadata.labels,
         facts=_facts(node.metadata.annotations.get(NODE_ROUTING_FACTS, "")),
     )
 
@@ -111,6 +114,7 @@ def _facts_of(node: Node) -> tuple[object, ...]:
         node.metadata.name,
         node.status.addresses,
         node.pod_cidrs,
+        node.metadata.labels,
         node.metadata.annotations.get(NODE_ROUTING_FACTS),
     )
 

@@ -62,7 +62,12 @@ class OwnNode:
             shown = ", ".join(str(a) for a in own.addresses) or "none"
             return None, f"no device holds an InternalIP of Node {self.name} ({shown})"
         return LocalNode(
-            name=own.name, addresses=own.addresses, pod_cidrs=own.pod_cidrs, underlay=underlay, run_dir=self.run_dir
+            name=own.name,
+            addresses=own.addresses,
+            pod_cidrs=own.pod_cidrs,
+            underlay=underlay,
+            labels=own.labels,
+            run_dir=self.run_dir,
         ), ""
 
     def pod_network(self) -> PodNetworkFacts | None:

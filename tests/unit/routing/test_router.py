@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_interface
 
 import msgspec
+from msgspec.structs import replace
 from tests.fakes.clock import FakeClock
 
 from podwire.errors import ConfigError
@@ -366,6 +367,19 @@ def test_missing_nftables_is_named_and_pods_are_routed() -> None:
             assert lab.router.missing.startswith("routing: the kernel has no nftables; ")
             assert (lab.machine.values, lab.router.problem) == ((), "")
             assert len(lab.announced) == 1
+
+    asyncio.run(body())
+
+
+def test_a_changed_label_of_a_node_reaches_the_plan() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            old, runs = lab.nodes["node-2"], lab.router.runs
+            new = replace(old, metadata=replace(old.metadata, labels={"route-reflector": "true"}))
+            lab.nodes["node-2"] = new
+            lab.router.node_changed("node-2", old, new)
+            await lab.clock.advance(4 * QUIET_S)
+            assert lab.router.runs == runs + 1
 
     asyncio.run(body())
 

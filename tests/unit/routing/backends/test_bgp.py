@@ -3,6 +3,7 @@
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.errors import ConfigError
 from podwire.routing.backends.bgp.backend import BgpRouting
@@ -88,6 +89,15 @@ def test_reflectors_replace_the_mesh(own: int, expected: list[str], clients: int
     text = conf(routing, me(own), *(peer(number) for number in (1, 2, 3, 4) if number != own))
     assert neighbours(text) == expected
     assert text.count(b"rr client; rr cluster id 224.0.0.9;") == clients
+
+
+def test_labels_make_nodes_reflectors() -> None:
+    routing = backend(mesh=False, reflectors={"labels": {"route-reflector": "true", "zone": "a"}})
+    labels = {"route-reflector": "true", "zone": "a", "other": "x"}
+    half = replace(peer(3), labels={"route-reflector": "true"})
+    assert neighbours(conf(routing, me(), replace(peer(2), labels=labels), half)) == ["10.89.0.12"]
+    text = conf(routing, replace(me(), labels=labels), peer(2), half)
+    assert neighbours(text) == ["10.89.0.12", "10.89.0.13"] and text.count(b"rr client;") == 2
 
 
 def test_external_peers_are_those_of_the_node() -> None:

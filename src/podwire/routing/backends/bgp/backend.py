@@ -96,15 +96,16 @@ class BgpRouting:
 
     def _node_sessions(self, me: LocalNode, cluster: ClusterView) -> list[BgpSession]:
         section = self._section
-        reflectors = section.reflectors.nodes
+        reflectors = section.reflectors
+        is_reflector = reflectors.has(me)
         sessions = []
         for peer in cluster.peers:
             speaks = peer.facts is None or "bgp" in peer.facts.details
-            reflected = me.name in reflectors or peer.name in reflectors
+            reflected = is_reflector or reflectors.has(peer)
             if not speaks or not (section.mesh or reflected):
                 continue
             remote_as = _as_number(peer, section.as_number)
-            is_client = me.name in reflectors and peer.name not in reflectors and remote_as == section.as_number
+            is_client = is_reflector and not reflectors.has(peer) and remote_as == section.as_number
             for local, remote in _address_pairs(me, peer):
                 sessions.append(
                     BgpSession(
@@ -119,7 +120,7 @@ class BgpRouting:
                         on_link=me.underlay.reaches(remote),
                         waits=int(remote) < int(local),
                         sends="all" if is_client else "own",
-                        cluster_id=section.reflectors.cluster_id if is_client else "",
+                        cluster_id=reflectors.cluster_id if is_client else "",
                         bfd=section.bfd,
                         add_paths=section.add_paths,
                     )
@@ -145,7 +146,7 @@ class BgpRouting:
                     remote_port=peer.port,
                     password=peer.password,
                     on_link=me.underlay.reaches(remote),
-                    sends="pods" if me.name in section.reflectors.nodes else "own",
+                    sends="pods" if section.reflectors.has(me) else "own",
                     accepts=tuple(ip_network(text) for text in peer.accept),
                     communities=tuple(community(text) for text in peer.communities),
                     prepends=peer.prepend,

@@ -9,6 +9,7 @@ import msgspec
 from podwire.bgp.configuration import BGP_PORT, LogLevel
 from podwire.errors import ConfigError
 from podwire.routing.backend import BackendOptions, check_range
+from podwire.routing.nodes import LocalNode, Peer
 
 _AS_MAX = (1 << 32) - 1
 _PASSWORD_MAX = 80
@@ -42,7 +43,14 @@ class Reflectors(BgpSectionPart, frozen=True):
     """The nodes that pass on the routes of all others, who have sessions only with them."""
 
     nodes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+    """Nodes with all of these labels are reflectors too; empty selects none."""
     cluster_id: str = msgspec.field(default="224.0.0.1", name="clusterID")
+
+    def has(self, node: LocalNode | Peer) -> bool:
+        """Whether a node is a reflector, by its name or its labels."""
+        labelled = bool(self.labels) and all(node.labels.get(key) == value for key, value in self.labels.items())
+        return node.name in self.nodes or labelled
 
 
 class BgpSection(BgpSectionPart, frozen=True):
