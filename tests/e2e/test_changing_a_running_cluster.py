@@ -1,6 +1,8 @@
 """A running cluster changes its routing backend and its number of nodes without loss of traffic."""
 
 import json
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -25,10 +27,13 @@ from tests.e2e.driver import Cluster, deployment, eventually
 from tests.e2e.traffic import Traffic
 
 from podwire.kernel import netns
+from podwire.kernel.features import Features
 from podwire.routing.registry import BACKENDS
+from podwire.runtime.children import read_record
 
 NAME = own_name("change")
 BULK = 4 << 20
+NO_BIRD = Features().lacks("bird")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def announced(cluster: Cluster) -> set[str]:
 
 def settle(cluster: Cluster, backend: str) -> None:
     """Waits until all nodes use the backend and the kernel of the first node holds its state."""
-    device = {"hostgw": "eth0", "vxlan": "podwire-vxlan"}[backend]
+    device = {"hostgw": "eth0", "bgp": "eth0", "vxlan": "podwire-vxlan"}[backend]
     eventually(lambda: announced(cluster) == {backend})
     cidr = cluster.get("node", "node-2")["spec"]["podCIDR"]
     eventually(lambda: f"dev {device} " in in_node(cluster, "node-1", "ip", "route", "show", cidr))
@@ -132,6 +137,35 @@ def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster,
             assert set(statuses(changing)) == {backend}
     assert [flow.problems for flow in running_flows] == [[], [], []]
     assert identities(changing) == before
+
+
+def process(*path: str) -> int:
+    """The number of a process from its record in the folder of the cluster; 0 when the process does not run."""
+    record = read_record(Path("/run/podwire", NAME, *path))
+    return record.pid if record is not None and record.running else 0
+
+
+@pytest.mark.skipif(bool(NO_BIRD), reason=NO_BIRD)
+def test_bird_and_its_agent_may_be_killed_under_traffic(changing: Cluster) -> None:
+    agent, bird = ("processes", "agent-node-1.json"), ("nodes", "node-1", "routing", "children", "bird.json")
+    put_right(changing)
+    with flows(changing, pairs(changing)) as running_flows:
+        try:
+            up(changing.name, "--backend", "bgp")
+            settle(changing, "bgp")
+            first = process(*bird)
+            os.kill(first, signal.SIGKILL)
+            eventually(lambda: process(*bird) not in (0, first))
+            second, old_agent = process(*bird), process(*agent)
+            os.kill(old_agent, signal.SIGKILL)
+            eventually(lambda: process(*agent) not in (0, old_agent))
+            eventually(lambda: done("state", "--name", NAME, "node-1", "--part", "routing", "--diff") == "")
+            assert process(*bird) == second, "the new agent has adopted it"
+            go_on(running_flows)
+        finally:
+            put_right(changing)
+        eventually(lambda: process(*bird) == 0)
+    assert [flow.problems for flow in running_flows] == [[], [], []]
 
 
 def modes(cluster: Cluster) -> set[str]:
