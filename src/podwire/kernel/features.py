@@ -5,13 +5,14 @@ backport, and modules load on demand. The answer is ``no`` only when the kernel 
 any other failure, above all missing privileges, is ``unknown`` with the reason. A probe takes 1-30 ms; it runs at the
 first request, and its answer is kept.
 
-``minimum`` is the first kernel version that can have the feature.
+``minimum`` is the first kernel version that can have the feature; empty for a program.
 """
 
 import contextlib
 import ctypes
 import errno
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +160,19 @@ def _generic(family: str) -> Callable[[], None]:
     return probe
 
 
+PROGRAMS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programs of backends are looked for, whatever the environment of the agent."""
+
+
+def _wireguard_go() -> None:
+    _file("/dev/net/tun", "tun")()
+    if shutil.which("wireguard-go", path=PROGRAMS_PATH) is None:
+        problem = (
+            f"the program wireguard-go is not installed (in Debian's package wireguard-go; looked in {PROGRAMS_PATH})"
+        )
+        raise Unsupported("wireguard-go", detail=problem)
+
+
 _BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _BPF_MAP_CREATE = 0
 _BPF_MAP_TYPE_ARRAY = 2
@@ -193,6 +207,7 @@ FEATURES: dict[str, Feature] = {
     "geneve": Feature("3.18", _link("geneve", u32(1, 1))),
     "ipip": Feature("2.2", _link("ipip")),
     "wireguard": Feature("5.6", _link("wireguard")),
+    "wireguard-go": Feature("", _wireguard_go),
     "macvlan": Feature("2.6.23", _lower_link("macvlan")),
     "ipvlan": Feature("3.19", _lower_link("ipvlan")),
     "tun": Feature("2.4", _file("/dev/net/tun", "tun")),
@@ -229,6 +244,8 @@ class Features:
     def lacks(self, name: str) -> str:
         """The missing feature as text; empty when the kernel has the feature, or when the probe has no answer.
 
+        For a feature without a minimum the text is the reason.
+
         Raises: KeyError for a name that is not in ``FEATURES``.
         """
         answer = self.probe(name)
@@ -236,8 +253,7 @@ class Features:
             return ""
         if name in _PACKAGES:
             return f"the program {name} is not installed (in Debian's package {_PACKAGES[name]})"
-        since = f" (in Linux since {answer.minimum})" if answer.minimum else ""
-        return f"the kernel has no {name}{since}"
+        return f"the kernel has no {name} (in Linux since {answer.minimum})" if answer.minimum else answer.reason
 
     def all(self) -> tuple[FeatureAnswer, ...]:
         """The answers of all probes."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import iptables, iptables_chains, network
+from podwire.kernel import iptables, iptables_chains, network, wireguard
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
 from podwire.kernel.iptables_watch import POLL_S
@@ -29,6 +29,7 @@ from podwire.state.kinds import PATHS, NetworkMark, SetMark, TableName
 from podwire.state.network import NetworkState, merge
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
+from podwire.state.wireguard import WireGuard, WireGuardMark
 
 
 class Watch(Protocol):
@@ -178,12 +179,35 @@ def _apply_servers(netns_path: NetnsPath, flag: int, desired: Sequence[VirtualSe
     return tuple(map(str, steps))
 
 
+# WireGuard; a device is reached by the socket of its process, whatever the namespace
+
+
+def _read_wireguard(_netns_path: NetnsPath, marks: Sequence[WireGuardMark]) -> tuple[WireGuard, ...]:
+    return wireguard.read(marks)
+
+
+def _apply_wireguard(
+    _netns_path: NetnsPath, _marks: Sequence[WireGuardMark], desired: Sequence[WireGuard]
+) -> tuple[str, ...]:
+    done: list[str] = []
+    failures = []
+    for device in desired:
+        try:
+            done += wireguard.apply(device)
+        except KernelError as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+    return tuple(done)
+
+
 KERNEL_KINDS: dict[str, KernelKind] = {
     "network": KernelKind(_read_network, _apply_network, _watch_network),
     "nftables": KernelKind(_read_tables, _apply_tables, _watch_tables),
     "iptables": KernelKind(_read_chains, _apply_chains, _watch_chains),
     "ipset": KernelKind(_read_sets, _apply_sets, _poll),
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
+    "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll),
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
 """Every kind by its name in ``state.kinds.KINDS``."""

@@ -21,6 +21,7 @@ from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import element_changes
+from podwire.state.wireguard import WireGuard
 
 Sign = Literal["+", "-"]
 
@@ -139,6 +140,15 @@ def compare_servers(
             old = replace(old, destinations=compared)
         before, after = (list(server.lines()) if server is not None else [] for server in (old, new))
         yield from _replaced(f"{title}: ipvs", before, after)
+
+
+def compare_wireguard(title: str, present: Iterable[WireGuard], desired: Iterable[WireGuard]) -> Iterator[Difference]:
+    """The differences of WireGuard devices and their peers."""
+    held = {each.device: each for each in present}
+    for device in desired:
+        old = held.get(device.device)
+        before = list(old.lines()) if old is not None else []
+        yield from _replaced(f"{title}: wireguard {device.device}", before, list(device.lines()))
 
 
 def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from podwire.errors import ConfigError
-from podwire.state import drift, ipset, iptables, ipvs, network, nft_text
+from podwire.state import drift, ipset, iptables, ipvs, network, nft_text, wireguard
 from podwire.state.chain_marks import ChainMark, chain_mark
 from podwire.state.drift import Difference
 from podwire.state.ipset import IpSet
@@ -18,6 +18,7 @@ from podwire.state.ipvs import VirtualServer
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import FAMILIES, AbsentTable, Table
 from podwire.state.value import StateValue
+from podwire.state.wireguard import WireGuard, WireGuardMark
 
 Values = tuple[Any, ...]
 """Values of one kind."""
@@ -175,6 +176,17 @@ def _servers_compare(title: str, present: Values, desired: Values, _mark: object
     return drift.compare_servers(title, present, desired)
 
 
+# WireGuard
+
+
+def _device_marks(_owner: OwnerMark | None, desired: Values) -> tuple[WireGuardMark, ...] | None:
+    return tuple(WireGuardMark(each.device, each.control, each.private_key_file) for each in desired) or None
+
+
+def _devices_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
+    return drift.compare_wireguard(title, present, desired)
+
+
 KINDS: dict[str, Kind] = {
     "network": Kind(
         NetworkState,
@@ -216,6 +228,14 @@ KINDS: dict[str, Kind] = {
         _servers_compare,
         lambda server: (("ipvs", line) for line in server.lines()),
         ("-A ", "-a "),
+    ),
+    "wireguard": Kind(
+        WireGuard,
+        lambda lines, _where: wireguard.parse(lines),
+        _device_marks,
+        _devices_compare,
+        lambda device: ((f"wireguard {device.device}", line) for line in device.lines()),
+        ("wireguard ", "wireguard-peer "),
     ),
     "absent nftables": Kind(
         AbsentTable,

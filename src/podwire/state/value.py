@@ -18,7 +18,7 @@ class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=Tru
     """Settings of all state values: frozen, compared by field, not tracked by the garbage collector."""
 
 
-def canonical(value: Value, field: str, form: str | int | tuple[str, ...]) -> None:
+def canonical(value: Value, field: str, form: str | int | tuple[object, ...]) -> None:
     """Replaces a field by its canonical form; to be called only in ``__post_init__``."""
     if getattr(value, field) != form:
         msgspec.structs.force_setattr(value, field, form)
