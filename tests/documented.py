@@ -49,6 +49,10 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/geneve.md", "ip -d link show podwire-geneve"),
             ("docs/backends/geneve.md", "tcpdump -ni eth0 udp port 6081"),
         ),
+        "needs nodes with the backend wireguard; tests/kernel/test_routing_wireguard.py has some": (
+            ("docs/backends/wireguard.md", "ip route show dev podwire-wg"),
+            ("docs/backends/wireguard.md", "tcpdump -ni eth0 udp port 51820"),
+        ),
         "needs the end-to-end test binary of a Kubernetes release": (
             ("docs/conformance.md", "make conformance E2E=./e2e.test"),
             ("docs/conformance.md", "make conformance E2E=./e2e.test SIGS=apps GINKGO=./ginkgo PROCS=4"),
@@ -97,6 +101,7 @@ NOT_RUN: dict[Documented, str] = {
                 "docs/backends/vxlan.md",
                 "ip neighbour add 10.244.1.0 lladdr <the peer's tunnel MAC> dev podwire-vxlan nud permanent",
             ),
+            ("docs/backends/wireguard.md", "ip route add 10.244.1.0/24 dev podwire-wg src 10.244.0.1 proto 113"),
             ("docs/cni.md", "ip addr add 10.244.0.5/32 dev eth0"),
             ("docs/cni.md", "ip route add 169.254.1.1 dev eth0"),
             ("docs/cni.md", "ip route add default via 169.254.1.1 dev eth0"),

@@ -1,17 +1,21 @@
 """Nodes as namespaces on a bridge, each with CNI and routing, driven by a test step by step."""
 
+import asyncio
 import json
+import os
+import signal
 import socket
 import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from podwire.cni.attachments import Attachments
 from podwire.cni.ipam.leases import Leases
@@ -26,12 +30,17 @@ from podwire.kernel import netns, sysctl
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.routing.backend import Backend
+from podwire.routing.keys import KeyStore
 from podwire.routing.machine import KernelMachine
 from podwire.routing.registry import BACKENDS
 from podwire.routing.router import Router
 from podwire.routing.settings import RoutingSettings
+from podwire.runtime.children import Children, read_record, spawn_program
 from podwire.runtime.clock import SystemClock
+from podwire.runtime.process import send_signal
+from podwire.runtime.program import Child
 from podwire.runtime.registry import Registry
+from podwire.runtime.supervise import Supervisor
 
 ECHO_SERVER = """
 import socket, threading
@@ -90,6 +99,29 @@ def source_seen(place: Path, address: str) -> str:
         return one.recv(100).decode().removeprefix("::ffff:")
 
 
+class _Crash(Exception):
+    """Ends the keeper of child processes as the crash of an agent does: the processes stay."""
+
+
+class StepPrograms:
+    """Runs the child processes of a node for a step of a test; each step adopts those of the step before."""
+
+    def __init__(self, folder: Path, place: Path) -> None:
+        self.folder = folder
+        self._place = place
+
+    async def apply(self, desired: Iterable[Child]) -> None:
+        def start(child: Child) -> int:
+            return spawn_program(replace(child, netns=str(self._place)))
+
+        try:
+            async with Supervisor(SystemClock(), lambda name, failure: pytest.fail(f"{name}: {failure}")) as supervisor:
+                await Children(self.folder, start, supervisor, SystemClock(), lambda _: None).apply(desired)
+                raise _Crash
+        except* _Crash:
+            pass
+
+
 class ClusterNode:
     """A node namespace with CNI and routing, driven by the test step by step."""
 
@@ -120,9 +152,17 @@ class ClusterNode:
         attachments = Attachments(self.leases, self.plumber)
         self.repair = AttachmentRepair(attachments, self.wiring_facts)
         self.pods = PodNetwork(attachments, self.wiring_facts)
+        self.start_agent()
+
+    def start_agent(self) -> None:
+        """Starts routing with empty memory, as a new agent does."""
         self.machine = KernelMachine(self.place)
-        self.router = Router(self.name, lambda: cluster.nodes, self.machine, SystemClock(), cluster.registry)
+        nodes, registry = self.cluster.nodes, self.cluster.registry
+        self.router = Router(self.name, lambda: nodes, self.machine, SystemClock(), registry)
         self.router.cidrs = (ip_network("10.244.0.0/16"),)
+        self.router.own.run_dir = str(self.cluster.root / f"{self.name}-run")
+        self.router.programs = StepPrograms(Path(self.router.own.run_dir, "children"), self.place)
+        self.router.keys = KeyStore(self.cluster.root / f"{self.name}-keys")
 
     def wiring_facts(self) -> WiringFacts:
         return WiringFacts(mtu=self.mtu, sources={4: self.ip})
@@ -158,12 +198,33 @@ class ClusterNode:
 
     def reconcile(self) -> None:
         self.router.reconcile()
+        if isinstance(self.router.programs, StepPrograms) and self.router.plan is not None:
+            self._run_programs()
         assert self.router.problem == "", self.router.problem
         assert self.router.plan is not None
         self.mtu = self.router.plan.pod_mtu
         self.repair.node_changed()
         if self.name in self.cluster.nodes:
             self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())
+
+    @property
+    def _records(self) -> list[Path]:
+        return sorted(Path(self.router.own.run_dir, "children").glob("*.json"))
+
+    def _run_programs(self) -> None:
+        """Runs the child processes that packets pass, and waits until they are configured."""
+        assert self.router.plan is not None
+        deadline = time.monotonic() + 60
+        while self.router.plan.program_values or self._records:
+            asyncio.run(self.router.run_programs())
+            if not self.router.problem or time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+
+    def children(self) -> dict[str, int]:
+        """The process numbers of the child processes that run, by name."""
+        records = {file.stem: read_record(file) for file in self._records}
+        return {name: record.pid for name, record in records.items() if record is not None and record.running}
 
     def pod(self, name: str) -> "Pod":
         place = self.cluster.root / "pods" / name
@@ -187,6 +248,10 @@ class ClusterNode:
         return inside(self.place, *command)
 
     def close(self) -> None:
+        for pid in self.children().values():
+            send_signal(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         self.plumber.close()
         self.leases.close()
         self.machine.close()

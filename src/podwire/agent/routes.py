@@ -7,6 +7,7 @@ from podwire.agent.shared import Shared
 from podwire.cluster.degraded import FEATURE_MISSING, PEER_UNREACHED
 from podwire.cni.service import CniService
 from podwire.kube.resources import NODES
+from podwire.routing.keys import KeyStore
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.routing.own_node import PodNetworkFacts
 from podwire.routing.plan import Plan
@@ -23,6 +24,7 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     run_dir = Path(config.run_dir, "routing")
     router.own.run_dir = str(run_dir)
     router.programs = Children(run_dir / "children", spawn_program, supervisor, shared.clock, router.note_child)
+    router.keys = KeyStore(Path(config.state_dir, "routing"))
     router.configure(config.routing_settings)
     shared.on_settings.append(lambda settings: router.configure(settings.routing))
     nodes.subscribe(router.node_changed)

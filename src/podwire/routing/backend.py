@@ -7,7 +7,7 @@ specific to a backend (options, announced facts, guard rules, child processes) i
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -24,6 +24,9 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
     The fields are keys of the section ``routing``, side by side with those of every other backend. A new backend
     therefore has one field with the backend's own name, whose type is a struct with the options.
     """
+
+    allows_direct: ClassVar[bool] = True
+    """Whether ``routing.directRouting`` may send packets past the configured backend; False where it encrypts."""
 
     def check(self, source: str) -> None:
         """Checks values beyond their types.
@@ -44,12 +47,16 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     them are of the family inet, and each is listed in the backend's ``tables``. ``children`` are the programs that run
     beside the agent, with their files below ``LocalNode.run_dir``. ``tunnels`` are the devices whose address the node's
     own packets take when they enter the tunnel.
+    ``program_values`` are held by the child processes instead of the kernel: they are applied when the processes run.
+    ``configured`` is in force only on nodes that are configured with the backend, not on those that merely receive.
     """
 
     network: NetworkState = NetworkState()
     values: tuple[StateValue, ...] = ()
     children: tuple[Child, ...] = ()
     tunnels: tuple[str, ...] = ()
+    program_values: tuple[StateValue, ...] = ()
+    configured: NetworkState = NetworkState()
 
 
 class Backend(Protocol):
@@ -70,7 +77,7 @@ class Backend(Protocol):
 
     @property
     def udp_ports(self) -> tuple[int, ...]:
-        """The ports at which nodes decapsulate packets of pods."""
+        """The ports at which nodes decapsulate packets of pods without authentication; pods may not send to them."""
         ...
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
@@ -90,6 +97,19 @@ class Backend(Protocol):
 
     def overhead(self, me: LocalNode) -> int:
         """Bytes that encapsulation adds to a packet."""
+        ...
+
+
+@runtime_checkable
+class KeyHolder(Protocol):
+    """A backend that needs key pairs, which the node keeps over restarts."""
+
+    def key_names(self, nodes: Sequence[Peer | LocalNode]) -> Sequence[str]:
+        """The names of the key pairs that are needed now, by what all nodes have announced; others are deleted.
+
+        The router makes missing ones, and hands all to ``announce``, ``plan`` and ``reaches`` in ``LocalNode.keys``
+        below the name of the backend. A node on which the backend is not in use has none there.
+        """
         ...
 
 

@@ -71,8 +71,19 @@ class Underlay(msgspec.Struct, frozen=True, gc=False):
         return any(address in own.network for own in self.addresses if own.version == address.version)
 
 
-class LocalNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """This node; ``run_dir`` is the directory for the files of a backend's child processes."""
+class NodeKey(msgspec.Struct, frozen=True, gc=False):
+    """A key pair that the node keeps: the public half in base64, and the file of the private half."""
+
+    public: str
+    file: str
+
+
+class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
+    """This node; ``run_dir`` is the directory for the files of a backend's child processes.
+
+    ``facts`` are those that the node announced last: peers may still use them. ``keys`` are the key pairs that the node
+    keeps, by backend and name (``backend.KeyHolder``).
+    """
 
     name: str
     addresses: tuple[Address, ...]
@@ -80,6 +91,8 @@ class LocalNode(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     underlay: Underlay
     labels: Mapping[str, str] = {}
     run_dir: str = "/run/podwire/routing"
+    facts: RoutingFacts | None = None
+    keys: Mapping[str, Mapping[str, NodeKey]] = {}
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""

@@ -68,6 +68,7 @@ class OwnNode:
             underlay=underlay,
             labels=own.labels,
             run_dir=self.run_dir,
+            facts=own.facts,
         ), ""
 
     def pod_network(self) -> PodNetworkFacts | None:

@@ -7,7 +7,7 @@ replaces it in place, so no packet finds it missing. Devices are removed with th
 them. Cost: linear in the number of peers.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from ipaddress import collapse_addresses
 
 import msgspec
@@ -40,12 +40,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The routing state of one node, and the facts to announce.
 
     ``state``, ``values`` and ``children`` are those of all backends in use, together with what every node needs.
-    ``facts`` are announced after all of it is applied, ``senders`` names the backend used for each peer.
+    ``program_values`` are held by the children. ``facts`` are announced after all of it is applied, ``senders`` names
+    the backend used for each peer.
     """
 
     state: NetworkState
     values: tuple[StateValue, ...] = ()
     children: tuple[Child, ...] = ()
+    program_values: tuple[StateValue, ...] = ()
     facts: RoutingFacts
     pod_mtu: int
     senders: dict[str, str]
@@ -65,19 +67,21 @@ def plan(
     """
     ordered = sorted(peers, key=lambda peer: peer.name)
     assigned, problems = _assign(me, ordered, settings, backends)
-    receiving = _receiving(ordered, settings.backend)
+    receiving = in_use((*ordered, me), settings.backend)
     used = {name: backend for name, backend in backends.items() if assigned[name] or name in receiving}
     cluster = ClusterView(tuple(ordered), cluster_networks(me, ordered, cidrs))
-    plans = [backend.plan(me, assigned[name], cluster) for name, backend in used.items()]
+    by_name = {name: backend.plan(me, assigned[name], cluster) for name, backend in used.items()}
+    plans = list(by_name.values())
     values = [value for backend_plan in plans for value in backend_plan.values]
     if settings.masquerade:
         values.insert(
             0, masquerade(me, cluster, tuple(device for backend_plan in plans for device in backend_plan.tunnels))
         )
     return Plan(
-        state=merge([_common(me), *(backend_plan.network for backend_plan in plans)]),
+        state=merge([_common(me), *(each.network for each in plans), by_name[settings.backend].configured]),
         values=tuple(values),
         children=tuple(child for backend_plan in plans for child in backend_plan.children),
+        program_values=tuple(value for backend_plan in plans for value in backend_plan.program_values),
         facts=RoutingFacts(
             backend=settings.backend,
             receives=tuple(sorted(name for name in backends if name in used or not backends[name].announced)),
@@ -86,6 +90,20 @@ def plan(
         pod_mtu=_pod_mtu(me, settings, backends),
         senders={peer.name: name for name, some in assigned.items() for peer in some},
         problems=tuple(problems),
+    )
+
+
+def staged(before: NetworkState, desired: NetworkState) -> NetworkState:
+    """The state for the time until the child processes hold their values: new devices, and the ways of ``before``."""
+    kept = {link.name for link in desired.links}
+    return NetworkState(
+        links=(*desired.links, *(link for link in before.links if link.name not in kept)),
+        addresses=tuple(dict.fromkeys((*desired.addresses, *before.addresses))),
+        routes=before.routes,
+        neighbours=before.neighbours,
+        fdb=before.fdb,
+        rules=before.rules,
+        sysctls=tuple({sysctl.path: sysctl for sysctl in (*before.sysctls, *desired.sysctls)}.values()),
     )
 
 
@@ -133,8 +151,13 @@ def cluster_networks(me: LocalNode, peers: Iterable[Peer], cidrs: Iterable[Netwo
     return (*v4, *v6)
 
 
-def _receiving(peers: Sequence[Peer], configured: str) -> set[str]:
-    return {configured} | {peer.facts.backend for peer in peers if peer.facts is not None}
+def in_use(nodes: Iterable[Peer | LocalNode], configured: str) -> set[str]:
+    """The backends from which this node receives: its own, and those that peers announce.
+
+    The one that this node itself announced last stays until the new announcement is known, so that no packet on its way
+    through a device is lost.
+    """
+    return {configured} | {node.facts.backend for node in nodes if node.facts is not None}
 
 
 def _common(me: LocalNode) -> NetworkState:

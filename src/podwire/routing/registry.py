@@ -13,6 +13,7 @@ BACKENDS: Registry[type[Backend]] = Registry(
         "ipip": "podwire.routing.backends.ipip.backend:IpInIp",
         "none": "podwire.routing.backends.none.backend:NoRouting",
         "vxlan": "podwire.routing.backends.vxlan.backend:VxlanTunnel",
+        "wireguard": "podwire.routing.backends.wireguard.backend:WireGuardTunnel",
     },
 )
 DEFAULT = "vxlan"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.errors import ConfigError
 from podwire.model.document import convert
 from podwire.routing.backend import Backend, BackendOptions, check_range
 from podwire.routing.registry import BACKENDS, DEFAULT
@@ -67,6 +68,9 @@ def parse_settings(
         check_range(source, "routing.mtu", settings.mtu, 1280, 65535)
     for options_of in options.values():
         options_of.check(source)
+    if settings.direct_routing and not kinds[settings.backend].allows_direct:
+        problem = f"{settings.backend} encrypts all packets between nodes, and direct routing would send them in clear"
+        raise ConfigError(source, "routing.directRouting", f"{problem}: set it to false")
     return settings
 
 

@@ -1,7 +1,7 @@
 """The guarantees of the reconciler's loop, with a clock moved by hand and a kernel in memory."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_interface
 
 import msgspec
@@ -11,14 +11,16 @@ from tests.fakes.clock import FakeClock
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
-from podwire.routing.nodes import Address, RoutingFacts, Underlay
+from podwire.routing.nodes import Address, NodeKey, RoutingFacts, Underlay
 from podwire.routing.plan import Plan
 from podwire.routing.router import QUIET_S, RESYNC_S, Router
 from podwire.routing.settings import RoutingSettings
+from podwire.runtime.children import ChildEvent
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
+from podwire.state.wireguard import WireGuard
 
 
 class MemoryMachine:
@@ -28,6 +30,7 @@ class MemoryMachine:
         self.states: list[NetworkState] = []
         self.values: tuple[StateValue, ...] = ()
         self.failures: list[str] = []
+        self.program_failures: list[str] = []
         self.carries = True
         self.without: set[str] = set()
         self.followed = 0
@@ -55,7 +58,7 @@ class MemoryMachine:
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         self.values = tuple(values)
-        return ()
+        return self.program_failures if any(isinstance(value, WireGuard) for value in values) else ()
 
 
 def node(number: int, annotations: dict[str, str] | None = None) -> Node:
@@ -413,6 +416,68 @@ def test_refused_files_of_a_program_are_named_until_accepted() -> None:
             programs.reason, calls = "", programs.calls
             await lab.clock.advance(11)
             assert programs.calls > calls
+            assert lab.router.problem == ""
+
+    asyncio.run(body())
+
+
+class MemoryPrograms:
+    """Remembers the child processes that should run."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def apply(self, desired: Iterable[Child]) -> None:
+        self.names = [child.name for child in desired]
+
+
+class MemoryKeys:
+    """One public key for every name."""
+
+    broken = False
+
+    def keep(self, backend: str, names: Iterable[str]) -> Mapping[str, NodeKey]:
+        if self.broken:
+            raise OSError("no space left on device")
+        return {name: NodeKey("A" * 43 + "=", f"/keys/{backend}-{name}") for name in names}
+
+
+def test_a_key_is_announced_once_its_process_is_configured() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            programs = lab.router.programs = MemoryPrograms()
+            lab.router.keys = MemoryKeys()
+            lab.machine.program_failures = ["podwire-wg: its process does not answer"]
+            lab.router.configure(RoutingSettings(backend="wireguard"))
+            await lab.clock.advance(1)
+            assert programs.names == ["podwire-wg"]
+            assert lab.router.problem == "podwire-wg: its process does not answer"
+            assert "wireguard" not in lab.announced[-1].facts.details
+            state = str(lab.machine.states[-1])
+            assert "link podwire-wg " in state and " dev podwire-vxlan onlink" in state, "the routes stay meanwhile"
+            lab.machine.program_failures = []
+            await lab.clock.advance(11)
+            assert lab.router.problem == ""
+            assert "podwire-vxlan" not in str(lab.machine.states[-1])
+            assert lab.announced[-1].facts.details["wireguard"]["keys"] == {"0": "A" * 43 + "="}
+            runs = lab.runs
+            lab.router.note_child(ChildEvent("podwire-wg", 7, "ended"))
+            await lab.clock.advance(1)
+            assert lab.runs == runs + 1, "the new process is configured"
+
+    asyncio.run(body())
+
+
+def test_keys_that_cannot_be_kept_are_the_problem() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            keys = lab.router.keys = MemoryKeys()
+            keys.broken = True
+            lab.router.configure(RoutingSettings(backend="wireguard"))
+            await lab.clock.advance(1)
+            assert lab.router.problem == "cannot keep the keys of routing: no space left on device"
+            keys.broken = False
+            await lab.clock.advance(11)
             assert lab.router.problem == ""
 
     asyncio.run(body())

@@ -1,0 +1,1 @@
+"""Encrypted packets between nodes, by WireGuard."""

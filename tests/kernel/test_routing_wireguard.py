@@ -1,0 +1,248 @@
+"""WireGuard between nodes: nothing leaves in clear, processes and keys outlive the agent, new keys lose no packet."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, Pod, inside, source_seen
+
+from podwire.kernel import comparison, netns
+from podwire.kernel.features import Features
+from podwire.routing.machine import OWNER
+from podwire.routing.settings import RoutingSettings, parse_settings
+from podwire.state.share import parse, render
+
+MARKER = b"these bytes are the secret of two pods"
+PORT = 9
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, 3)
+    made.need("wireguard")
+    yield made
+    made.close()
+
+
+def settings(generation: int = 0) -> RoutingSettings:
+    return parse_settings({"backend": "wireguard", "wireguard.keyGeneration": generation}, "test")
+
+
+def until(check: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Capture(threading.Thread):
+    """Reads every frame on the network between the nodes; ``seen`` counts those with the marker in clear."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self.seen = self.frames = 0
+        with netns.inside(cluster.fabric):
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+        self._socket.settimeout(0.1)
+        self._end = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._end.is_set():
+            with suppress(TimeoutError):
+                self.seen += MARKER in self._socket.recv(65536)
+                self.frames += 1
+
+    def end(self) -> None:
+        self._end.set()
+        self.join()
+        self._socket.close()
+
+
+class Stream(threading.Thread):
+    """Numbered datagrams with the marker from one pod to another, one each 3 ms; those that arrive are counted."""
+
+    def __init__(self, source: Pod, target: Pod) -> None:
+        super().__init__(daemon=True)
+        with netns.inside(source.place):
+            self._sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with netns.inside(target.place):
+            self._sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._sink.bind(("", PORT))
+        self._sink.setblocking(False)
+        self._target = (target.address, PORT)
+        self.sent = self.refused = 0
+        self._arrived: set[bytes] = set()
+        self._end = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._end.wait(0.003):
+            try:
+                self._sender.sendto(MARKER + self.sent.to_bytes(4, "big"), self._target)
+                self.sent += 1
+            except OSError:
+                self.refused += 1
+            self._read()
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                self._arrived.add(self._sink.recv(200))
+
+    @property
+    def arrived(self) -> int:
+        return len(self._arrived)
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self._end.set()
+        self.join()
+        self._sender.close()
+        self._sink.close()
+
+    def lost(self) -> int:
+        """Ends the stream, and returns the number of datagrams that were sent and do not arrive."""
+        self._end.set()
+        self.join()
+        deadline = time.monotonic() + 10
+        while self.arrived < self.sent and time.monotonic() < deadline:
+            self._read()
+            time.sleep(0.02)
+        self.close()
+        return self.sent - self.arrived
+
+
+def shown(node: ClusterNode, device: str = "podwire-wg") -> list[list[str]]:
+    """What wg(8) says of a device: the lines of ``wg show DEVICE dump`` as words."""
+    pid = node.children()[device]
+    text = inside(node.place, "nsenter", f"--mount=/proc/{pid}/ns/mnt", "wg", "show", device, "dump")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def allowed(words: list[str]) -> set[str]:
+    """The allowed addresses in a peer's line of wg(8)."""
+    return set(words[3].split(","))
+
+
+def settle(cluster: Cluster) -> None:
+    """As ``Cluster.settle``, for the nodes that the API knows."""
+    for _ in range(3):
+        for node in cluster.all:
+            if node.name in cluster.nodes:
+                node.reconcile()
+
+
+def test_no_packet_between_pods_leaves_in_clear(cluster: Cluster) -> None:
+    first, _, joins = cluster.all
+    del cluster.nodes[joins.name]
+    cluster.configure(settings())
+    settle(cluster)
+    a, c = first.pod("a"), joins.pod("c")
+    capture = Capture(cluster)
+    there = Stream(a, c)
+    until(lambda: there.sent + there.refused > 30)
+    cluster.nodes[joins.name] = joins.object()
+    joins.reconcile()
+    back = Stream(c, a)
+    for node in cluster.all:
+        before = there.sent + there.refused
+        node.reconcile()
+        until(lambda seen=before: there.sent + there.refused > seen + 10)  # type: ignore[misc]
+    settle(cluster)
+    until(lambda: there.arrived and back.arrived)
+    assert capture.seen == 0 and capture.frames
+    cluster.configure(RoutingSettings(backend="vxlan"))
+    settle(cluster)
+    until(lambda: capture.seen)
+    there.close()
+    back.close()
+    capture.end()
+
+
+def test_a_killed_process_comes_back_with_its_key_and_peers(cluster: Cluster) -> None:
+    cluster.configure(settings())
+    cluster.settle()
+    first, second, _ = cluster.all
+    a, b = first.pod("a"), second.pod("b")
+    before, pid = shown(first), first.children()["podwire-wg"]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    first.reconcile()
+    assert first.children()["podwire-wg"] != pid
+    assert [words[:2] for words in shown(first)[:1]] == [words[:2] for words in before[:1]]
+    assert {words[0]: allowed(words) for words in shown(first)[1:]} == {
+        words[0]: allowed(words) for words in before[1:]
+    }
+    settle(cluster)
+    with b.running(SOURCE_REPLY_SERVER):
+        assert source_seen(a.place, b.address) == a.address
+    assert "mtu 1440 " in first.shows("ip", "link", "show", "podwire-wg")
+
+
+def test_a_new_key_on_every_node_loses_no_packet(cluster: Cluster) -> None:
+    cluster.configure(settings())
+    cluster.settle()
+    pods = [node.pod(f"p{node.number}") for node in cluster.all]
+    old = {node.name: shown(node)[0][1] for node in cluster.all}
+    streams = [Stream(pods[0], pods[1]), Stream(pods[1], pods[2]), Stream(pods[2], pods[0])]
+    for node in cluster.all:
+        node.router.configure(settings(1))
+        for each in cluster.all:
+            each.reconcile()
+        before = min(stream.arrived for stream in streams)
+        until(lambda seen=before: min(stream.arrived for stream in streams) > seen + 20)  # type: ignore[misc]
+    settle(cluster)
+    before = min(stream.arrived for stream in streams)
+    until(lambda: min(stream.arrived for stream in streams) > before + 20)
+    lost = [stream.lost() for stream in streams]
+    for node in cluster.all:
+        assert list(node.children()) == ["podwire-wg2"]
+        assert shown(node, "podwire-wg2")[0][1] != old[node.name]
+        assert "podwire-wg:" not in node.shows("ip", "link")
+        assert sorted(file.name for file in (cluster.root / f"{node.name}-keys").iterdir()) == ["wireguard-1.key"]
+    assert lost == [0, 0, 0]
+
+
+def test_the_state_shows_peers_and_no_private_key(cluster: Cluster) -> None:
+    cluster.configure(settings())
+    cluster.settle()
+    first, second, third = cluster.all
+    text = "\n".join(render([first.router.share(OWNER)]))
+    assert "endpoint 10.89.0.12:51820 keepalive 25 allowed-ips 10.244.2.0/24" in text
+    private = (cluster.root / "node-1-keys" / "wireguard-0.key").read_text().strip()
+    assert private not in text and shown(first)[0][0] == private
+    stated = parse(text.splitlines())
+    assert [found for found in comparison.compare(stated, first.place) if "wireguard" in found.where] == []
+    inside(
+        first.place, "nsenter", f"--mount=/proc/{first.children()['podwire-wg']}/ns/mnt",
+        "wg", "set", "podwire-wg", "peer", shown(second)[0][1], "remove",
+    )  # fmt: skip
+    found = [found for found in comparison.compare(stated, first.place) if "wireguard" in found.where]
+    assert [(each.sign, "10.244.2.0/24" in each.text) for each in found] == [("+", True)]
+    del cluster.nodes[third.name]
+    first.reconcile()
+    assert [allowed(words) for words in shown(first)[1:]] == [{"10.244.2.0/24", "10.89.0.12/32"}]
+
+
+def test_a_switch_away_leaves_no_process_and_no_device(cluster: Cluster) -> None:
+    cluster.configure(settings())
+    cluster.settle()
+    cluster.configure(RoutingSettings(backend="vxlan"))
+    cluster.settle()
+    for node in cluster.all:
+        assert node.children() == {}
+        assert "podwire-wg" not in node.shows("ip", "link") + node.shows("ip", "route")
+        assert "unreachable 10.244.0.0/16" not in node.shows("ip", "route")
+
+
+def test_without_the_program_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podwire.kernel.features.PROGRAMS_PATH", "/nowhere")
+    reason = "the program wireguard-go is not installed (in Debian's package wireguard-go; looked in /nowhere)"
+    assert Features().lacks("wireguard-go") == reason
