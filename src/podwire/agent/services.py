@@ -7,7 +7,8 @@ from podwire.dataplane.announcement import LoadAnnouncer
 from podwire.errors import Unsupported
 from podwire.http.routes import dispatch
 from podwire.kube.informer import Informer
-from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES, Json
+from podwire.kube.resources import ENDPOINTSLICES, SERVICECIDRS, SERVICES
+from podwire.model.service import ServiceCidr
 from podwire.proxy.configurator import ConfiguredParts, ProxyConfiguration, ProxyConfigurator, configured_cleaner
 from podwire.proxy.events import ProxyEvents
 from podwire.proxy.health import Pulse
@@ -42,6 +43,15 @@ def add(shared: Shared) -> None:
         shared.health.ready["proxy"] = lambda: problem
 
 
+def follow_cidrs(shared: Shared) -> Informer[ServiceCidr] | None:
+    """The informer of ServiceCIDRs; None when the configuration names the ranges."""
+    if shared.config.service_cidrs:
+        return None
+    informer: Informer[ServiceCidr] = Informer(shared.client, SERVICECIDRS, decode_as=ServiceCidr)
+    shared.events.follow_rejected(informer)
+    return informer
+
+
 class ServicePart:
     """The parts of the proxy of one node."""
 
@@ -52,7 +62,7 @@ class ServicePart:
         self.services = Informer(client, SERVICES, label_selector=_LABELS.partition(",")[0])
         self.slices = Informer(client, ENDPOINTSLICES, label_selector=_LABELS)
         self.services.trim, self.slices.trim = trim_service, trim_slice
-        self.cidrs: Informer[Json] | None = None if config.service_cidrs else Informer(client, SERVICECIDRS)
+        self.cidrs = follow_cidrs(shared)
         ranges = ServiceCidrs(config.service_cidrs, lambda: self.cidrs.objects.values() if self.cidrs else ())
         self.configuration = ProxyConfiguration(settings, config.node_name, config.cluster_cidrs, ranges)
         facts = self.configuration.facts

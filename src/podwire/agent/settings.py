@@ -1,14 +1,12 @@
 """Follows the cluster's settings and passes them to the parts of the agent."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from podwire.agent.config import overlay
 from podwire.agent.shared import Shared
 from podwire.cluster.degraded import SETTINGS_REFUSED
 from podwire.errors import ConfigError
 from podwire.kube.informer import Informer
-from podwire.kube.resources import CONFIGMAPS, Json
+from podwire.kube.resources import CONFIGMAPS
+from podwire.model.configmap import ConfigMap
 
 
 def add(shared: Shared) -> None:
@@ -17,9 +15,11 @@ def add(shared: Shared) -> None:
     if not config.settings or not {"routing", "proxy", "policy"} & set(config.parts):
         return
     namespace, _, name = config.settings.partition("/")
-    informer: Informer[Json] = Informer(
-        shared.client, CONFIGMAPS, namespace=namespace, field_selector=f"metadata.name={name}"
+    selector = f"metadata.name={name}"
+    informer: Informer[ConfigMap] = Informer(
+        shared.client, CONFIGMAPS, namespace=namespace, field_selector=selector, decode_as=ConfigMap
     )
+    shared.events.follow_rejected(informer)
     informer.subscribe(SettingsFollower(shared).changed)
     shared.settings_known = informer.synced
     shared.tasks["settings"] = informer.run
@@ -32,10 +32,10 @@ class SettingsFollower:
         self._shared = shared
         self._backend = shared.config.routing_settings.backend
 
-    def changed(self, key: str, _old: Json | None, new: Json | None) -> None:
+    def changed(self, key: str, _old: ConfigMap | None, new: ConfigMap | None) -> None:
         """Passes on the settings of a changed ConfigMap, or reports why they are refused."""
         shared, config = self._shared, self._shared.config
-        data: Mapping[str, Any] = (new or {}).get("data") or {}
+        data = new.data if new is not None else {}
         try:
             settings = overlay(config.routing, data, f"ConfigMap {key}", config.proxy, config.policy)
         except ConfigError as problem:

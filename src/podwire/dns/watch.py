@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from podwire.dns.zone import Zone
 from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
 from podwire.kube.resources import ENDPOINTSLICES, NAMESPACES, PODS, SERVICES
 from podwire.model.meta import Object
@@ -15,7 +16,7 @@ from podwire.runtime.supervise import Supervisor
 
 
 class ZoneWatch:
-    """Applies changes to a zone and reports when an answer changed."""
+    """Applies changes to a zone and reports when an answer changed; an undecodable object gets an Event."""
 
     def __init__(self, zone: Zone, client: Client, changed: Callable[[], None], *, pods: bool) -> None:
         self._zone = zone
@@ -30,12 +31,15 @@ class ZoneWatch:
         self._namespaces.subscribe(self._on_namespace)
         if self._pods is not None:
             self._pods.subscribe(self._on_pod)
+        self._events = EventRecorder(client, "podwire-dns")
+        self._events.follow_rejected(*self._informers())
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts listing and watching."""
         for informer in self._informers():
             supervisor.start(f"watch {informer.resource.plural}", informer.run)
         supervisor.start("wait for lists", self._wait_synced)
+        supervisor.start("events", self._events.run)
 
     def unsynced(self) -> tuple[str, ...]:
         """The collections that were not listed yet."""

@@ -175,3 +175,18 @@ class Endpoints(Fact, frozen=True):
     kind: str = "Endpoints"
     metadata: ObjectMeta = ObjectMeta()
     subsets: tuple[EndpointSubset, ...] = ()
+
+
+class ServiceCidrSpec(Fact, frozen=True):
+    """The ranges of a ServiceCIDR; the API server accepts one of each family."""
+
+    cidrs: tuple[str, ...] = ()
+
+
+class ServiceCidr(Fact, frozen=True):
+    """``networking.k8s.io/v1`` ServiceCIDR: ranges from which Services get their addresses."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceCidrSpec = ServiceCidrSpec()

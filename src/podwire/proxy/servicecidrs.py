@@ -1,16 +1,14 @@
 """The address ranges of Services, from the configuration or from the cluster's ServiceCIDR objects (pure)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from ipaddress import ip_network
-from typing import Any
 
-ServiceCidr = Mapping[str, Any]
-"""A ServiceCIDR object as the API sends it."""
+from podwire.model.service import ServiceCidr
 
 
 def cidrs_of(objects: Iterable[ServiceCidr]) -> tuple[str, ...]:
     """The ranges of ServiceCIDR objects, each once, sorted; malformed ranges are left out."""
-    texts = (text for each in objects for text in each.get("spec", {}).get("cidrs", ()))
+    texts = (text for each in objects for text in each.spec.cidrs)
     ranges: set[str] = set()
     for text in texts:
         try:

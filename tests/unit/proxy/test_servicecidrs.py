@@ -1,14 +1,15 @@
 """The address ranges of Services."""
 
+from podwire.model.service import ServiceCidr, ServiceCidrSpec
 from podwire.proxy.servicecidrs import ServiceCidrs, cidrs_of
 
 
-def cidr(*texts: str) -> dict[str, object]:
-    return {"spec": {"cidrs": list(texts)}}
+def cidr(*texts: str) -> ServiceCidr:
+    return ServiceCidr(spec=ServiceCidrSpec(cidrs=texts))
 
 
 def test_malformed_and_repeated_ranges_are_left_out() -> None:
-    objects = [cidr("10.96.0.0/12", "fd00::/108"), cidr("10.96.0.0/12"), cidr("nonsense", "10.0.0.1/8"), {}]
+    objects = [cidr("10.96.0.0/12", "fd00::/108"), cidr("10.96.0.0/12"), cidr("nonsense", "10.0.0.1/8"), ServiceCidr()]
     assert cidrs_of(objects) == ("10.96.0.0/12", "fd00::/108")
 
 

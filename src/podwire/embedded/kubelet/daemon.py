@@ -106,7 +106,7 @@ async def run(config: KubeletConfig, clock: Clock, fork_server: ForkServer) -> N
     events = EventRecorder(client, "kubelet", host=config.node)
     events.follow_rejected(services, pod_informer)
     async with Supervisor(clock, report) as supervisor:
-        objects = ConfigObjects(client, supervisor)
+        objects = ConfigObjects(client, supervisor, events)
         context = NodeContext(
             config=config, host=host, client=client, clock=clock, tasks=tasks, events=events,
             objects=objects, services=services,

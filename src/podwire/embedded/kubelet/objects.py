@@ -8,12 +8,16 @@ have passed, so a pod costs one request an hour.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from podwire.embedded.kubelet.volumes import TokenRequest, VolumeTokens, config_map_data, secret_data, token_requests
+from podwire.errors import ConfigError
 from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
-from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json
+from podwire.kube.resources import CONFIGMAPS, SECRETS, SERVICEACCOUNTS, Json, Resource
+from podwire.model.meta import ObjectReference
 from podwire.model.pod import Container, Pod
 from podwire.runtime.clock import Clock, parse_rfc3339
 from podwire.runtime.supervise import Supervisor
@@ -77,9 +81,11 @@ class _ObjectWatch:
 class ConfigObjects:
     """The ConfigMaps and Secrets that pods of the node refer to."""
 
-    def __init__(self, client: Client, supervisor: Supervisor) -> None:
+    def __init__(self, client: Client, supervisor: Supervisor, events: EventRecorder) -> None:
+        """An object with unusable values gets one of ``events``."""
         self._client = client
         self._supervisor = supervisor
+        self._events = events
         self.changed: Callable[[str], None] = lambda namespace: None
         """Called with the namespace of a ConfigMap or Secret that changed."""
         self._watches: dict[tuple[str, str, str], _ObjectWatch] = {}
@@ -119,11 +125,24 @@ class ConfigObjects:
             informer: Informer[Json] = Informer(
                 self._client, resource, namespace=namespace, field_selector=f"metadata.name={name}"
             )
-            informer.subscribe(lambda key, old, new: self.changed(key.partition("/")[0]))
+            self._events.follow_rejected(informer)
+            informer.subscribe(partial(self._on_change, resource))
             task = self._supervisor.start(f"watch {plural} {namespace}/{name}", informer.run)
             watch = self._watches[key] = _ObjectWatch(informer, task)
         watch.users.add(uid)
         return watch
+
+    def _on_change(self, resource: Resource[Json], key: str, _old: Json | None, new: Json | None) -> None:
+        namespace, _, name = key.partition("/")
+        try:
+            (config_map_data if resource is CONFIGMAPS else secret_data)(new or {})
+        except ConfigError as problem:
+            subject = ObjectReference(
+                api_version=resource.api_version, kind=resource.kind, namespace=namespace, name=name,
+                uid=str(((new or {}).get("metadata") or {}).get("uid") or ""),
+            )  # fmt: skip
+            self._events.event(subject, "Warning", "InvalidObject", f"kubelet cannot use the values: {problem}")
+        self.changed(namespace)
 
     def _document(self, plural: str, namespace: str, name: str) -> Json | None:
         watch = self._watches.get((plural, namespace, name))

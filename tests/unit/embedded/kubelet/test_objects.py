@@ -3,12 +3,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fakes.listing_api import ListingApi, play
 
 from podwire.embedded.kubelet.objects import ConfigObjects, references
 from podwire.embedded.kubelet.volumes import config_map_data, secret_data
 from podwire.errors import ConfigError
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
+from podwire.kube.events import EventRecorder
 from podwire.model.pod import Pod
 from podwire.runtime.clock import SystemClock
 from podwire.runtime.supervise import Supervisor
@@ -65,7 +67,7 @@ def test_an_object_is_watched_while_a_pod_uses_it() -> None:
         first = pod(volumes=[{"name": "v", "configMap": {"name": "a"}}, {"name": "w", "secret": {"secretName": "b"}}])
         second = msgspec.structs.replace(first, metadata=msgspec.structs.replace(first.metadata, uid="v"))
         async with Supervisor(clock, lambda name, failure: None) as supervisor:
-            objects = ConfigObjects(client, supervisor)
+            objects = ConfigObjects(client, supervisor, EventRecorder(client, "kubelet"))
             waiting = [asyncio.ensure_future(objects.ready_for(each)) for each in (first, second)]
             await asyncio.sleep(0.01)
             assert _watches() == {"watch configmaps n/a", "watch secrets n/b"}
@@ -80,6 +82,34 @@ def test_an_object_is_watched_while_a_pod_uses_it() -> None:
         await client.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("plural", "kind", "fields", "problem"),
+    [
+        ("configmaps", "ConfigMap", {"data": {"k": 5}}, "data[k]: expected a text"),
+        ("configmaps", "ConfigMap", {"binaryData": {"k": "a"}}, "binaryData[k]: expected base64"),
+        ("secrets", "Secret", {"data": 5}, "data: expected a map of texts"),
+    ],
+)
+def test_object_with_unusable_values_gets_an_event(
+    plural: str, kind: str, fields: dict[str, Any], problem: str
+) -> None:
+    source = {"configMap": {"name": "a"}} if plural == "configmaps" else {"secret": {"secretName": "a"}}
+
+    async def scenario(api: ListingApi, client: Client) -> None:
+        events = EventRecorder(client, "kubelet", host="n1")
+        async with Supervisor(client.clock, lambda name, failure: None) as supervisor:
+            writing = supervisor.start("events", events.run)
+            objects = ConfigObjects(client, supervisor, events)
+            await objects.ready_for(pod(volumes=[{"name": "v", **source}]))
+            await api.reported.wait()
+            objects.close()
+            writing.cancel()
+        assert api.about() == [(kind, "a", "InvalidObject")]
+        assert (api.events[0]["involvedObject"]["uid"], problem in api.events[0]["message"]) == ("u1", True)
+
+    play({plural: [{"metadata": {"name": "a", "namespace": "n", "uid": "u1"}, **fields}]}, scenario)
 
 
 META = {"name": "web", "namespace": "shop"}
