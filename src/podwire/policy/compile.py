@@ -85,7 +85,9 @@ class Compiler:
         self._namespaces: dict[str, dict[str, str]] = {}
         self._index = SelectorIndex(self.namespace_labels)
         self._owners = AddressOwners(self._index)
-        self._peers = PeerIndex(self._owners, self._index, node, self._node_selectors)
+        self._node_selectors = Counter[str]()
+        """The selectors of nodes in all rules, each with the number of rules that have it."""
+        self._peers = PeerIndex(self._owners, self._index, node, self._node_selectors.keys)
         self._pods: dict[str, Pod] = {}
         self._pods_in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], CompiledPolicy] = {}
@@ -179,9 +181,11 @@ class Compiler:
         if before is not None:
             self._subjects.remove(key, before)
             before.release(self._index)
+            self._node_selectors -= Counter(_node_selectors(before))
         if policy is not None:
             self._policies[key] = policy
             self._subjects.add(key, policy)
+            self._node_selectors.update(_node_selectors(policy))
         self._dirty_subjects.update(version.subject for version in (before, policy) if version is not None)
 
     def flush(self) -> PolicyDelta:
@@ -356,9 +360,9 @@ class Compiler:
         self._owners.refresh()
         return self._peers.at(address)
 
-    def _node_selectors(self) -> set[str]:
-        cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
-        return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
+
+def _node_selectors(policy: CompiledPolicy) -> Iterator[str]:
+    return (text for rules in policy.rules.values() for rule in rules for text in rule.nodes)
 
 
 def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:

@@ -35,7 +35,7 @@ class PeerIndex:
     """The peers of one node's pods; valid after :meth:`AddressOwners.refresh`."""
 
     def __init__(
-        self, owners: AddressOwners, index: SelectorIndex, node: str, node_selectors: Callable[[], set[str]]
+        self, owners: AddressOwners, index: SelectorIndex, node: str, node_selectors: Callable[[], Collection[str]]
     ) -> None:
         """``node_selectors`` returns the selectors of nodes in all rules, in their JSON form."""
         self._owners = owners

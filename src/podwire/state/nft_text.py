@@ -9,6 +9,7 @@ An unknown statement is an error; none is skipped.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from podwire.errors import ConfigError
 from podwire.state.nft import PRIORITIES, Chain, Element, Set, Table, interval_bounds, interval_text
@@ -98,8 +99,9 @@ class Tokens:
         return ConfigError("nft", "", f"{problem} at {self.items[self.at : self.at + 4]} in {self.text[:200]!r}")
 
 
+@lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
-    """One rule from nft's text.
+    """One rule from nft's text, cached: the rules of a layout are written as text, and many chains have the same.
 
     Raises: ConfigError with the position of the error.
     """
