@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 PYTEST = (".venv/bin/python", "-m", "pytest")
 GUEST = ("scripts/uml", "pytest")
 UNIT_PARTS = (
-    ("tests/unit/policy", "tests/unit/proxy"),
-    ("tests/unit/embedded", "tests/unit/state", "tests/unit/why"),
+    ("tests/unit/policy", "tests/unit/proxy", "tests/unit/house", "tests/unit/state"),
+    ("tests/unit/embedded", "tests/unit/why"),
 )
 """Two of three parts of the unit tests that take about the same time; the third one has all other folders.
 
