@@ -5,7 +5,7 @@ removes a pod's routes and neighbours and moves its device into a group, and ``d
 group, from another thread and over a socket of its own: 50 devices in the time of two (measured).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from podwire.kernel.monitor import Monitor
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
+from podwire.kernel.nft_drift import TableWatch
 from podwire.kernel.uapi import RTM_DELLINK
 from podwire.state.changes import diff
 from podwire.state.link import Link
@@ -37,8 +38,10 @@ class KernelPlumber:
         self._netlink = Netlink(netns_path)
         self._nft: Nft | None = None
         self._nft_missing: Unsupported | None = None
+        self._ports: TableWatch | None = None
         try:
             self._nft = Nft(netns_path)
+            self._ports = TableWatch(netns_path)
         except Unsupported as missing:
             self._nft_missing = missing
 
@@ -47,6 +50,8 @@ class KernelPlumber:
         self._netlink.close()
         if self._nft is not None:
             self._nft.close()
+        if self._ports is not None:
+            self._ports.close()
 
     def prepare(self, families: Collection[int]) -> None:
         """Turns on IPv6 forwarding of the node when pods have IPv6; IPv4 forwarding is set for each pod's device.
@@ -125,6 +130,11 @@ class KernelPlumber:
         monitor.ignore(self._netlink.port)
         return monitor
 
+    def watch_ports(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` in the running loop when the hostPort table is not as held, within about a second."""
+        if self._ports is not None:
+            self._ports.attach(changed)
+
     def missing(self, planned: Wiring, netns_path: str) -> list[str]:
         """The lines of a wiring that the kernel does not hold; a changed hardware address is no fault."""
         paths = tuple(x.path for x in planned.host.sysctls)
@@ -154,7 +164,10 @@ class KernelPlumber:
         if self._nft is None:
             if table is not None and self._nft_missing is not None:
                 raise self._nft_missing
-        elif table is None:
+            return
+        if self._ports is not None:
+            self._ports.expect(() if table is None else (table,))
+        if table is None:
             self._nft.delete("inet", TABLE)
         else:
             self._nft.apply(table)

@@ -60,6 +60,13 @@ class AttachmentRepair:
         ]
         self._attachments.remove_vanished(lost_attachments, "its device has been gone for a minute")
         self._remove_strays(have)
+        self.heal_ports()
+
+    def heal_ports(self) -> None:
+        """Restores the hostPort table when a pod has a hostPort.
+
+        Raises: KernelError.
+        """
         if any(attachment.ports for attachment in self._attachments.by_key.values()):
             self._attachments.hold_ports()
 

@@ -12,8 +12,8 @@ routes, neighbours, devices and sysctls on the node's side as they should be. It
 neighbour of a pod, a changed device or sysctl, and an added or deleted address of the node are followed by a check
 after :data:`HEAL_S`; 2. the next check is :data:`HEAL_REST_S` later, so many new and deleted pods cost one check a
 second; 3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from
-0.2 s to 10 s, and at once when an address is added; 4. state without change events (some sysctls), and the hostPort
-table, is checked with ``sweep``.
+0.2 s to 10 s, and at once when an address is added; 4. the hostPort table is compared each second in which nftables
+changed (:mod:`podwire.kernel.nft_drift`); 5. state without change events (some sysctls) is checked with ``sweep``.
 """
 
 import asyncio
@@ -141,6 +141,7 @@ class CniService:
         logged = ""
         with self._plumber.watch() as monitor:
             monitor.attach(self._changed)
+            self._plumber.watch_ports(self._heal_ports)
             while True:
                 await self._disturbed.wait()
                 await self._clock.sleep(HEAL_S)
@@ -165,6 +166,14 @@ class CniService:
                 return await self._disturbed.wait()
         except TimeoutError:
             return False
+
+    def _heal_ports(self) -> None:
+        try:
+            self.repair.heal_ports()
+        except KernelError as failure:
+            self._log.warning("cannot restore the hostPorts of pods; trying again", problem=failure)
+        else:
+            self._log.info("restored the hostPorts of pods after a change by another program")
 
     def _changed(self, events: Sequence[Event]) -> None:
         if any(_concerns_pods(event) for event in events):

@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from podwire.errors import KernelError
+from podwire.errors import KernelError, Unsupported
 from podwire.kernel import network
 from podwire.kernel.features import Features
 from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
+from podwire.kernel.nft_drift import TableWatch
 from podwire.routing import underlay
 from podwire.routing.nodes import Address, Underlay
 from podwire.state.kinds import KINDS
 from podwire.state.network import NetworkState, OwnerMark
+from podwire.state.nft import AbsentTable, Table
 from podwire.state.value import StateValue
 
 OWNER = OwnerMark(route_protocol=113, alias_prefix="podwire/routing")
@@ -28,6 +30,8 @@ class KernelMachine:
         self._features = features or Features()
         self._netns_path = netns_path
         self._monitor: Monitor | None = None
+        self._tables: TableWatch | None = None
+        self._expected: tuple[Table | AbsentTable, ...] = ()
         self._watched: frozenset[int] = frozenset()
         self._tunnels: frozenset[int] = frozenset()
         self._held = NetworkState()
@@ -37,6 +41,8 @@ class KernelMachine:
         """Closes the sockets; everything in the kernel stays."""
         if self._monitor is not None:
             self._monitor.close()
+        if self._tables is not None:
+            self._tables.close()
         self._netlink.close()
 
     def lacks(self, feature: str) -> str:
@@ -93,6 +99,7 @@ class KernelMachine:
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         """Calls ``changed`` from the running loop when an object of routing or a device changes.
 
+        For nftables tables it is called within about a second (:mod:`podwire.kernel.nft_drift`), for others at once.
         Changes by the wiring of pods are not reported: they concern other devices and another route protocol. Nor are
         neighbours of devices where routing has none, since the kernel adds and removes them all the time. Without a
         running loop nothing is watched.
@@ -104,14 +111,20 @@ class KernelMachine:
         self._changed = changed
         if self._monitor is not None or not _in_loop():
             return
-        self._monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "sysctl"))
+        self._monitor = Monitor(self._netns_path, ("link", "address", "route", "neighbour", "rule", "sysctl"))
         self._monitor.ignore(self._netlink.port)
         self._monitor.attach(lambda events: changed() if any(map(self._concerns, events)) else None)
+        try:
+            self._tables = TableWatch(self._netns_path)
+        except Unsupported:
+            return  # without nftables there are no tables to watch
+        self._tables.expect(self._expected)
+        self._tables.attach(changed)
 
     def _concerns(self, event: Event) -> bool:
-        kind, removed, index, proto = event
-        if kind == "route":
-            return removed and proto == OWNER.route_protocol
+        kind, _removed, index, proto = event
+        if kind in ("route", "rule"):
+            return proto == OWNER.route_protocol
         if kind == "neighbour":
             return index in self._tunnels
         return kind == "lost" or index in self._watched or (kind == "sysctl" and index == 0)
@@ -132,6 +145,9 @@ class KernelMachine:
                 KERNEL_KINDS[name].apply(self._netns_path, mark, desired)
             except KernelError as failure:
                 failed.append(str(failure))
+        self._expected = tuple(value for value in values if isinstance(value, Table | AbsentTable))
+        if self._tables is not None:
+            self._tables.expect(self._expected)
         return failed
 
 

@@ -4,8 +4,9 @@ Every run computes the whole desired state. The first run, a run after a disturb
 :data:`RESYNC_S` read the kernel and write the difference; every other run writes the difference to the last plan.
 Guarantees:
 
-1. a change of a Node that matters to routing, of the settings, or of a device, address or route of the kernel is
-   followed by a run; without any change a run follows every :data:`RESYNC_S`;
+1. a change of a Node that matters to routing, of the settings, or of a device, address, route or rule of the kernel is
+   followed by a run, one of routing's nftables tables within about a second; without any change a run follows every
+   :data:`RESYNC_S`;
 2. runs start at least :data:`QUIET_S` apart, more with many peers (a second at most), and ten times as far as the
    last one took (two seconds at most), so a burst is one run, and a busy machine is not kept busy by routing;
 3. a run that failed is repeated with a backoff from 0.2 to 10 s; while this Node has no pod CIDR, the next run

@@ -1,0 +1,194 @@
+"""What another program changes of routing and of the hostPorts comes back by itself, and nothing else is written."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kernel.cni_node import NodeAgent, inside
+from tests.kernel.routing_nodes import Cluster, ClusterNode
+from tests.kernel.routing_nodes import inside as run
+
+from podwire.kernel import comparison
+from podwire.kernel.nft import Nft
+from podwire.kernel.nft_drift import TableWatch
+from podwire.routing.backends.vxlan.backend import DEVICE
+from podwire.routing.machine import OWNER
+from podwire.routing.plan import Plan
+from podwire.routing.settings import RoutingSettings
+from podwire.routing.tables import MASQUERADE
+from podwire.state.drift import render
+from podwire.state.nft import AbsentTable, Table
+
+PATIENCE_S = 25
+"""Less than a resync takes, which does not run here."""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ClusterNode]:
+    """The first of two nodes."""
+    cluster = Cluster(tmp_path, 2)
+    try:
+        cluster.configure(RoutingSettings(backend="vxlan"))
+        cluster.settle()
+        yield cluster.all[0]
+    finally:
+        cluster.close()
+
+
+def drift(node: ClusterNode) -> list[str]:
+    return list(render(comparison.compare([node.router.share(OWNER)], node.place)))
+
+
+async def announced(_plan: Plan) -> bool:
+    return True
+
+
+def with_router(node: ClusterNode, body: Callable[[], Awaitable[None]]) -> None:
+    """Runs ``body`` while the node's router runs, without its resync."""
+
+    async def main() -> None:
+        node.router.disturbed()
+        running = asyncio.create_task(node.router.run(announced))
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while not node.router.settled:
+                assert time.monotonic() < deadline, node.router.problem
+                await asyncio.sleep(0.01)
+            await body()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+    asyncio.run(main())
+
+
+async def restored(node: ClusterNode) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while found := drift(node):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"ip link del {DEVICE}",
+        f"ip link set {DEVICE} down",
+        f"ip link set {DEVICE} mtu 1400",
+        f"ip address flush dev {DEVICE}",
+        "ip route del 10.244.2.0/24",
+        "ip route replace 10.244.2.0/24 via 10.89.0.1 proto 113",
+        f"ip neigh flush all nud permanent dev {DEVICE}",
+        f"bridge fdb flush dev {DEVICE}",
+        f"sysctl -qw net.ipv4.conf.{DEVICE}.rp_filter=1",
+        "sysctl -qw net.ipv4.ip_forward=0",
+    ],
+)
+def test_damaged_objects_of_routing_come_back(node: ClusterNode, damage: str) -> None:
+    async def body() -> None:
+        run(node.place, *damage.split())
+        await restored(node)
+
+    with_router(node, body)
+
+
+def test_damaged_tables_of_routing_come_back(node: ClusterNode) -> None:
+    async def body() -> None:
+        for table, chain, members in ((MASQUERADE, "postrouting", "pods4"), ("podwire-routing", "forward", "nodes")):
+            for damage in (
+                f"delete table inet {table}",
+                f"flush table inet {table}",
+                f"flush chain inet {table} {chain}",
+                f"flush set inet {table} {members}",
+                f"add element inet {table} {members} {{ 203.0.113.7 }}",
+                f"insert rule inet {table} {chain} accept",
+                f"add chain inet {table} foreign",
+                f"add chain inet {table} {chain} {{ policy drop; }}",
+            ):
+                run(node.place, "nft", *damage.split())
+                await restored(node)
+        run(node.place, "nft", "add", "table", "inet", "podwire-routing-geneve")
+        deadline = time.monotonic() + PATIENCE_S
+        while "podwire-routing-geneve" in run(node.place, "nft", "list", "tables"):
+            assert time.monotonic() < deadline, "a table of a backend that is not in use stays"
+            await asyncio.sleep(0.02)
+
+    with_router(node, body)
+
+
+def test_tables_of_others_cause_no_run(node: ClusterNode) -> None:
+    async def body() -> None:
+        await asyncio.sleep(2.5)  # checks have verified the tables
+        runs = node.router.runs
+        with closing(Nft(node.place)) as nft:
+            for number in range(15):
+                run(node.place, "nft", "add", "table", "inet", f"foreign{number}")
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(1.5)
+            assert node.router.runs == runs
+            generation = nft.generation()
+            await asyncio.sleep(1.5)
+            assert nft.generation() == generation, "something was written"
+
+    with_router(node, body)
+
+
+def test_a_hostport_table_changed_by_others_comes_back(make: Callable[..., NodeAgent]) -> None:
+    node = make()
+    ports: dict[str, Any] = {
+        "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}
+    }
+    node.add("web", **ports)
+
+    def listing() -> str:
+        return inside(node.place, "nft", "list", "table", "inet", "podwire-hostport").stdout
+
+    whole = listing()
+    assert "8080" in whole
+    for damage in (
+        "delete table inet podwire-hostport",
+        "flush chain inet podwire-hostport prerouting",
+        "flush map inet podwire-hostport any4",
+        "delete element inet podwire-hostport any4 { tcp . 8080 }",
+    ):
+        done = inside(node.place, "nft", *damage.split())
+        assert done.returncode == 0, done.stderr
+        deadline = time.monotonic() + PATIENCE_S
+        while listing() != whole:
+            assert time.monotonic() < deadline, f"{damage}: {listing()}"
+            time.sleep(0.02)
+
+    node.call("DEL", "web")
+    assert listing() == "", "without hostPorts the table goes and does not come back"
+
+
+def test_a_check_reads_tables_only_after_a_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(tmp_path, 1)
+    reads: list[str] = []
+    read = Nft.read
+    monkeypatch.setattr(Nft, "read", lambda nft, family, name: reads.append(name) or read(nft, family, name))  # type: ignore[func-returns-value]
+    place = cluster.all[0].place
+    table = Table(family="inet", name="one")
+    try:
+        with closing(TableWatch(place)) as watch, closing(Nft(place)) as nft:
+            assert not watch.drifted(), "nothing is desired yet"
+            watch.expect([table, AbsentTable("inet", "two")])
+            assert watch.drifted() and watch.drifted(), "it says so until the table is there"
+            nft.apply(table)
+            assert not watch.drifted()
+            reads.clear()
+            nft.apply(Table(family="inet", name="other"))
+            reads.clear()
+            assert not watch.drifted()
+            watch.expect([table, AbsentTable("inet", "two")])
+            assert not watch.drifted() and reads == [], "the dump is the verified one"
+            nft.apply(Table(family="inet", name="two"))
+            assert watch.drifted()
+            nft.delete("inet", "two")
+            assert not watch.drifted()
+    finally:
+        cluster.close()
