@@ -1,15 +1,12 @@
 """Programs in pods that extend the API, under kubectl: an extension API server, and a conversion webhook."""
 
-import base64
-import datetime
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.e2e.driver import Cluster, eventually
-
-from podwire.embedded.apiserver import certificates
+from tests.e2e.extension_server import https_server, listed, role_binding
 
 GROUP = "notes.example.com"
 PORT = '{"spec": {"port": 81}}'
@@ -132,56 +129,10 @@ server.serve_forever()
 """
 
 
-def _text(*objects: dict[str, Any]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-
-
-def _server(name: str, program: str, namespace: str) -> tuple[list[dict[str, Any]], str]:
-    """The objects of a pod with an HTTPS server behind a Service, and its authority's certificate in base64."""
-    now = datetime.datetime.now(datetime.UTC)
-    root = certificates.make_authority(f"{name} authority", now)
-    pair = certificates.issue(root, name, (), (f"{name}.{namespace}.svc",), "server", now)
-    secret = {"tls.crt": pair.certificate, "tls.key": pair.key}
-    labels = {"app": name}
-    objects: list[dict[str, Any]] = [
-        {
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
-            "data": {key: base64.b64encode(value).decode() for key, value in secret.items()},
-        },
-        {
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-            "spec": {"selector": labels, "ports": [{"port": 443, "targetPort": 8443}]},
-        },
-        {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "volumes": [{"name": "certificates", "secret": {"secretName": name}}],
-                "containers": [{
-                    "name": "server", "image": "python:3", "command": ["python3", "-c", program],
-                    "volumeMounts": [{"name": "certificates", "mountPath": "/certificates"}],
-                    "readinessProbe": {"tcpSocket": {"port": 8443}, "periodSeconds": 1},
-                }],
-            },
-        },
-    ]  # fmt: skip
-    return objects, base64.b64encode(root.certificate).decode()
-
-
-def _binding(namespace: str, name: str, role: str, place: str = "") -> dict[str, Any]:
-    kind = "Role" if place else "ClusterRole"
-    meta = {"name": name, **({"namespace": place} if place else {})}
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": f"{kind}Binding", "metadata": meta,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
-    }  # fmt: skip
-
-
 @pytest.fixture
 def notes(cluster: Cluster, namespace: str) -> Iterator[str]:
     """A registered extension API server; the name of its namespace."""
-    objects, authority = _server("notes", SERVER, namespace)
+    objects, authority = https_server("notes", SERVER, namespace)
     service = {
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": f"v1.{GROUP}"},
         "spec": {
@@ -189,10 +140,10 @@ def notes(cluster: Cluster, namespace: str) -> Iterator[str]:
             "caBundle": authority, "service": {"name": "notes", "namespace": namespace},
         },
     }  # fmt: skip
-    delegator = _binding(namespace, f"notes-{namespace}", "system:auth-delegator")
-    reader = _binding(namespace, f"notes-{namespace}", "extension-apiserver-authentication-reader", "kube-system")
-    cluster.apply(_text(service, delegator, reader))
-    cluster.apply(_text(*objects), "-n", namespace)
+    delegator = role_binding(namespace, f"notes-{namespace}", "system:auth-delegator")
+    reader = role_binding(namespace, f"notes-{namespace}", "extension-apiserver-authentication-reader", "kube-system")
+    cluster.apply(listed(service, delegator, reader))
+    cluster.apply(listed(*objects), "-n", namespace)
     yield namespace
     cluster.kubectl("delete", "apiservice", f"v1.{GROUP}")
     cluster.kubectl("delete", "clusterrolebinding", f"notes-{namespace}")
@@ -242,8 +193,8 @@ def _definition(namespace: str, authority: str) -> dict[str, Any]:
 
 
 def test_conversion_webhook_of_a_pod_converts(cluster: Cluster, namespace: str) -> None:
-    objects, authority = _server("converter", CONVERTER, namespace)
-    cluster.apply(_text(*objects), "-n", namespace)
+    objects, authority = https_server("converter", CONVERTER, namespace)
+    cluster.apply(listed(*objects), "-n", namespace)
     cluster.apply(json.dumps(_definition(namespace, authority)))
     try:
         cluster.ready("converter", namespace=namespace)

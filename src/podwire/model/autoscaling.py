@@ -3,6 +3,7 @@
 from typing import Any
 
 from podwire.model.meta import Condition, Fact, ObjectMeta
+from podwire.model.selector import LabelSelector
 
 Quantity = str | int | float
 
@@ -33,14 +34,16 @@ class ResourceSource(Fact, frozen=True):
 
 
 class MetricName(Fact, frozen=True):
-    """The name of a custom or external metric."""
+    """The name of a custom or external metric, and which of its series count (None: all)."""
 
     name: str = ""
+    selector: LabelSelector | None = None
 
 
 class NamedSource(Fact, frozen=True):
-    """A custom or external metric."""
+    """A custom or external metric; ``described_object`` has it, where it is the metric of one object."""
 
+    described_object: ScaleTarget | None = None
     metric: MetricName = MetricName()
     target: MetricTarget = MetricTarget()
 

@@ -96,6 +96,18 @@ _EQUAL_TERM = re.compile(rf"^(?P<key>{_KEY})\s*(?P<op>==|!=|=)\s*(?P<value>[-A-Z
 _EXISTS_TERM = re.compile(rf"^(?P<not>!?)\s*(?P<key>{_KEY})$")
 
 
+def selector_text(selector: LabelSelector | None) -> str:
+    """The selector as options of a request spell it; empty for one that selects everything."""
+    if selector is None:
+        return ""
+    terms = [f"{key}={value}" for key, value in sorted(selector.match_labels.items())]
+    for term in selector.match_expressions:
+        values = f"({','.join(sorted(term.values))})"
+        spelled = {"Exists": term.key, "DoesNotExist": f"!{term.key}", "In": f"{term.key} in {values}"}
+        terms.append(spelled.get(term.operator, f"{term.key} notin {values}"))
+    return ",".join(terms)
+
+
 def parse_selector(text: str) -> Selector:
     """The selector of a ``labelSelector`` query parameter.
 

@@ -86,11 +86,11 @@ class AutoscalerController:
         if selector is not None:
             self._selectors[key] = selector
             pods = [pod for pod in self._pods.of(namespace).values() if selector.matches(pod.metadata.labels)]
-        reader = MetricReader(self._client, namespace, scale.selector)
+        reader = MetricReader(self._client, namespace, scale.selector, self._scales)
         readings = [await reader.read(metric) for metric in scaler.spec.metrics] if scale.selector else []
         return Observed(
             scale.replicas, scale.selector, pods, readings, self._past.get(key, Past()), self._clock.now(),
-            self._clock.monotonic(), self._rivals(scaler, pods),
+            self._clock.monotonic(), self._rivals(scaler, pods), scale.existing,
         )  # fmt: skip
 
     def _rivals(self, scaler: HorizontalPodAutoscaler, pods: list[Pod]) -> str:

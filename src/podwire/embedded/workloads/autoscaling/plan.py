@@ -22,16 +22,25 @@ from podwire.embedded.workloads.autoscaling.replicas import (
     Situation,
     Tolerance,
     propose,
+    propose_mean,
 )
-from podwire.model.autoscaling import AutoscalerSpec, AutoscalerStatus, HorizontalPodAutoscaler, MetricSpec
+from podwire.embedded.workloads.autoscaling.totals import propose_total
+from podwire.model.autoscaling import (
+    AutoscalerSpec,
+    AutoscalerStatus,
+    HorizontalPodAutoscaler,
+    MetricSpec,
+    MetricTarget,
+)
 from podwire.model.meta import Condition
 from podwire.model.pod import Pod
 from podwire.model.quantity import parse_milli, render_decimal
+from podwire.model.selector import selector_text
 
 ABLE, ACTIVE, LIMITED = "AbleToScale", "ScalingActive", "ScalingLimited"
 
-Reading = Mapping[str, PodMetric] | MetricFailure
-"""The use of the pods by name, or why it is not known."""
+Reading = Mapping[str, PodMetric] | int | MetricFailure
+"""The use of the pods by name, a whole in thousandths (of an object, or external), or why it is not known."""
 
 
 class AutoscalerSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +77,8 @@ class Observed(msgspec.Struct, frozen=True):
     now_s: float
     rivals: str = ""
     """All autoscalers that select the pods, where another one does, too."""
+    existing: int = 0
+    """The replicas that the scale has, which may differ from ``replicas``, those that it wants."""
 
 
 class ScalingDecision(msgspec.Struct, frozen=True):
@@ -243,12 +254,15 @@ def _propose(
     source = metric.resource or metric.container_resource
     if isinstance(reading, MetricFailure):
         raise _explained(metric, reading)
-    if source is None:
-        raise MetricFailure(f'unknown metric source type "{metric.type}"')
-    situation = Situation(
-        source.name, source.container, observed.replicas, observed.pods, reading, tolerance, observed.now, periods
-    )
-    return propose(situation, source.target)
+    if isinstance(reading, int):
+        named = metric.object or metric.external
+        target = named.target if named is not None else MetricTarget()
+        return propose_total(reading, target, (observed.replicas, observed.existing), observed.pods, tolerance)
+    name, container = (source.name, source.container) if source is not None else ("", "")
+    situation = Situation(name, container, observed.replicas, observed.pods, reading, tolerance, observed.now, periods)
+    if source is not None:
+        return propose(situation, source.target)
+    return propose_mean(situation, metric.pods.target if metric.pods is not None else MetricTarget())
 
 
 def _explained(metric: MetricSpec, failure: MetricFailure) -> MetricFailure:
@@ -271,23 +285,38 @@ def _name(metric: MetricSpec) -> str:
 
 def _title(metric: MetricSpec) -> str:
     source = metric.resource or metric.container_resource
-    assert source is not None
+    if source is None:
+        return _named_title(metric)
     if source.target.average_value is not None:
         return f"{source.name} resource"
     kind = "container resource" if source.container else "resource"
     return f"{source.name} {kind} utilization (percentage of request)"
 
 
+def _named_title(metric: MetricSpec) -> str:
+    if metric.external is not None:
+        return f"external metric {metric.external.metric.name}({selector_text(metric.external.metric.selector)})"
+    if metric.object is not None:
+        described = metric.object.described_object
+        return f"{described.kind if described is not None else ''} metric {metric.object.metric.name}"
+    return f"pods metric {_name(metric)}"
+
+
 def _current(metric: MetricSpec, proposal: Proposal) -> dict[str, Any]:
     """The entry of ``status.currentMetrics``."""
-    source = metric.resource or metric.container_resource
-    assert source is not None
     value: dict[str, Any] = {"averageValue": render_decimal(proposal.average_milli, "m")}
+    if proposal.value_milli is not None:
+        value = {"value": render_decimal(proposal.value_milli, "m")}
     if proposal.utilization is not None:
         value["averageUtilization"] = proposal.utilization
-    entry: dict[str, Any] = {"name": source.name, "current": value}
-    if source.container:
-        entry["container"] = source.container
+    entry: dict[str, Any] = {"current": value}
+    source, named = metric.resource or metric.container_resource, metric.pods or metric.object or metric.external
+    if source is not None:
+        entry |= {"name": source.name, **({"container": source.container} if source.container else {})}
+    elif named is not None:
+        entry["metric"] = msgspec.to_builtins(named.metric)
+        if named.described_object is not None:
+            entry["describedObject"] = msgspec.to_builtins(named.described_object)
     return {"type": metric.type, metric.type[:1].lower() + metric.type[1:]: entry}
 
 

@@ -69,11 +69,15 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """The replicas that a metric asks for, and its value now; ``utilization`` is None for a target in units."""
+    """The replicas that a metric asks for, and its value now; ``utilization`` is None for a target in units.
+
+    ``value_milli`` is the whole, for a target that is no mean.
+    """
 
     replicas: int
-    average_milli: int
+    average_milli: int = 0
     utilization: int | None = None
+    value_milli: int | None = None
 
 
 class _Groups(msgspec.Struct):
@@ -104,6 +108,16 @@ def propose(situation: Situation, target: MetricTarget) -> Proposal:
         return _counted(situation, _Utilization(target.average_utilization, situation))
     except MetricFailure as failure:
         raise MetricFailure(f"failed to get {name} utilization: {failure}") from failure
+
+
+def propose_mean(situation: Situation, target: MetricTarget) -> Proposal:
+    """The proposal for a custom metric of pods, whose target is a mean.
+
+    Raises: MetricFailure.
+    """
+    if target.average_value is None:
+        raise MetricFailure("invalid pods metric source: no average value target was set")
+    return _counted(situation, _Average(parse_milli(target.average_value)))
 
 
 class _Average:

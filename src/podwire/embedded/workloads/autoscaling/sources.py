@@ -1,13 +1,13 @@
 """Reads what an autoscaler needs from the API: the scale of its target, and the metrics of pods.
 
-Messages of failures are those of Kubernetes' clients. Custom and external metrics need an adapter that serves
-``custom.metrics.k8s.io`` or ``external.metrics.k8s.io``; podwire reads neither.
+Messages of failures are those of Kubernetes' clients.
 """
 
 from typing import Any
 
 import msgspec
 
+from podwire.embedded.workloads.autoscaling.metricapis import ExtensionMetrics
 from podwire.embedded.workloads.autoscaling.plan import Reading
 from podwire.embedded.workloads.autoscaling.replicas import MetricFailure, PodMetric
 from podwire.embedded.workloads.podstate import parse_time
@@ -16,14 +16,11 @@ from podwire.kube.client import Client
 from podwire.kube.resources import Json, Resource
 from podwire.model.autoscaling import MetricSpec, ScaleTarget
 from podwire.model.quantity import parse_nano
+from podwire.model.selector import selector_text
 from podwire.runtime.clock import Clock
 
 POD_METRICS: Resource[Json] = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", True, dict)
 _KNOWN_S = 60.0
-_CUSTOM = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered"
-_EXTERNAL = (
-    "unable to fetch metrics from external metrics API: no external metrics API (external.metrics.k8s.io) registered"
-)
 
 
 class ScaleFailure(Exception):  # noqa: N818 - the message is what users see
@@ -41,6 +38,11 @@ class TargetScale(msgspec.Struct, frozen=True):
     def replicas(self) -> int:
         """``spec.replicas``."""
         return int((self.body.get("spec") or {}).get("replicas") or 0)
+
+    @property
+    def existing(self) -> int:
+        """``status.replicas``."""
+        return int((self.body.get("status") or {}).get("replicas") or 0)
 
     @property
     def selector(self) -> str:
@@ -61,7 +63,7 @@ class Scales:
 
         Raises: ScaleFailure; ApiUnreachable.
         """
-        resource = await self._resource(target)
+        resource = await self.resource_of(target)
         try:
             body = await self._client.get(resource, target.name, namespace, subresource="scale")
         except ApiError as failure:
@@ -76,7 +78,11 @@ class Scales:
         body = {**scale.body, "spec": {"replicas": replicas}}
         await self._client.update(scale.resource, body, namespace, name=scale.name, subresource="scale")
 
-    async def _resource(self, target: ScaleTarget) -> Resource[Json]:
+    async def resource_of(self, target: ScaleTarget) -> Resource[Json]:
+        """The resource of a kind, as discovery names it.
+
+        Raises: ScaleFailure; ApiUnreachable.
+        """
         key, now = (target.api_version, target.kind), self._clock.monotonic()
         known = self._kinds.get(key)
         if known is not None and now - known[0] < _KNOWN_S:
@@ -101,10 +107,13 @@ class Scales:
 class MetricReader:
     """Reads the metrics of one autoscaler's pods; the list of pods is read once for all its metrics."""
 
-    def __init__(self, client: Client, namespace: str, selector: str) -> None:
+    def __init__(self, client: Client, namespace: str, selector: str, scales: Scales) -> None:
+        """``scales`` looks up the resources of described objects."""
         self._client = client
         self._namespace = namespace
         self._selector = selector
+        self._scales = scales
+        self._extensions = ExtensionMetrics(client, namespace)
         self._items: list[Json] | MetricFailure | None = None
 
     async def read(self, metric: MetricSpec) -> Reading:
@@ -114,12 +123,40 @@ class MetricReader:
         """
         source = metric.resource or metric.container_resource
         if source is None:
-            return _unserved(metric)
+            return await self._read_named(metric)
         if self._items is None:
             self._items = await self._list()
         if isinstance(self._items, MetricFailure):
             return self._items
         return read_metrics(self._items, source.name, source.container)
+
+    async def _read_named(self, metric: MetricSpec) -> Reading:
+        named = metric.pods or metric.object or metric.external
+        if named is None:
+            return MetricFailure(f'unknown metric source type "{metric.type}"')
+        name, selector = named.metric.name, named.metric.selector
+        try:
+            if metric.external is not None:
+                return await self._extensions.external(name, selector)
+            if metric.object is None:
+                return await self._extensions.of_pods(name, self._selector, selector)
+            described = metric.object.described_object or ScaleTarget()
+            resource = await self._scales.resource_of(described)
+            plural = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+            return await self._extensions.of_object(name, plural, described.name, selector)
+        except (MetricFailure, ScaleFailure) as failure:
+            return MetricFailure(self._explain(metric, str(failure)))
+
+    def _explain(self, metric: MetricSpec, problem: str) -> str:
+        if metric.external is not None:
+            wanted = metric.external.metric
+            where = f"{self._namespace}/{wanted.name}/{selector_text(wanted.selector)}"
+            return f"unable to get external metric {where}: {problem}"
+        if metric.object is not None:
+            described = metric.object.described_object or ScaleTarget()
+            what = f"{described.kind} on {self._namespace} {described.name}"
+            return f"unable to get metric {metric.object.metric.name}: {what}/{problem}"
+        return f"unable to get metric {metric.pods.metric.name if metric.pods is not None else ''}: {problem}"
 
     async def _list(self) -> list[Json] | MetricFailure:
         try:
@@ -158,11 +195,3 @@ def parse_window(text: str) -> float:
             seconds += float(number or 0) * {"h": 3600, "m": 60, "s": 1}.get(character, 0)
             number = ""
     return seconds
-
-
-def _unserved(metric: MetricSpec) -> MetricFailure:
-    if metric.external is not None:
-        name = metric.external.metric.name
-        return MetricFailure(f"unable to get external metric {name}: {_EXTERNAL}")
-    named = metric.pods or metric.object
-    return MetricFailure(f"unable to get metric {named.metric.name if named is not None else ''}: {_CUSTOM}")
