@@ -63,55 +63,16 @@ def _many_namespaces(number: int) -> NetworkPolicy:
     return _policy(f"ns{number % 50}", number, {}, peer)
 
 
-def _blocks(number: int) -> NetworkPolicy:
-    peer = {"ipBlock": {"cidr": f"172.{16 + (number >> 8)}.{number & 255}.0/24"}}
-    return _policy("ns0", number, {}, peer)
-
-
-def _same_blocks(number: int) -> NetworkPolicy:
-    peer = {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/12"]}}
-    return _policy("ns0", number, {}, peer)
-
-
-def _blocks_of_pods(number: int) -> NetworkPolicy:
-    """The blocks contain pods, which other policies name by their labels."""
-    pods = {"podSelector": {"matchLabels": {"app": f"a{number % _APPS}"}}, "namespaceSelector": {}}
-    peer = pods if number % 2 else {"ipBlock": {"cidr": f"10.0.{number % 40}.0/24"}}
-    return _policy("ns0", number, {}, peer)
-
-
-def _named_ports(number: int) -> NetworkPolicy:
-    peer = {"podSelector": {"matchLabels": {"app": f"a{number % _APPS}"}}, "namespaceSelector": {}}
-    rule = {"to": [peer], "ports": [{"port": 1000 + number}, {"port": "http"}]}
-    return _egress("ns0", number, {}, rule)
-
-
-def _new_selectors(number: int) -> NetworkPolicy:
-    term = {"key": "own", "operator": "NotIn", "values": [f"none{number}"]}
-    peer = {"podSelector": {"matchLabels": {"app": f"a{number % _APPS}"}}, "namespaceSelector": {}}
-    return _policy("ns0", number, {"matchExpressions": [term]}, peer)
-
-
 CASES = {
     "the same pods": _same_pods,
     "the same pods, all pods as peers": _same_pods_all_peers,
     "an app each": _own_app,
     "50 namespaces": _many_namespaces,
-    "the same pods, a block each": _blocks,
-    "the same pods, one block": _same_blocks,
-    "the same pods, blocks and selectors of all pods": _blocks_of_pods,
-    "the same pods, named ports of all pods": _named_ports,
-    "a selector each, all for the same pods": _new_selectors,
 }
 
 
 def _policy(namespace: str, number: int, pods: object, peer: object) -> NetworkPolicy:
     spec = {"podSelector": pods, "ingress": [{"from": [peer], "ports": [{"port": 1000 + number}]}]}
-    return msgspec.convert({"metadata": {"name": f"g{number}", "namespace": namespace}, "spec": spec}, NetworkPolicy)
-
-
-def _egress(namespace: str, number: int, pods: object, rule: object) -> NetworkPolicy:
-    spec = {"podSelector": pods, "policyTypes": ["Egress"], "egress": [rule]}
     return msgspec.convert({"metadata": {"name": f"g{number}", "namespace": namespace}, "spec": spec}, NetworkPolicy)
 
 

@@ -151,11 +151,11 @@ def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:
 def test_a_rollout_behind_a_load_balancer_loses_no_request(cluster: Cluster, namespace: str) -> None:
     """With ``externalTrafficPolicy: Local``, all pods move to the other node and back.
 
-    A pod serves for two more seconds after SIGTERM: until the next health check of the balancer, the node still
-    forwards connections to the pod.
+    A pod serves for five more seconds after SIGTERM: until the next health check of the balancer, the node still
+    forwards connections to the pod, and on a busy machine that check is late.
     """
     text = deployment("web", replicas=2).replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 9")
-    text = text.replace("readinessProbe:", "lifecycle: {preStop: {sleep: {seconds: 2}}}\n          readinessProbe:")
+    text = text.replace("readinessProbe:", "lifecycle: {preStop: {sleep: {seconds: 5}}}\n          readinessProbe:")
     service = SERVICE.replace("type: NodePort", "type: LoadBalancer, externalTrafficPolicy: Local")
     cluster.apply(text + service, "-n", namespace)
     cluster.rolled_out("web", namespace=namespace)

@@ -363,10 +363,12 @@ class HttpServer:
         for listener in self._listeners:
             for listening in listener.sockets:
                 self.loop.remove_reader(listening.fileno())
-        for _ in range(_ACCEPT_TURNS):
-            await self.clock.sleep(0)
-        for listener in self._listeners:
-            listener.close()
-        for connection in tuple(self._connections):
-            connection.abort()
+        try:
+            for _ in range(_ACCEPT_TURNS):
+                await self.clock.sleep(0)
+        finally:  # Also when cancelled.
+            for listener in self._listeners:
+                listener.close()
+            for connection in tuple(self._connections):
+                connection.abort()
         await self.clock.sleep(0)

@@ -22,11 +22,9 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
-from podwire.policy.hostgroups import HostGroup
 from podwire.policy.owners import AddressOwners
-from podwire.policy.peers import PeerIndex, PeerMatch
-from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.rules import DIRECTIONS, INGRESS, cluster_network_policy, network_policy
+from podwire.policy.profile import HostGroup, PeerMatch, Profile, ProfileKey
+from podwire.policy.rules import DIRECTIONS, INGRESS, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
 from podwire.policy.subjects import Subjects
 
@@ -56,15 +54,13 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     pods: dict[str, PodProfiles | None] = {}
     """Changed pods of this node by key; None: the pod was deleted."""
     made: set[ProfileKey] = set()
-    """New profiles."""
+    """New profiles, and profiles that were made again."""
     groups: dict[ProfileKey, set[HostGroup]] = {}
     """By profile: its groups with another table, new groups and empty groups. A profile whose policies changed is a key
     even if no group changed."""
     hosts: dict[ProfileKey, set[str]] = {}
-    """By profile: the addresses that moved to another group."""
-    ranges: dict[ProfileKey, set[int]] = {}
-    """By profile of :attr:`groups`: the families with other ranges. Everything else of the profiles in this field, in
-    :attr:`groups` and in :attr:`hosts` is unchanged."""
+    """By profile: the addresses that moved to another group. Everything else of the profiles in this field and in
+    :attr:`groups` is unchanged."""
     lost: dict[ProfileKey, set[str]] = {}
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     lessened: set[ProfileKey] = set()
@@ -85,9 +81,6 @@ class Compiler:
         self._namespaces: dict[str, dict[str, str]] = {}
         self._index = SelectorIndex(self.namespace_labels)
         self._owners = AddressOwners(self._index)
-        self._node_selectors = Counter[str]()
-        """The selectors of nodes in all rules, each with the number of rules that have it."""
-        self._peers = PeerIndex(self._owners, self._index, node, self._node_selectors.keys)
         self._pods: dict[str, Pod] = {}
         self._pods_in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], CompiledPolicy] = {}
@@ -181,11 +174,9 @@ class Compiler:
         if before is not None:
             self._subjects.remove(key, before)
             before.release(self._index)
-            self._node_selectors -= Counter(_node_selectors(before))
         if policy is not None:
             self._policies[key] = policy
             self._subjects.add(key, policy)
-            self._node_selectors.update(_node_selectors(policy))
         self._dirty_subjects.update(version.subject for version in (before, policy) if version is not None)
 
     def flush(self) -> PolicyDelta:
@@ -200,14 +191,12 @@ class Compiler:
         peers: dict[str, PeerMatch | None] = {}
         changes = self._changes()
         for profile_key in self._uses:
-            profile = self.profiles.get(profile_key)
+            profile = self._change(profile_key, changes, delta)
             if profile is None:
-                self.profiles[profile_key] = self._make(profile_key)
+                self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.made.add(profile_key)
-                continue
-            if changes:
-                self._change(profile, changes, delta)
-            self._follow(profile, peers, delta)
+            else:
+                self._follow(profile, peers, delta)
         self._before.clear()
         self._dirty_pods.clear()
         self._dirty_subjects.clear()
@@ -233,20 +222,20 @@ class Compiler:
         return changes
 
     def _change(
-        self, profile: Profile, changes: Mapping[tuple[str, str], list[PolicyChange]], delta: PolicyDelta
-    ) -> None:
-        """Applies changed policies to a profile; one that moved between two of its subjects is one change."""
-        key = profile.key
-        found: dict[str, PolicyChange] = {}
-        for text in key.subjects:
-            for before, after in changes.get((key.direction, text), ()):
-                policy = before or after
-                assert policy is not None, "a change has a policy before or after"
-                other_before, other_after = found.get(policy.key, (None, None))
-                found[policy.key] = (before or other_before, after or other_after)
-        for before, after in found.values():
-            profile.replace(before, after, self._peers)
+        self, key: ProfileKey, changes: Mapping[tuple[str, str], list[PolicyChange]], delta: PolicyDelta
+    ) -> Profile | None:
+        """Applies changed policies to a profile; returns None if a new profile must be made."""
+        profile = self.profiles.get(key)
+        if profile is None or not changes:
+            return profile
+        own = [change for text in key.subjects for change in changes.get((key.direction, text), ())]
+        if not all(profile.fits(policy) for change in own for policy in change if policy is not None):
+            return None
+        for before, after in own:
+            profile.replace(before, after, self._owners.addresses_matching)
+        if own:
             delta.groups[key] = set()
+        return profile
 
     def _follow(self, profile: Profile, peers: dict[str, PeerMatch | None], delta: PolicyDelta) -> None:
         """Updates the changed addresses in a profile, and adds all changes of the profile to ``delta``."""
@@ -258,8 +247,6 @@ class Compiler:
             delta.groups[key] = change.groups
         if change.hosts:
             delta.hosts[key] = change.hosts
-        if change.ranges:
-            delta.ranges[key] = change.ranges
         if change.lost:
             delta.lost[key] = change.lost
         if change.lessened:
@@ -324,11 +311,19 @@ class Compiler:
             own_node_egress=self._own_node_egress,
         )
 
-    def _make(self, key: ProfileKey) -> Profile:
+    def _make(self, key: ProfileKey, peers: dict[str, PeerMatch | None]) -> Profile:
         """A new profile with all addresses."""
         policies = (policy for text in key.subjects for policy in self._subjects.with_text(text).policies.values())
         profile = Profile(key, (policy for policy in policies if policy.concerns(key.direction)))
-        profile.fill(self._peers)
+        addresses = self._owners.nodes()
+        if profile.by_address or profile.by_name:
+            addresses = self._owners.all_addresses()
+        else:
+            for labels, own in self._owners.matching(profile.selectors):
+                profile.fill(self._index.numbers(labels), own)
+        for address in addresses:
+            profile.follow(self._known(address, peers), address)
+        profile.take_change()
         return profile
 
     def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:
@@ -358,11 +353,20 @@ class Compiler:
     def peer(self, address: str) -> PeerMatch | None:
         """The selectors, named ports and node that match an address; None: no pod or node owns it."""
         self._owners.refresh()
-        return self._peers.at(address)
+        pod = self._owners.pod_peer(address)
+        if pod is not None:
+            return PeerMatch(address=address, selectors=self._index.numbers(pod.labels), named=pod.named)
+        node = self._owners.owner(address)
+        if not isinstance(node, Node):
+            return None
+        labels, known = node.metadata.labels, pod_side_addresses(node).get(address, ())
+        matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
+        own_node = node.metadata.name == self.node
+        return PeerMatch(address=address, nodes=frozenset(matching), own_node=own_node, node_addresses=known)
 
-
-def _node_selectors(policy: CompiledPolicy) -> Iterator[str]:
-    return (text for rules in policy.rules.values() for rule in rules for text in rule.nodes)
+    def _node_selectors(self) -> set[str]:
+        cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
+        return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
 
 
 def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:

@@ -34,6 +34,11 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     """The log setting of the policy, as in :class:`~podwire.policy.ports.Ruling`."""
 
+    @property
+    def only_selectors(self) -> bool:
+        """Whether nothing but the selectors of pods decides which peers the rule matches."""
+        return not (self.everyone or self.blocks or self.nodes)
+
     def ports_for(self, named: tuple[NamedPort, ...]) -> Selection:
         """The ports of the rule for a destination with these named ports."""
         if not self.names:

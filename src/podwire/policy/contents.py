@@ -8,7 +8,6 @@ from typing import Protocol
 
 from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.tablechains import GroupChange
 
 
 class Contents(Protocol):
@@ -37,12 +36,6 @@ def profiles_left(placed: Mapping[str, tuple[str, PodProfiles]], delta: PolicyDe
                 key for key in (before.ingress, before.egress) if key not in (None, after.ingress, after.egress)
             )
     return left
-
-
-def change_of(delta: PolicyDelta, key: ProfileKey, family: str) -> GroupChange:
-    """The part of a change that concerns one profile in one family."""
-    ranges = (6 if family == "ip6" else 4) in delta.ranges.get(key, ())
-    return GroupChange(delta.groups.get(key, ()), delta.hosts.get(key, ()), ranges)
 
 
 def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta, devices: Mapping[str, str]) -> None:

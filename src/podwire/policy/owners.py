@@ -5,14 +5,13 @@ Pods with the same labels, as far as selectors mention them, have one entry of t
 selector matches are found at the cost of the different labels in the namespaces of the selector.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses, precedence
 from podwire.model.node import Node
 from podwire.model.pod import Pod
-from podwire.policy.addressorder import AddressOrder
 from podwire.policy.compiled import NamedPort, named_ports
 from podwire.policy.selectors import SelectorIndex, SelectorMatches
 
@@ -39,15 +38,11 @@ class AddressOwners:
         self._stale: set[str] = set()
         """Addresses of pods that have to be looked up again."""
         self._version = index.version
-        self._order: dict[int, AddressOrder] = {}
-        """By family; made when ranges are looked up for the first time."""
 
     # Objects
 
     def set_pod(self, key: str, before: Pod | None, after: Pod | None) -> None:
         """Takes over a pod that owns its addresses; None: there was no such pod, or it is gone."""
-        self._reorder(before.addresses if before is not None else ())
-        self._reorder(after.addresses if after is not None else ())
         if before is not None:
             for address in set(before.addresses):
                 del self._pods[address][key]
@@ -69,13 +64,7 @@ class AddressOwners:
             self._nodes[name] = node
         after = node_addresses(node)
         self._node_at.update(dict.fromkeys(after, name))
-        self._reorder((*before, *after))
         return (*before, *after)
-
-    def _reorder(self, addresses: Iterable[str]) -> None:
-        """Notes addresses that may have come or gone."""
-        for family, order in self._order.items():
-            order.change(address for address in addresses if (":" in address) == (family == 6))
 
     def _forget(self, address: str) -> None:
         """Makes the pod of an address be looked up again."""
@@ -132,28 +121,13 @@ class AddressOwners:
         """What rules can match of the pod with an address; None: no pod has it. Valid after :meth:`refresh`."""
         return self._peers.get(address)
 
-    def pods(self) -> Collection[str]:
+    def pods(self) -> Iterable[str]:
         """The addresses of all pods."""
         return self._pods.keys()
 
-    def nodes(self) -> Collection[str]:
+    def nodes(self) -> Iterable[str]:
         """The addresses of nodes that no pod has."""
-        return [address for address in self._node_at if address not in self._pods]
-
-    def is_node(self, address: str) -> bool:
-        """Whether an address is that of a node, and of no pod."""
-        return address in self._node_at and address not in self._pods
-
-    def within(self, family: int, first: int, last: int) -> list[str]:
-        """The addresses of pods and nodes, of family 4 or 6, from a first to a last one."""
-        order = self._order.get(family)
-        if order is None:
-            order = self._order[family] = AddressOrder()
-            order.change(address for address in self.all_addresses() if (":" in address) == (family == 6))
-        return order.within(first, last, self._owned)
-
-    def _owned(self, address: str) -> bool:
-        return address in self._pods or address in self._node_at
+        return self._node_at.keys() - self._pods.keys()
 
     def all_addresses(self) -> set[str]:
         """All addresses of pods and nodes."""
@@ -170,27 +144,24 @@ class AddressOwners:
 
         Valid after :meth:`refresh`.
         """
-        wanted = frozenset(selectors)
-        for namespace in self._namespaces(wanted):
-            for labels, families in self._alike[namespace].items():
-                if not wanted.isdisjoint(self._index.numbers(labels)):
-                    yield labels, families
+        seen: set[SelectorMatches] = set()
+        for number in selectors:
+            selector = self._index.selector(number)
+            if selector is None:
+                continue
+            for namespace in (selector.namespace,) if selector.namespace else tuple(self._alike):
+                if not selector.in_namespace(namespace, self._index.labels_of(namespace)):
+                    continue
+                for labels, families in self._alike.get(namespace, {}).items():
+                    if labels not in seen and selector.pods.matches(labels.labels):
+                        seen.add(labels)
+                        yield labels, families
 
-    def _namespaces(self, selectors: frozenset[int]) -> set[str]:
-        """The namespaces with pods that some selectors may match."""
-        found: set[str] = set()
-        for selector in filter(None, map(self._index.selector, selectors)):
-            if selector.namespace:
-                found.update({selector.namespace} & self._alike.keys())
-            elif len(found) < len(self._alike):
-                rest = self._alike.keys() - found
-                found.update(name for name in rest if selector.in_namespace(name, self._index.labels_of(name)))
-        return found
-
-    def all_pods(self) -> Iterator[tuple[SelectorMatches, Mapping[str, set[str]]]]:
-        """All labels, with the addresses of their pods by family; valid after :meth:`refresh`."""
-        for alike in self._alike.values():
-            yield from alike.items()
+    def addresses_matching(self, selectors: frozenset[int]) -> Iterator[str]:
+        """The addresses of the pods that any of the selectors matches."""
+        for _, families in self.matching(selectors):
+            for addresses in families.values():
+                yield from addresses
 
 
 def node_addresses(node: Node | None) -> tuple[str, ...]:

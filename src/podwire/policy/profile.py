@@ -5,24 +5,38 @@ ports of these policies. A profile has the rules of all tiers (:mod:`podwire.pol
 same rules apply make a :class:`HostGroup` with one :class:`~podwire.policy.ports.PortTable`, so ten thousand peers cost
 a few tables. Peers to which only the rules for everyone and for their address apply are in no group.
 
-A policy that comes, changes or goes changes the tables of the groups that its rules match. A rule with the peers of
-another rule matches whole groups; a rule with new peers splits groups, at the cost of the peers that it matches and of
-the ranges that its blocks overlap.
+A policy that comes, changes or goes changes the tables of the groups that its rules match. A rule with selectors that
+another rule has too matches whole groups; a rule with new selectors splits groups, at the cost of the peers that it
+matches. Rules with blocks or nodes, and egress rules with named ports, need a new profile (:meth:`Profile.fits`).
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from podwire.policy.blocks import Blocks, ranges_of
+from podwire.policy.blocks import Blocks
 from podwire.policy.compiled import CompiledPolicy, CompiledRule, NamedPort
-from podwire.policy.hostgroups import NOTHING, OWN_NODE, HostGroup, HostGroupKey, HostGroups
-from podwire.policy.peers import PeerIndex, PeerMatch
-from podwire.policy.ports import PortTable
-from podwire.policy.profilerules import ProfilePolicies, ProfileRules, SinglePortRules
+from podwire.policy.ports import PortTable, PortTableBuilder
+from podwire.policy.profilerules import NO_POLICY, ProfilePolicies, ProfileRules, SinglePortRules
 
-Range = tuple[int, int, HostGroup]
-"""First and last address, both included, and the group of all addresses between them that are in no other group."""
+OWN_NODE = PortTableBuilder().table(rest=NO_POLICY)
+_NOTHING: frozenset[int] = frozenset()
+
+
+class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Which selectors match the owner of an address."""
+
+    address: str
+    selectors: frozenset[int] = frozenset()
+    """The selectors that match the pod behind it."""
+    named: tuple[NamedPort, ...] = ()
+    nodes: frozenset[str] = frozenset()
+    """The selectors of nodes, in their JSON form, that match the node whose own address it is."""
+    node_addresses: tuple[str, ...] = ()
+    """For a node's address in its own pod range: the addresses in its Node status, which blocks match instead."""
+    own_node: bool = False
+    """Whether the address belongs to the node that the pods of the profile run on."""
 
 
 class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +61,48 @@ class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.direction == "Egress" and (not self.own_node_egress or self.cluster)
 
 
+class HostGroupKey(NamedTuple):
+    """What the table of a group depends on, besides the rules for everyone."""
+
+    rules: frozenset[int]
+    """The numbers of the rules that match the peers, without the rules for everyone."""
+    around: frozenset[int] = _NOTHING
+    """The numbers of the rules with blocks that contain the addresses."""
+    named: tuple[NamedPort, ...] = ()
+    """The peers' named ports that egress rules name."""
+    own_node: bool = False
+    """Whether the peer is the pods' own node, to which NetworkPolicies do not apply."""
+
+    @property
+    def surroundings(self) -> bool:
+        """Whether all addresses of the same blocks have this key, whoever owns them."""
+        return self.rules == self.around and not self.named and not self.own_node
+
+
+class HostGroup:
+    """Addresses with one port table."""
+
+    __slots__ = ("addresses", "key", "memory", "shown", "table")
+
+    def __init__(self, key: HostGroupKey) -> None:
+        self.key = key
+        self.addresses: dict[str, set[str]] = {"ip": set(), "ip6": set()}
+        """By family."""
+        self.table = OWN_NODE
+        self.memory = SinglePortRules()
+        """How the table was made; a table with one more rule costs less."""
+        self.shown = False
+        """Whether the table differs from that of the surroundings; otherwise data planes leave the addresses out."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.addresses.values()))
+
+    def all_addresses(self) -> Iterator[str]:
+        """The addresses of both families."""
+        for addresses in self.addresses.values():
+            yield from addresses
+
+
 class ProfileChange(msgspec.Struct, kw_only=True):
     """What changed in a profile since the last :meth:`Profile.take_change`."""
 
@@ -58,8 +114,10 @@ class ProfileChange(msgspec.Struct, kw_only=True):
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     lessened: bool = False
     """Whether a policy that changed may deny traffic now that was accepted before."""
-    ranges: set[int] = set()
-    """The families with ranges that came, went, or have other ends or rules."""
+
+
+PeersOf = Callable[[frozenset[int]], Iterable[str]]
+"""Returns the addresses of the pods that any of some selectors matches."""
 
 
 class Profile:
@@ -71,7 +129,10 @@ class Profile:
         for policy in policies:
             self._rules.add(policy)
         self.blocks = {family: Blocks(tuple(self._rules.blocks()), family) for family in (4, 6)}
-        self._groups = HostGroups(self._make)
+        self._by_address = any(blocks.intervals for blocks in self.blocks.values())
+        self._groups: dict[HostGroupKey, HostGroup] = {}
+        self._group_of: dict[str, HostGroup] = {}
+        self._around: dict[frozenset[int], HostGroup] = {}
         self._lessening: dict[tuple[int, int], bool] = {}
         self._tables: dict[HostGroupKey, PortTable] = {}
         self._policies: ProfilePolicies | None = None
@@ -97,35 +158,54 @@ class Profile:
         return self._rules.isolation.isolated
 
     @property
+    def selectors(self) -> frozenset[int]:
+        """The numbers of the selectors of pods in the rules."""
+        return frozenset(self._rules.selectors())
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the named ports of peers change a table."""
+        return bool(self._rules.names) and self.key.direction == "Egress"
+
+    @property
+    def by_address(self) -> bool:
+        """Whether the address of a peer changes its table."""
+        return self._by_address
+
+    @property
     def hosts(self) -> dict[str, PortTable]:
         """The table of each address that differs from the table of :attr:`blocks` and :attr:`default` there."""
-        return {address: group.table for address, group in self._groups.shown()}
+        return {address: group.table for address, group in self._group_of.items() if group.shown}
 
     def groups(self) -> Iterable[HostGroup]:
         """All groups of peers."""
-        return self._groups
+        return self._groups.values()
 
     def group(self, address: str) -> HostGroup | None:
         """The group of an address; None: the address has the table of its surroundings."""
-        group = self._groups.of(address)
+        group = self._group_of.get(address)
         return group if group is not None and group.shown else None
 
-    def surroundings(self, rules: frozenset[int] = NOTHING) -> HostGroup:
+    def surroundings(self, rules: frozenset[int] = _NOTHING) -> HostGroup:
         """The group, without addresses, of all addresses that only these rules with blocks contain."""
-        return self._groups.surroundings(rules)
+        group = self._around.get(rules)
+        if group is None:
+            group = self._around[rules] = HostGroup(HostGroupKey(rules, rules))
+            group.table, group.shown = self._make(group.key, group.memory), True
+        return group
 
     @property
     def default(self) -> PortTable:
         """The table of all addresses outside :attr:`hosts` and all blocks."""
         return self.surroundings().table
 
-    def ranges(self, family: int) -> tuple[Range, ...]:
+    def ranges(self, family: int) -> tuple[tuple[int, int, HostGroup], ...]:
         """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`."""
         return tuple((first, last, self.surroundings(rules)) for first, last, rules in self.blocks[family].intervals)
 
     def at(self, address: str) -> PortTable:
         """The table of an address."""
-        return (self._groups.of(address) or self.surroundings(self._holding(address))).table
+        return (self._group_of.get(address) or self._surrounding(address)).table
 
     def table(self, peer: PeerMatch | None) -> PortTable | None:
         """The table of a peer; None when :meth:`ranges` or :attr:`default` give the same table for its address."""
@@ -137,9 +217,12 @@ class Profile:
             table = self._tables[key] = self._make(key)
         return None if table == self.surroundings(key.around).table else table
 
+    def _surrounding(self, address: str) -> HostGroup:
+        return self.surroundings(self._holding(address))
+
     def _holding(self, address: str) -> frozenset[int]:
         """The numbers of the rules with a block that contains an address."""
-        return self.blocks[6 if ":" in address else 4].holding(address)
+        return self.blocks[6 if ":" in address else 4].holding(address) if self._by_address else _NOTHING
 
     def _make(self, key: HostGroupKey, memory: SinglePortRules | None = None) -> PortTable:
         if key.own_node and self.key.direction == "Ingress":
@@ -153,55 +236,46 @@ class Profile:
             return None
         around = self._holding(address)
         if peer.own_node and self.key.direction == "Ingress":
-            return HostGroupKey(NOTHING, around, own_node=True)
+            return HostGroupKey(_NOTHING, around, own_node=True)
         holding = frozenset().union(*map(self._holding, peer.node_addresses)) if peer.node_addresses else around
-        rules = self._rules.matched(peer.selectors, peer.nodes) | holding
+        named: tuple[NamedPort, ...] = ()
+        if self.by_name:
+            named = tuple(port for port in peer.named if port[0] in self._rules.names)
+        matched = self._rules.matched(peer.selectors, peer.nodes)
         own_node = peer.own_node and self.key.own_node_egress
-        key = HostGroupKey(rules, around, self._rules.named(peer.named, rules), own_node)
+        key = HostGroupKey(matched | holding if holding else matched, around, named, own_node)
         return None if key.surroundings else key
 
     # Changes of peers
 
-    def fill(self, peers: PeerIndex) -> None:
-        """Adds all peers to a new profile."""
-        for selectors, families in peers.alike(None if self._rules.by_name_anywhere() else self._rules.selectors()):
-            matched = self._rules.matched(selectors)
-            if matched or self._rules.by_name:
-                for family, addresses in families.items():
-                    self._fill(matched, family, addresses, peers)
-        for address in peers.nodes():
-            self.follow(peers.at(address), address)
-        self.take_change()
+    def fill(self, selectors: frozenset[int], addresses: Mapping[str, Iterable[str]]) -> None:
+        """Adds pods that these selectors match to a new profile whose tables depend on nothing else of a peer.
 
-    def _fill(self, matched: frozenset[int], family: str, addresses: Collection[str], peers: PeerIndex) -> None:
-        """Adds pods that the same rules match, blocks aside."""
-        blocks = self.blocks[6 if family == "ip6" else 4]
-        if not (blocks.intervals or self._rules.by_name):
-            self._groups.put(HostGroupKey(matched), family, addresses)
+        ``addresses`` are the pods' addresses, by family.
+        """
+        key = HostGroupKey(self._rules.matched(selectors))
+        if key.surroundings:
             return
-        alike: dict[tuple[frozenset[int], tuple[NamedPort, ...]], list[str]] = {}
-        by_name = self._rules.by_name
-        for address in addresses:
-            ports = peers.named(address) if by_name else ()
-            alike.setdefault((blocks.holding(address), ports), []).append(address)
-        for (around, ports), own in alike.items():
-            rules = matched | around
-            self._groups.put(HostGroupKey(rules, around, self._rules.named(ports, rules)), family, own)
+        group = self._group_with(key)
+        for family, own in addresses.items():
+            group.addresses[family].update(own)
+            self._group_of.update(dict.fromkeys(own, group))
 
     def follow(self, peer: PeerMatch | None, address: str) -> bool:
         """Updates an address (None: nobody owns it now); returns whether its entry in :attr:`hosts` changed."""
-        key, group = self._key(peer, address), self._groups.of(address)
+        key, group = self._key(peer, address), self._group_of.get(address)
         if key == (group.key if group is not None else None):
             return False
         before, was_shown = (group.table, group.shown) if group is not None else (None, False)
-        after = self._groups.move((address,), key or _surrounded(self._holding(address)))
+        after = self._group_with(key) if key is not None else None
+        self._move(address, after)
         is_shown = after is not None and after.shown
         if was_shown == is_shown and (not is_shown or (after is not None and before == after.table)):
             return False
-        around = self.surroundings(self._holding(address)).table
+        around = self._surrounding(address).table
         if self._lessens(before or around, after.table if after is not None else around):
             self._change.lost.add(address)
-        self._groups.note((address,))
+        self._change.hosts.add(address)
         return True
 
     def _lessens(self, before: PortTable, after: PortTable) -> bool:
@@ -212,16 +286,42 @@ class Profile:
             cached = self._lessening[pair] = before.lessens(after)
         return cached
 
+    def _group_with(self, key: HostGroupKey) -> HostGroup:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = HostGroup(key)
+            self._decide(group)
+            self._change.groups.add(group)
+        return group
+
+    def _move(self, address: str, after: HostGroup | None) -> None:
+        """Moves an address from its group to another one."""
+        family = "ip6" if ":" in address else "ip"
+        before = self._group_of.pop(address, None)
+        if before is not None:
+            before.addresses[family].discard(address)
+            self._change.groups.add(before)
+            if not before:
+                del self._groups[before.key]
+        if after is not None:
+            after.addresses[family].add(address)
+            self._group_of[address] = after
+            self._change.groups.add(after)
+
     def take_change(self) -> ProfileChange:
         """Returns what changed since the last call."""
         change, self._change = self._change, ProfileChange()
-        change.groups, change.hosts = self._groups.take_changes()
-        change.ranges = {family for family, blocks in self.blocks.items() if blocks.take_touched()}
         return change
 
     # Changes of policies
 
-    def replace(self, before: CompiledPolicy | None, after: CompiledPolicy | None, peers: PeerIndex) -> None:
+    def fits(self, policy: CompiledPolicy) -> bool:
+        """Whether :meth:`replace` can add, change or delete the policy; otherwise a new profile is needed."""
+        rules = policy.rules[self.key.direction]
+        named = self.key.direction == "Egress" and any(rule.names for rule in rules)
+        return not named and not any(rule.blocks or rule.nodes for rule in rules)
+
+    def replace(self, before: CompiledPolicy | None, after: CompiledPolicy | None, peers_of: PeersOf) -> None:
         """Adds, changes or deletes (``after`` None) a policy."""
         rules, self._policies = self._rules, None
         isolation, plain = rules.isolation, rules.only_plain
@@ -229,119 +329,75 @@ class Profile:
         deleted = rules.take_out(before.key) if before is not None else ()
         added = rules.add(after) if after is not None else ()
         for number in added:
-            self._spread(number, peers)
+            self._spread(number, peers_of)
+        for group in [group for group in self._groups.values() if not group.key.rules.isdisjoint(deleted)]:
+            self._rekey(group, group.key.rules.difference(deleted))
         everywhere = isolation != rules.isolation or not rules.everyone.isdisjoint((*deleted, *added))
-        self._withdraw(deleted)
-        self._lessening.clear()
-        unused: set[frozenset[int]] = set().union(*(blocks.take_unused() for blocks in self.blocks.values()))
-        self._groups.delete_surroundings(rules for rules in unused if not self._surrounds(rules))
-        self._groups.refresh(everywhere=everywhere)
-        self._groups.note_surroundings(unused)
+        rules.delete(deleted)
+        self._refresh(everywhere=everywhere)
         narrower = not set(_meanings(before, self.key.direction)) <= set(_meanings(after, self.key.direction))
         begins = rules.isolation.isolated and not isolation.isolated
         self._change.lessened |= narrower or begins or not (plain and rules.only_plain)
 
-    def _surrounds(self, rules: frozenset[int]) -> bool:
-        """Whether some range has exactly these rules."""
-        return any(blocks.uses(rules) for blocks in self.blocks.values())
-
-    def _spread(self, number: int, peers: PeerIndex) -> None:
+    def _spread(self, number: int, peers_of: PeersOf) -> None:
         """Applies a new rule to the groups of the peers that it matches."""
         rule = self._rules[number]
+        if not rule.selectors:
+            return
         twin = self._rules.with_same_peers(number)
         if twin is not None:
-            self._join(twin, number)
+            for group in [group for group in self._groups.values() if twin in group.key.rules]:
+                self._rekey(group, group.key.rules | {number})
             return
-        matched = set(peers.matching(rule.selectors))
-        inside = self._surround(number, rule, peers) if rule.blocks else set()
-        if rule.everyone and rule.names and self.key.direction == "Egress":
-            matched.update(peers.pods())
-        nodes = {*peers.of_nodes(inside), *(peers.nodes() if rule.nodes else ())}
-        alike: dict[tuple[HostGroup | frozenset[int], bool, tuple[NamedPort, ...]], list[str]] = {}
-        by_name = bool(rule.names) and self.key.direction == "Egress"
-        for address in (matched | inside) - nodes:
-            ports = peers.named(address) if by_name else ()
-            group = self._groups.of(address) or self._holding(address)
-            alike.setdefault((group, address in inside, ports), []).append(address)
-        own = NOTHING if rule.everyone else frozenset((number,))
-        for (group, within, ports), addresses in alike.items():
-            key = group.key if isinstance(group, HostGroup) else HostGroupKey(group, group)
-            key = key._replace(rules=key.rules | own, around=key.around | own if within else key.around)
-            named = self._rules.named(ports, key.rules) if by_name else key.named
-            self._regroup(group if isinstance(group, HostGroup) else None, addresses, key._replace(named=named))
-        for address in nodes:
-            self.follow(peers.at(address), address)
-
-    def _regroup(self, before: HostGroup | None, addresses: list[str], key: HostGroupKey) -> None:
-        """Moves addresses of a group to another key."""
-        if before is not None and len(before) == len(addresses):
-            if key != before.key:
-                self._groups.rekey(before, key)
-        elif before is not None or not key.surroundings:
-            self._groups.move(addresses, key)
-            self._groups.note(addresses)
-
-    def _surround(self, number: int, rule: CompiledRule, peers: PeerIndex) -> set[str]:
-        """Adds the blocks of a new rule; returns the addresses within them."""
-        twin = self._rules.with_same_blocks(rule.blocks, besides=number)
-        found: set[str] = set()
-        for family, blocks in self.blocks.items():
-            ranges = ranges_of(rule.blocks, family)
-            if twin is None:
-                blocks.add(number, ranges)
+        members: dict[HostGroup | None, list[str]] = {}
+        for address in peers_of(rule.selectors):
+            members.setdefault(self._group_of.get(address), []).append(address)
+        for before, addresses in members.items():
+            if before is not None and len(before) == len(addresses):
+                self._rekey(before, before.key.rules | {number})
             else:
-                blocks.join(twin, number)
-            for first, last in ranges:
-                found.update(peers.within(family, first, last))
-        for rules in set().union(*(blocks.unused for blocks in self.blocks.values())):
-            if not self._surrounds(rules) and self._surrounds(rules | {number}):
-                self._groups.rename_surroundings(rules, rules | {number})
-        return found
+                self._split(before, addresses, number)
 
-    def _join(self, twin: int, number: int) -> None:
-        """Adds a rule that matches the same peers as another one."""
-        if self._rules[number].blocks:
-            for blocks in self.blocks.values():
-                blocks.join(twin, number)
-            for rules in self._groups.surrounding_rules():
-                if twin in rules:
-                    self._groups.rename_surroundings(rules, rules | {number})
-        for group in self._groups:
-            rules, around = group.key.rules, group.key.around
-            if twin in rules or twin in around:
-                rules = rules | {number} if twin in rules else rules
-                around = around | {number} if twin in around else around
-                self._groups.rekey(group, group.key._replace(rules=rules, around=around))
+    def _split(self, before: HostGroup | None, addresses: list[str], number: int) -> None:
+        """Moves some addresses of a group to the group with one more rule."""
+        for address in addresses:
+            around = before.key.around if before is not None else self._holding(address)
+            key = before.key if before is not None else HostGroupKey(around, around)
+            self._move(address, self._group_with(key._replace(rules=key.rules | {number})))
+        self._change.hosts.update(addresses)
 
-    def _withdraw(self, numbers: tuple[int, ...]) -> None:
-        """Deletes rules."""
-        gone = {number: self._rules[number] for number in numbers}
-        self._rules.delete(numbers)
-        for number, rule in gone.items():
-            if rule.blocks:
-                last = self._rules.with_same_blocks(rule.blocks) is None
-                for family, blocks in self.blocks.items():
-                    if last:
-                        blocks.remove(number, ranges_of(rule.blocks, family))
-                    else:
-                        blocks.leave(number)
-                for rules in self._groups.surrounding_rules():
-                    if number in rules and self._surrounds(rules - {number}):
-                        self._groups.rename_surroundings(rules, rules - {number})
-        renamed = self.key.direction == "Egress" and any(rule.names for rule in gone.values())
-        for group in self._groups:
-            key = group.key
-            if renamed or not (key.rules.isdisjoint(numbers) and key.around.isdisjoint(numbers)):
-                rules = key.rules.difference(numbers)
-                named = self._rules.named(key.named, rules) if renamed else key.named
-                after = HostGroupKey(rules, key.around.difference(numbers), named, key.own_node)
-                if after != key:
-                    self._groups.rekey(group, after)
+    def _rekey(self, group: HostGroup, rules: frozenset[int]) -> None:
+        """Gives a group other rules; if a group with these rules exists, the addresses move there."""
+        key = group.key._replace(rules=rules)
+        into = self._groups.get(key)
+        self._change.groups.add(group)
+        if not key.surroundings and into is None:
+            del self._groups[group.key]
+            group.key = key
+            self._groups[key] = group
+            return
+        addresses = tuple(group.all_addresses())
+        for address in addresses:
+            self._move(address, into)
+        self._change.hosts.update(addresses)
 
+    def _refresh(self, *, everywhere: bool) -> None:
+        """Makes the tables of changed groups again; ``everywhere``: of all groups, and of the surroundings."""
+        self._lessening.clear()
+        if everywhere:
+            for around in self._around.values():
+                self._decide(around)
+            self._change.groups.update(self._around.values(), self._groups.values())
+        for group in self._change.groups:
+            if self._groups.get(group.key) is group:
+                self._decide(group)
 
-def _surrounded(rules: frozenset[int]) -> HostGroupKey:
-    """The key of addresses to which nothing but their blocks applies."""
-    return HostGroupKey(rules, rules)
+    def _decide(self, group: HostGroup) -> None:
+        """Makes the table of a group."""
+        table = self._make(group.key, group.memory)
+        if table != group.table:
+            group.table = table
+        group.shown = group.key.surroundings or table != self.surroundings(group.key.around).table
 
 
 def _meanings(policy: CompiledPolicy | None, direction: str) -> Iterator[CompiledRule]:

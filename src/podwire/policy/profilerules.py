@@ -87,18 +87,16 @@ class ProfileRules:
         self._next = 0
         self._of_selector: dict[int, set[int]] = {}
         self._of_nodes: dict[str, set[int]] = {}
-        self._with_peers: dict[object, set[int]] = {}
-        """The rules by :meth:`_peers_of`."""
-        self._with_blocks: dict[tuple[IPBlock, ...], set[int]] = {}
-        self._naming: set[int] = set()
-        """The rules that name ports."""
-        self._names_in: dict[frozenset[int], frozenset[str]] = {}
+        self._with_peers: dict[frozenset[int], set[int]] = {}
+        """The rules with exactly these selectors and no other peers."""
         self._settings: Counter[tuple[bool, str]] = Counter()
         """How many NetworkPolicies have each pair of audit and log setting."""
         self._plain: dict[bool, list[str]] = {False: [], True: []}
         """The keys of NetworkPolicies in force, and of those in audit, in order."""
         self._other_tiers = 0
         self._matched: dict[frozenset[int], frozenset[int]] = {}
+        self.names: Counter[str] = Counter()
+        """How many rules name each port."""
         self.everyone: frozenset[int] = frozenset()
         """The rules that match every peer."""
 
@@ -125,42 +123,33 @@ class ProfileRules:
         self._count(self._policies.pop(key), -1)
         return self._numbers.pop(key)
 
-    def delete(self, numbers: Collection[int]) -> None:
+    def delete(self, numbers: Iterable[int]) -> None:
         """Deletes rules."""
         for number in numbers:
             rule = self._rules.pop(number)
             del self._order[number], self._rulings[number]
             for selector in rule.selectors:
                 _discard(self._of_selector, selector, number)
-            for text in set(rule.nodes):
+            for text in rule.nodes:
                 _discard(self._of_nodes, text, number)
-            _discard(self._with_peers, self._peers_of(rule), number)
-            if rule.blocks:
-                _discard(self._with_blocks, rule.blocks, number)
-            self._naming.discard(number)
-        self.everyone = self.everyone.difference(numbers)
+            if rule.only_selectors:
+                _discard(self._with_peers, rule.selectors, number)
+            self.names.subtract(name for name, _ in rule.names)
+            self.everyone -= {number}
+        self.names = +self.names
         self._matched.clear()
-        self._names_in.clear()
 
     def _index(self, number: int, rule: CompiledRule) -> None:
         for selector in rule.selectors:
             self._of_selector.setdefault(selector, set()).add(number)
         for text in rule.nodes:
             self._of_nodes.setdefault(text, set()).add(number)
-        self._with_peers.setdefault(self._peers_of(rule), set()).add(number)
-        if rule.blocks:
-            self._with_blocks.setdefault(rule.blocks, set()).add(number)
-        if rule.names:
-            self._naming.add(number)
+        if rule.only_selectors:
+            self._with_peers.setdefault(rule.selectors, set()).add(number)
         if rule.everyone:
             self.everyone |= {number}
+        self.names.update(name for name, _ in rule.names)
         self._matched.clear()
-        self._names_in.clear()
-
-    def _peers_of(self, rule: CompiledRule) -> object:
-        """What decides which peers a rule matches, and which of their named ports change its table."""
-        names = rule.names if self.direction == "Egress" else ()
-        return rule.everyone, rule.selectors, rule.blocks, rule.nodes, names
 
     def _count(self, policy: CompiledPolicy, step: int) -> None:
         if policy.tier == "Namespace":
@@ -218,33 +207,10 @@ class ProfileRules:
         return rules.union(*(self._of_nodes.get(text, ()) for text in nodes)) if nodes else rules
 
     def with_same_peers(self, number: int) -> int | None:
-        """An older rule that matches the same peers, with the same named ports; None: there is none."""
-        same = self._with_peers[self._peers_of(self._rules[number])]
+        """An older rule that matches the same peers by the same selectors; None: there is none."""
+        rule = self._rules[number]
+        same = self._with_peers.get(rule.selectors, ()) if rule.only_selectors else ()
         return next((other for other in same if other < number), None)
-
-    def with_same_blocks(self, blocks: tuple[IPBlock, ...], besides: int = -1) -> int | None:
-        """A rule with exactly these blocks, besides one; None: there is none."""
-        return next((other for other in self._with_blocks.get(blocks, ()) if other != besides), None)
-
-    @property
-    def by_name(self) -> bool:
-        """Whether the named ports of peers change a table."""
-        return bool(self._naming) and self.direction == "Egress"
-
-    def by_name_anywhere(self) -> bool:
-        """Whether rules that match addresses, not pods, name ports of peers."""
-        naming = (self._rules[number] for number in self._naming)
-        return self.by_name and any(rule.everyone or rule.blocks for rule in naming)
-
-    def named(self, ports: tuple[NamedPort, ...], numbers: frozenset[int]) -> tuple[NamedPort, ...]:
-        """The ports of a peer that these rules, or those for everyone, name; none for ingress."""
-        if not (ports and self.by_name):
-            return ()
-        names = self._names_in.get(numbers)
-        if names is None:
-            rules = (self._rules[number] for number in self._naming & (numbers | self.everyone))
-            names = self._names_in[numbers] = frozenset(name for rule in rules for name, _ in rule.names)
-        return tuple(port for port in ports if port[0] in names) if names else ()
 
     # Tables
 

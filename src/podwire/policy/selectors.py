@@ -178,12 +178,11 @@ class SelectorIndex:
         return match.numbers
 
     def _extend(self, match: SelectorMatches) -> None:
-        few = self._next - 1 - match.seen <= _FEW
-        new = self._newest(match.seen) if few else self._candidates(match, self.labels_of(match.namespace))
-        selectors, scopes = self._selectors, (match.namespace, "")
-        possible = [n for n in new if n > match.seen and selectors[n][1].namespace in scopes]
-        own = self.labels_of(match.namespace) if possible else {}
-        matching = {n for n in possible if selectors[n][1].matches(match.namespace, own, match.labels)}
+        own = self.labels_of(match.namespace)
+        new = self._newest(match.seen) if self._next - 1 - match.seen <= _FEW else self._candidates(match, own)
+        matching = {
+            n for n in new if n > match.seen and self._selectors[n][1].matches(match.namespace, own, match.labels)
+        }
         if matching:
             match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
         match.seen = self._next - 1

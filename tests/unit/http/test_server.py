@@ -213,3 +213,18 @@ def test_a_cancelled_listener_closes_its_socket() -> None:
         assert listening.fileno() == -1
 
     _run(body)
+
+
+def test_a_cancelled_close_closes_the_listening_socket() -> None:
+    async def body() -> None:
+        server = HttpServer(_handle, TaskSet(lambda task, failure: None), SystemClock())  # type: ignore[arg-type]
+        listening = socket.create_server(("127.0.0.1", 0))
+        await server.listen_on(listening)
+        closing = asyncio.create_task(server.close())
+        await asyncio.sleep(0)
+        assert listening.fileno() >= 0 and not closing.done()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert listening.fileno() == -1
+
+    _run(body)

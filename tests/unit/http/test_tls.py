@@ -70,6 +70,7 @@ def test_connections_at_once_resume_the_session_of_the_first(server: Server) -> 
     async def scenario() -> None:
         async with server.listening() as port:
             server.resumed.clear()
+            server.clients.clear()
             await ask(server.client(port), 6)
             assert server.resumed == [False, *[True] * 5]
             assert server.clients == {("someone", ("group",))}

@@ -2,10 +2,8 @@
 
 from podwire.model.policy import IPBlock
 from podwire.policy.compiled import CompiledPolicy, CompiledRule
-from podwire.policy.peers import PeerMatch
 from podwire.policy.ports import EVERYTHING, Ruling, selection
-from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.profilerules import ProfileRules
+from podwire.policy.profile import PeerMatch, Profile, ProfileKey
 
 HTTP = selection({"TCP": [(80, 80)]})
 
@@ -68,13 +66,3 @@ def test_table_of_an_address() -> None:
     assert made.at("192.168.99.1").ruling("TCP", 81).accept
     assert made.at("fd00::1") == made.default
     assert [(first >> 24, last >> 24) for first, last, _ in made.ranges(4)] == [(10, 10)]
-
-
-def test_rules_that_name_the_same_nodes_twice_can_be_deleted() -> None:
-    rules = ProfileRules("Egress")
-    policy = CompiledPolicy(
-        key="p", tier="Admin", subject=1, rules={"Egress": (rule(nodes=("{}", "{}")),)}, names={"Egress": frozenset()}
-    )
-    assert rules.add(policy) == (0,)
-    rules.delete(rules.take_out("p"))
-    assert rules.in_order() == ()

@@ -24,9 +24,8 @@ from podwire.model.policy import (
 from podwire.model.selector import LabelSelector
 from podwire.policy.blocks import Blocks
 from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
-from podwire.policy.peers import PeerMatch
 from podwire.policy.ports import PortTable, PortTableBuilder
-from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.profile import PeerMatch, Profile, ProfileKey
 from podwire.policy.profilerules import NO_POLICY
 from podwire.policy.rules import INGRESS, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from podwire.model.policy import IPBlock
-from podwire.policy.hostgroups import HostGroup
-from podwire.policy.profile import Profile
+from podwire.policy.profile import HostGroup, Profile
 
 _BITS = {4: 32, 6: 128}
 

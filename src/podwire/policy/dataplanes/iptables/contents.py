@@ -2,9 +2,7 @@
 
 Marks of packets select the chains of profiles and tables by number (:mod:`.numbers`). A change is the difference
 between the chains and sets that it touches, before and after. A profile's chain and its networks never change; its
-exact addresses change one by one, and the chains of a table at once. With other networks, or another table for all
-other peers, a profile gets another chain; it keeps its set of addresses if none changes, because elements change one
-after the other, and a packet in the new chain must not miss an address.
+exact addresses change one by one, and the chains of a table at once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +11,15 @@ from msgspec.structs import replace
 
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
-from podwire.policy.contents import change_of, profiles_left
+from podwire.policy.contents import profiles_left
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
-from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout, hosts_of
+from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
 from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, known_tables
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
-from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
+from podwire.policy.profile import HostGroup, Profile, ProfileKey
+from podwire.policy.tablechains import GroupChains, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules, Ruleset
@@ -46,9 +44,6 @@ class Contents:
         self._keyed: KeyedContents[Rules, IpSet, str, IpSetElement] = KeyedContents()
         self._names: dict[ProfileKey, str] = {}
         self._groups: dict[ProfileKey, GroupChains] = {}
-        self._known = {name: hosts_of(rules) for name, rules in chains.items()}
-        self._hosts: dict[ProfileKey, str] = {}
-        """The set of exact addresses of each profile."""
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._writer = NumberedChainWriter(layout, self._keyed, self._numbers[names.TABLES])
         self._tables = TableChains(self._writer, known_tables(chains))
@@ -103,7 +98,8 @@ class Contents:
             self._write(profiles[key])
         left = profiles_left(self._placed, delta)
         for key in delta.groups.keys() | delta.hosts.keys():
-            self._change(profiles[key], change_of(delta, key, self.layout.family), in_place=key not in left)
+            change = delta.groups.get(key, set()), delta.hosts.get(key, set())
+            self._change(profiles[key], change, in_place=key not in left)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
@@ -119,7 +115,6 @@ class Contents:
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
-                self._keyed.remove_set(self._hosts.pop(key))
                 self._groups.pop(key).drop()
                 self._tables.forget(key)
 
@@ -162,75 +157,82 @@ class Contents:
     # Profiles
 
     def _write(self, profile: Profile) -> None:
-        """Writes a new profile."""
+        """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
         key, family = profile.key, self.layout.family
-        groups = self._groups[key] = GroupChains(self._tables, profile, family)
+        before, groups_before = self._names.get(key), self._groups.get(key)
+        groups = self._groups[key] = GroupChains(self._tables, key, family)
         self._tables.know(profile)
-        groups.update(profile.groups())
-        first, second = names.profile_chains(key)
-        chain = second if second in self._known else first
-        self._add_hosts(key, self._known.get(chain) or names.hosts_sets(key, family)[0])
-        self._add(chain, profile)
-
-    def _add_hosts(self, key: ProfileKey, name: str) -> None:
-        """Adds the set of a profile's exact addresses."""
-        family = self.layout.family
-        pairs = ((group, self._writer.element(table)) for group, table in self._groups[key].items())
-        elements = {address: element for group, element in pairs for address in group.addresses[family]}
-        declared = self.layout.declare(self._set_word(name), "hash:ip", marks=True)
-        self._keyed.add_set(replace(declared, elements=elements))
-        self._hosts[key] = name
-
-    def _add(self, chain: str, profile: Profile) -> None:
-        """Adds the chain of a profile, and its set of networks."""
-        key, groups, layout = profile.key, self._groups[profile.key], self.layout
-        nets, rest = networks(profile, 6 if layout.family == "ip6" else 4)
+        nets, rest = networks(profile, 6 if family == "ip6" else 4)
         default = groups.take(rest)
-        ranges = names.ranges_set(chain, layout.family) if nets else ""
-        if nets:
-            elements = {network: self._writer.element(groups.take(group)) for network, group in nets.items()}
-            declared = layout.declare(self._set_word(ranges), "hash:net", marks=True)
-            self._keyed.add_set(replace(declared, elements=elements))
-        self._numbers[_root(key)].take(chain)
-        self._keyed.put_chain(chain, layout.profile(key, self._hosts[key], ranges, default))
-        self._names[key] = chain
+        ranges = {network: groups.take(group) for network, group in sorted(nets.items())}
+        groups.update(profile.groups())
+        chain = names.profile_chain(key, (default, ranges))
+        if chain == before:
+            self._keyed.fill_set(self._filled(chain, groups))
+        else:
+            self._move(key, chain, ranges, default)
+        if groups_before is not None:
+            groups_before.drop()
 
-    def _move(self, profile: Profile) -> None:
-        """Gives a profile another chain, moves its pods there, and removes the chain from before."""
-        key = profile.key
-        before, chains = self._names[key], names.profile_chains(key)
+    def _move(self, key: ProfileKey, chain: str, ranges: Mapping[str, str], default: str) -> None:
+        """Adds the chain of a profile, moves the pods of the profile there, and removes the chain from before."""
+        before = self._names.get(key)
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
             self._release(pod, device, profiles)
-        self._add(chains[1] if before == chains[0] else chains[0], profile)
+        self._add(key, chain, ranges, default)
+        self._names[key] = chain
         for pod, device, profiles in pods:
             self._keyed.claim(pod, self._of_pod(device, profiles))
-        self._end(before)
+        if before is not None:
+            self._end(before)
+
+    def _add(self, key: ProfileKey, chain: str, ranges: Mapping[str, str], default: str) -> None:
+        layout = self.layout
+        self._numbers[_root(key)].take(chain)
+        self._keyed.add_set(self._filled(chain, self._groups[key]))
+        if ranges:
+            declared = layout.declare(
+                self._set_word(names.profile_sets(chain, layout.family)[1]), "hash:net", marks=True
+            )
+            elements = {network: self._writer.element(name) for network, name in ranges.items()}
+            self._keyed.add_set(replace(declared, elements=elements))
+        self._keyed.put_chain(chain, layout.profile(chain, key, default, ranged=bool(ranges)))
+
+    def _filled(self, chain: str, groups: GroupChains) -> IpSet:
+        """The set of a profile's exact addresses."""
+        family = self.layout.family
+        declared = self.layout.declare(self._set_word(names.profile_sets(chain, family)[0]), "hash:ip", marks=True)
+        pairs = ((group, self._writer.element(table)) for group, table in groups.items())
+        elements = {address: element for group, element in pairs for address in group.addresses[family]}
+        return replace(declared, elements=elements)
 
     def _set_word(self, name: str) -> str:
         return name.removeprefix(names.set_prefix(self.layout.family))
 
     def _end(self, chain: str) -> None:
         self._keyed.remove_chain(chain)
-        ranges = names.ranges_set(chain, self.layout.family)
-        if ranges in self._keyed.sets:
-            self._keyed.remove_set(ranges)
+        for name in names.profile_sets(chain, self.layout.family):
+            if name in self._keyed.sets:
+                self._keyed.remove_set(name)
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
-    def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
-        """Takes over changed groups of a profile, addresses that moved from one group to another, and ranges."""
-        key = profile.key
-        groups = self._groups[key]
-        hosts = self._hosts[key]
+    def _change(self, profile: Profile, change: tuple[set[HostGroup], set[str]], *, in_place: bool) -> None:
+        """Takes over changed groups of a profile, and addresses that moved from one group to another."""
+        groups, chain = self._groups[profile.key], self._names[profile.key]
+        hosts, _ = names.profile_sets(chain, self.layout.family)
         have = self._keyed.elements[hosts]
-        chains = {self._writer.element(table): table for _, table in groups.items()} if change.moved else {}
+        chains = {self._writer.element(table): table for _, table in groups.items()} if change[1] else {}
 
         def led(address: str) -> str | None:
             element = have.get(address)
             return chains.get(element) if element is not None else None
 
         self._tables.know(profile)
-        addresses, moved = groups.follow(profile, change, led, in_place=in_place)
+        addresses = groups.follow(profile, change, led, in_place=in_place)
+        if addresses is None:
+            self._write(profile)
+            return
         elements: dict[str, IpSetElement] = {}
         changes: dict[str, IpSetElement | None] = {}
         for address in addresses:
@@ -238,17 +240,7 @@ class Contents:
             if table is not None and table not in elements:
                 elements[table] = self._writer.element(table)
             changes[address] = elements[table] if table is not None else None
-        moves = moved or change.ranges
-        anew = moves and any(have.get(address) != element for address, element in changes.items())
-        if anew:
-            first, second = names.hosts_sets(key, self.layout.family)
-            self._add_hosts(key, second if hosts == first else first)
-        else:
-            self._keyed.put_elements(hosts, changes)
-        if moves:
-            self._move(profile)
-        if anew:
-            self._keyed.remove_set(hosts)
+        self._keyed.put_elements(hosts, changes)
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule for a chain name or a log prefix, if it exists or was removed lately; None: unknown."""

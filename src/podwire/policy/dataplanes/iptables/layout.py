@@ -17,8 +17,7 @@ checked in POSTROUTING, because only there their destination is translated. A pa
 checked twice, with the same result.
 
 Packets in the reply direction of a known connection and packets related to a connection pass without a look-up; with
-``keep``, both directions pass. Chains for a profile or a rule never change, nor do sets of networks: another meaning
-makes another chain and set. The set of a profile's exact addresses changes element by element.
+``keep``, both directions pass. Chains for a profile or a rule never change: another meaning makes another chain.
 Default deny in doubt, as in the data plane ``nftables``.
 
 If no element matches the device and address of a packet, the device alone is looked up. A set accepts 64 devices for
@@ -299,8 +298,9 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
         known = "-m conntrack --ctstate ESTABLISHED" + ("" if self.keep else " --ctdir REPLY")
         return f"{known} -j RETURN", "-m conntrack --ctstate INVALID -j DROP"
 
-    def profile(self, key: ProfileKey, hosts: str, ranges: str, default: str) -> Rules:
-        """The chain of a profile, by its sets (``ranges`` empty: no networks) and the chain for all other peers."""
+    def profile(self, chain: str, key: ProfileKey, default: str, *, ranged: bool) -> Rules:
+        """The chain of a profile; ``default`` is the chain for all other peers."""
+        hosts, ranges = names.profile_sets(chain, self.family)
         peer = "src" if key.direction == "Ingress" else "dst"
         goto_table = f"{self._marked} -g {names.TABLES}"
         comment = names.comment(subjects_text(key.subjects))
@@ -308,7 +308,7 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
             self._clear,
             _maps(hosts, peer),
             goto_table,
-            *((_maps(ranges, peer), goto_table) if ranges else ()),
+            *((_maps(ranges, peer), goto_table) if ranged else ()),
             f"{comment} -g {default}",
         )
 
@@ -383,12 +383,6 @@ class ChainLayout(FamilyFacts, frozen=True, kw_only=True):
 
 def _rule_chain(key: ProfileKey, ruling: Ruling) -> str:
     return names.rule_chain(rule_identity(key, ruling))
-
-
-def hosts_of(rules: Iterable[str]) -> str:
-    """The set of exact addresses of the chain of a profile; empty: it is no such chain."""
-    words = (word for rule in rules for word in rule.split())
-    return next((word for word in words if word.startswith("podwire") and word.endswith("-hosts")), "")
 
 
 def _in(name: str, ways: str) -> str:

@@ -44,21 +44,16 @@ def short(value: object) -> str:
     return b32encode(digest[:5]).decode()
 
 
-def profile_chains(key: ProfileKey) -> tuple[str, str]:
-    """The two names that the chain of a profile has in turn."""
+def profile_chain(key: ProfileKey, meaning: object) -> str:
+    """The name of a profile's chain; ``meaning`` covers its tables, exact addresses left out."""
     root = IN if key.direction == "Ingress" else OUT
-    return f"{root}-{short(key)}", f"{root}-{short((key, 'again'))}"
+    return f"{root}-{short((key, meaning))}"
 
 
-def hosts_sets(key: ProfileKey, family: str) -> tuple[str, str]:
-    """The two names that the set of a profile's exact addresses has in turn."""
-    first, second = (set_prefix(family) + chain.removeprefix(CHAIN).lower() for chain in profile_chains(key))
-    return f"{first}-hosts", f"{second}-hosts"
-
-
-def ranges_set(chain: str, family: str) -> str:
-    """The name of the set of networks of the chain of a profile."""
-    return f"{set_prefix(family)}{chain.removeprefix(CHAIN).lower()}-ranges"
+def profile_sets(chain: str, family: str) -> tuple[str, str]:
+    """The names of a profile's two sets: exact addresses and networks."""
+    name = set_prefix(family) + chain.removeprefix(CHAIN).lower()
+    return f"{name}-hosts", f"{name}-ranges"
 
 
 def ports_chain(table: PortTable, key: ProfileKey, attempt: int = 0) -> str:

@@ -1,28 +1,25 @@
 """The contents of the table of one family; an update costs only as much as the change (pure).
 
-A change is the difference of two partial tables: the chains and sets that it touches, before and after. The exact
-addresses of a profile, and the single ports of its tables, change one by one. With other ranges, or another table for
-all other peers, a profile gets another chain with another map of ranges. It keeps its map of addresses if none goes.
+A change is the difference of two partial tables: the chains and sets that it touches, before and after. A profile's
+chain and its ranges never change; its exact addresses, and the single ports of its tables, change one by one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
-from podwire.policy.contents import change_of, profiles_left
+from podwire.policy.contents import profiles_left
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
     TableLayout,
-    hosts_names,
-    hosts_of,
     leading_to,
     node_name,
-    profile_names,
+    profile_name,
 )
 from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known_tables
-from podwire.policy.profile import Profile, ProfileKey
-from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
+from podwire.policy.profile import HostGroup, Profile, ProfileKey
+from podwire.policy.tablechains import GroupChains, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import (
@@ -53,9 +50,6 @@ class Contents:
         self._names: dict[ProfileKey, str] = {}
         self._groups: dict[ProfileKey, GroupChains] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
-        self._known = {chain.name: hosts_of(chain) for chain in have.chains} if have is not None else {}
-        self._hosts: dict[ProfileKey, str] = {}
-        """The map of exact addresses of each profile."""
         self._writer = PortChainWriter(layout, self._keyed)
         self._tables = TableChains(self._writer, known_tables(have))
 
@@ -132,21 +126,22 @@ class Contents:
             self._write(profiles[key])
         left = profiles_left(self._placed, delta)
         for key in delta.groups.keys() | delta.hosts.keys():
-            self._change(profiles[key], change_of(delta, key, self.layout.family), in_place=key not in left)
+            change = delta.groups.get(key, set()), delta.hosts.get(key, set())
+            self._change(profiles[key], change, in_place=key not in left)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Removes profiles that no pod has any more."""
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
-                self._keyed.remove_set(self._hosts.pop(key))
                 self._groups.pop(key).drop()
                 self._tables.forget(key)
 
     def _end(self, name: str) -> None:
         for chain in {name, node_name(name)} & self._keyed.chains.keys():
             self._keyed.remove_chain(chain)
-        self._keyed.remove_set(self.layout.ranges_map(name).name)
+        for declared in self.layout.profile_sets(name):
+            self._keyed.remove_set(declared.name)
 
     def commit(self) -> Transaction:
         """The transaction for all changes since the last call."""
@@ -158,62 +153,67 @@ class Contents:
         return Table(family=self.layout.family, name=TABLE, chains=chains, sets=sets)
 
     def _write(self, profile: Profile) -> None:
-        """Writes a new profile."""
-        key = profile.key
-        groups = self._groups[key] = GroupChains(self._tables, profile, self.layout.family)
+        """Writes a whole profile to new chains, and moves its pods."""
+        key, family = profile.key, self.layout.family
+        before = (self._names.get(key), self._groups.get(key))
+        groups = self._groups[key] = GroupChains(self._tables, key, family)
         self._tables.know(profile)
-        groups.update(profile.groups())
-        first, second = profile_names(key)
-        name = second if second in self._known else first
-        self._add_hosts(key, self._known.get(name) or hosts_names(key)[0])
-        self._add(name, profile)
-
-    def _add_hosts(self, key: ProfileKey, name: str) -> None:
-        """Adds the map of a profile's exact addresses."""
-        groups, family = self._groups[key], self.layout.family
-        pairs = ((group, leading_to(chain)) for group, chain in groups.items())
-        elements = (
-            (self.layout.key(address), element) for group, element in pairs for address in group.addresses[family]
-        )
-        self._keyed.add_set(self.layout.hosts_map(name).with_elements(elements))
-        self._hosts[key] = name
-
-    def _add(self, name: str, profile: Profile) -> None:
-        """Adds the chain of a profile, and its map of ranges."""
-        key, layout = profile.key, self.layout
-        groups, by_range = self._groups[key], layout.ranges_map(name)
         default = groups.take(profile.surroundings())
-        ranges = profile.ranges(6 if layout.family == "ip6" else 4)
-        elements = dict(layout.ranged(by_range, first, last, groups.take(group)) for first, last, group in ranges)
+        ranges = tuple(
+            (first, last, groups.take(group)) for first, last, group in profile.ranges(6 if family == "ip6" else 4)
+        )
+        groups.update(profile.groups())
+        name = profile_name(key, default, ranges)
+        if name == before[0]:
+            self._keyed.fill_set(self._filled(name, groups))
+        else:
+            pods = [
+                (pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)
+            ]
+            for pod, _, _ in pods:
+                self._keyed.release(pod, self._of_device(*self._placed.pop(pod)))
+            self._add(name, key, ranges, default)
+            self._names[key] = name
+            for pod, device, profiles in pods:
+                self.place(pod, device, profiles)
+        if before[1] is not None:
+            before[1].drop()
+        if before[0] is not None and name != before[0]:
+            self._end(before[0])
+
+    def _add(self, name: str, key: ProfileKey, ranges: tuple[tuple[int, int, str], ...], default: str) -> None:
+        _, by_range = self.layout.profile_sets(name)
+        self._keyed.add_set(self._filled(name, self._groups[key]))
+        elements = dict(self.layout.ranged(by_range, first, last, chain) for first, last, chain in ranges)
         self._keyed.add_set(by_range.with_elements(elements.items()))
-        self._put(layout.profile_chain(name, key, self._hosts[key], default))
+        self._put(self.layout.profile_chain(name, key, default))
         if key.to_own_node:
-            self._put(layout.node_chain(name, key))
-        self._names[key] = name
+            self._put(self.layout.node_chain(name, key))
 
-    def _move(self, profile: Profile) -> None:
-        """Gives a profile another chain with its ranges as they are now, and moves its pods there."""
-        key = profile.key
-        before, names = self._names[key], profile_names(key)
-        pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
-        for pod, _, _ in pods:
-            self._keyed.release(pod, self._of_device(*self._placed.pop(pod)))
-        self._add(names[1] if before == names[0] else names[0], profile)
-        for pod, device, profiles in pods:
-            self.place(pod, device, profiles)
-        self._end(before)
+    def _filled(self, name: str, groups: GroupChains) -> Set:
+        """The map of a profile's exact addresses."""
+        declared, _ = self.layout.profile_sets(name)
+        pairs = ((group, leading_to(chain)) for group, chain in groups.items())
+        return declared.with_elements(
+            (self.layout.key(address), element)
+            for group, element in pairs
+            for address in group.addresses[self.layout.family]
+        )
 
-    def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
-        """Takes over changed groups of a profile, addresses that moved from one group to another, and ranges."""
-        groups, hosts = self._groups[profile.key], self._hosts[profile.key]
-        have = self._keyed.elements[hosts]
+    def _change(self, profile: Profile, change: tuple[set[HostGroup], set[str]], *, in_place: bool) -> None:
+        """Takes over changed groups of a profile, and addresses that moved from one group to another."""
+        groups, declared = self._groups[profile.key], self.layout.profile_sets(self._names[profile.key])[0]
+        have = self._keyed.elements[declared.name]
 
         def led(address: str) -> str | None:
             element = have.get(self.layout.key(address))
             return element.verdict.chain if element is not None and element.verdict is not None else None
 
         self._tables.know(profile)
-        addresses, moved = groups.follow(profile, change, led, in_place=in_place)
+        addresses = groups.follow(profile, change, led, in_place=in_place)
+        if addresses is None:
+            self._write(profile)
+            return
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}
         for address in addresses:
@@ -221,17 +221,7 @@ class Contents:
             if chain is not None and chain not in elements:
                 elements[chain] = leading_to(chain)
             changes[self.layout.key(address)] = elements[chain]
-        moves = moved or change.ranges
-        anew = moves and any(element is None and key in have for key, element in changes.items())
-        if anew:
-            first, second = hosts_names(profile.key)
-            self._add_hosts(profile.key, second if hosts == first else first)
-        else:
-            self._keyed.put_elements(hosts, changes)
-        if moves:
-            self._move(profile)
-        if anew:
-            self._keyed.remove_set(hosts)
+        self._keyed.put_elements(declared.name, changes)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for packets from pods to their own node; empty: no policy applies to them."""

@@ -30,12 +30,10 @@ Pods of other CNI plugins may be ports of a bridge (``bridges``). There the devi
 address does, through the map ``bridged``. :mod:`podwire.policy.bridges` enforces which port may use an address.
 Neighbour discovery passes.
 
-The exact addresses of a profile change one by one. A map of ranges never changes, because packets may find no range, or
-another one, while it does: other ranges make another chain with another map of ranges, and one map element moves a
-device from the old chain to the new one. Both chains have the same map of exact addresses, unless addresses go: a
-packet in the old chain would look them up in the old ranges. The single ports of a table change one by one if no packet
-that was led to the table is led elsewhere after the change (:mod:`podwire.policy.tablechains`). So a packet is decided
-either by the state before a change or by the state after it, never by a mixture.
+The rules and ranges of a profile's chain never change: other rules or ranges make another chain, and one map element
+moves a device from the old chain to the new one. The exact addresses change one by one. So do the single ports of a
+table, if no packet that was led to the table is led elsewhere after the change (:mod:`podwire.policy.tablechains`). So
+a packet is decided either by the state before a change or by the state after it, never by a mixture.
 
 Default deny in doubt: a packet from a pod's device with a source address that does not belong to the pod is dropped. So
 is a packet with an address of this node's pods that comes from or goes to a device which is not in the maps. The policy
@@ -54,7 +52,7 @@ from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, RuleIdentity, rule_identity, subjects_text
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
-from podwire.state.nft_rules import Rule, Verdict, VerdictMap
+from podwire.state.nft_rules import Rule, Verdict
 from podwire.state.nft_text import parse_rule
 
 TABLE = "podwire-policy"
@@ -276,23 +274,23 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
             "to-node": dict(sets["to-node"].element(source, _leads(chains.to_node)) for source in sources),
         }
 
-    def hosts_map(self, name: str) -> Set:
-        """A map of a profile's exact addresses, by its name; the chains of the profile may share it."""
-        return Set(name=name, key=(self.address,), data=("verdict",))
+    def profile_sets(self, name: str) -> tuple[Set, Set]:
+        """The two maps of a profile: exact addresses and ranges."""
+        data = ("verdict",)
+        return (
+            Set(name=f"{name}-hosts", key=(self.address,), data=data),
+            Set(name=f"{name}-ranges", key=(self.address,), data=data, flags=("interval",)),
+        )
 
-    def ranges_map(self, name: str) -> Set:
-        """The map of ranges of the chain of a profile."""
-        return Set(name=f"{name}-ranges", key=(self.address,), data=("verdict",), flags=("interval",))
-
-    def profile_chain(self, name: str, key: ProfileKey, hosts: str, default: str) -> Chain:
-        """The chain of a profile, with its map of addresses; ``default`` is the chain for all other peers."""
+    def profile_chain(self, name: str, key: ProfileKey, default: str) -> Chain:
+        """The chain of a profile; ``default`` is the chain for all other peers."""
         peer = f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
         known = "" if self.keep else "ct direction reply "
         rules = self.rules(
             f"{known}ct state established accept",
             "ct state invalid counter drop",
-            f"{peer} vmap @{hosts}",
-            f"{peer} vmap @{self.ranges_map(name).name}",
+            f"{peer} vmap @{name}-hosts",
+            f"{peer} vmap @{name}-ranges",
             f"goto {default}",
         )
         return Chain(name=name, comment=comment(key), rules=rules)
@@ -315,8 +313,9 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
     def ranged(self, declared: Set, first: int, last: int, chain: str) -> tuple[bytes, Element]:
         """The map element of a range of addresses; both ends are included."""
         size = _BITS[self.family] // 8
-        _, element = declared.element("::" if self.family == "ip6" else "0.0.0.0", f"goto {chain}")
-        return first.to_bytes(size, "big"), msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
+        start, element = declared.element("::" if self.family == "ip6" else "0.0.0.0", f"goto {chain}")
+        start = first.to_bytes(size, "big")
+        return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
 
     def ports_sets(self, name: str, table: PortTable, key: ProfileKey) -> tuple[Set, ...]:
         """The maps of a table of ports, one for each protocol whose ports have different rulings.
@@ -439,23 +438,10 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def profile_names(key: ProfileKey) -> tuple[str, str]:
-    """The two names that the chain of a profile has in turn."""
+def profile_name(key: ProfileKey, default: str, ranges: tuple[tuple[int, int, str], ...]) -> str:
+    """The name of a profile's chain, given the chains for all other peers and for ranges of addresses."""
     word = "in" if key.direction == "Ingress" else "out"
-    text = msgspec.json.encode(key).decode()
-    return f"{word}-{_short(text)}", f"{word}-{_short(f'{text} again')}"
-
-
-def hosts_names(key: ProfileKey) -> tuple[str, str]:
-    """The two names that the map of a profile's exact addresses has in turn."""
-    first, second = profile_names(key)
-    return f"{first}-hosts", f"{second}-hosts"
-
-
-def hosts_of(chain: Chain) -> str:
-    """The map of exact addresses of the chain of a profile; empty: it is no such chain."""
-    maps = (statement for rule in chain.rules for statement in rule.statements if isinstance(statement, VerdictMap))
-    return next((found.map for found in maps if found.map.endswith("-hosts")), "")
+    return f"{word}-{_short(msgspec.json.encode((key, default, ranges)).decode())}"
 
 
 def node_name(name: str) -> str:

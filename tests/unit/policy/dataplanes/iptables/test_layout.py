@@ -3,7 +3,7 @@
 import pytest
 
 from podwire.policy.dataplanes.iptables import names
-from podwire.policy.dataplanes.iptables.layout import ChainLayout, hosts_of
+from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
@@ -172,8 +172,7 @@ def test_connections_are_kept_on_request() -> None:
 
 
 def test_a_profile_looks_up_addresses_then_networks_then_default() -> None:
-    rules = LAYOUT.profile(OWNER, "podwire4-in-x-hosts", "podwire4-in-x-ranges", "PODWIRE-PORTS-Y")
-    assert rules == (
+    assert LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", ranged=True) == (
         "-j MARK --set-xmark 0x0/0xfff00000",
         "-j SET --map-set podwire4-in-x-hosts src --map-mark",
         "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
@@ -181,5 +180,4 @@ def test_a_profile_looks_up_addresses_then_networks_then_default() -> None:
         "-m mark ! --mark 0x0/0xfff00000 -g PODWIRE-TABLES",
         '-m comment --comment "pods app=db of shop" -g PODWIRE-PORTS-Y',
     )
-    assert hosts_of(rules) == "podwire4-in-x-hosts"
-    assert len(LAYOUT.profile(OWNER, "podwire4-in-x-hosts", "", "PODWIRE-PORTS-Y")) == 4
+    assert len(LAYOUT.profile("PODWIRE-IN-X", OWNER, "PODWIRE-PORTS-Y", ranged=False)) == 4

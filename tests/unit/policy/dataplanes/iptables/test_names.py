@@ -9,18 +9,19 @@ KEY = ProfileKey(direction="Egress", subjects=("shop",))
 
 def test_names_fit_into_the_kernels_limits() -> None:
     table = PortTableBuilder().table(Ruling(accept=True))
-    chain = max(names.profile_chains(KEY), key=len)
+    chain = names.profile_chain(KEY, ("default", {}))
     ports = names.ports_chain(table, KEY)
     rule = names.rule_chain(RuleIdentity("Egress", Ruling(accept=True)))
     assert chain.startswith("PODWIRE-OUT-") and ports.startswith("PODWIRE-PORTS-") and rule.startswith("PODWIRE-RULE-")
     assert max(len(f"{ports}-t9999"), len(chain), len(rule)) <= 28
-    hosts, ranges = max(names.hosts_sets(KEY, "ip6"), key=len), names.ranges_set(chain, "ip6")
+    hosts, ranges = names.profile_sets(chain, "ip6")
     assert hosts.startswith("podwire6-out-") and hosts.endswith("-hosts") and ranges.endswith("-ranges")
     assert len(ranges) <= 31
 
 
 def test_different_meanings_have_different_names() -> None:
-    assert len({*names.profile_chains(KEY), *names.profile_chains(ProfileKey(direction="Egress"))}) == 4
+    assert names.profile_chain(KEY, 1) != names.profile_chain(KEY, 2)
+    assert names.profile_chain(KEY, 1) == names.profile_chain(KEY, 1)
     table = PortTableBuilder().table(Ruling(accept=True))
     assert names.ports_chain(table, KEY) != names.ports_chain(table, KEY, 1)
 

@@ -159,9 +159,7 @@ def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
                 ranges = table.set(f"{profile}-ranges").elements.items()
                 inside = (each for first, each in ranges if first <= packed <= each.end)
                 last = chains[profile].rules[-1].statements[-1]
-                hosts = next(rule.statements[-1] for rule in chains[profile].rules if "-hosts" in str(rule))
-                assert isinstance(hosts, VerdictMap)
-                way = table.set(hosts.map).elements.get(packed) or next(inside, None)
+                way = table.set(f"{profile}-hosts").elements.get(packed) or next(inside, None)
                 verdict = way.verdict if way is not None else last
                 assert isinstance(verdict, Verdict)
                 found[name, key, address] = verdict.chain
@@ -292,75 +290,6 @@ def test_one_more_policy_costs_its_rule_and_one_element() -> None:
     compiler.set_policy("shop/more", None)
     follow(contents, compiler, compiler.flush())
     assert {type(each) for each in contents.commit().operations} == {DeleteElements, FlushChain, DeleteChain}
-
-
-def rule_policy(number: int, direction: str, rule: dict[str, object]) -> NetworkPolicy:
-    spec = {"podSelector": {}, "policyTypes": [direction], direction.lower(): [rule]}
-    return msgspec.convert({"metadata": {"name": f"{number}", "namespace": "shop"}, "spec": spec}, NetworkPolicy)
-
-
-def written(compiler: Compiler, contents: Contents, number: int, policy: NetworkPolicy | None) -> dict[str, int]:
-    """How many elements are added to the maps of a kind for one policy; devices count as ``pods``."""
-    compiler.set_policy(f"shop/{number}", policy)
-    delta = compiler.flush()
-    assert not delta.made
-    follow(contents, compiler, delta)
-    found: dict[str, int] = {}
-    for operation in contents.commit().operations:
-        if isinstance(operation, AddElements):
-            name = operation.set.name
-            kind = name.rpartition("-")[2] if name.startswith(("in-", "out-", "ports-")) else "pods"
-            found[kind] = found.get(kind, 0) + len(operation.elements)
-    assert contents.table().canonical() == fresh(contents.layout, compiler, contents.table()).table().canonical()
-    return found
-
-
-def test_one_more_block_writes_ranges_but_no_peers() -> None:
-    compiler = grown(100, pods=200)
-    contents = fresh(LAYOUTS["ip"], compiler)
-    contents.commit()
-    for number in range(3):
-        block = {"cidr": f"203.0.{number}.0/24", "except": [f"203.0.{number}.7/32"]}
-        rule: dict[str, object] = {"from": [{"ipBlock": block}], "ports": [{"port": 9000}]}
-        added = written(compiler, contents, 1000 + number, rule_policy(1000 + number, "Ingress", rule))
-        assert added == {"ranges": 2 * number + 2, "tcp": 1, "pods": 1}
-    assert written(compiler, contents, 1001, None) == {"ranges": 4, "pods": 1}
-
-
-def test_one_more_policy_with_the_same_block_writes_one_port() -> None:
-    compiler = grown(100, pods=200)
-    block = {"from": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}]}
-    for number in (1000, 1001):
-        compiler.set_policy(f"shop/{number}", rule_policy(number, "Ingress", {**block, "ports": [{"port": number}]}))
-    compiler.flush()
-    contents = fresh(LAYOUTS["ip"], compiler)
-    contents.commit()
-    more = rule_policy(1002, "Ingress", {**block, "ports": [{"port": 2002}]})
-    assert written(compiler, contents, 1002, more) == {"tcp": 1}
-    assert written(compiler, contents, 1002, None) == {}
-
-
-def test_one_more_egress_policy_with_named_ports_writes_one_port() -> None:
-    compiler = Compiler("n1")
-    for number in range(50):
-        containers = [{"name": "c", "ports": [{"name": "http", "containerPort": 8080 + number % 2}]}]
-        pod = {
-            "metadata": {"name": f"p{number}", "namespace": "shop", "labels": {"app": f"a{number % 5}"}},
-            "spec": {"nodeName": "n2" if number else "n1", "containers": containers},
-            "status": {"phase": "Running", "podIP": f"10.180.0.{number + 1}"},
-        }
-        compiler.set_pod(f"shop/p{number}", msgspec.convert(pod, Pod))
-    to = {"to": [{"podSelector": {"matchLabels": {"app": "a1"}}}]}
-    for number in (0, 1):
-        rule = {**to, "ports": [{"port": "http"}, {"port": 1000 + number}]}
-        compiler.set_policy(f"shop/{number}", rule_policy(number, "Egress", rule))
-    compiler.flush()
-    contents = fresh(LAYOUTS["ip"], compiler)
-    contents.commit()
-    more = rule_policy(2, "Egress", {**to, "ports": [{"port": "http"}, {"port": 2002}]})
-    assert written(compiler, contents, 2, more) == {"tcp": 2}, "one in the table of each number of the named port"
-    other = {"to": [{"podSelector": {"matchLabels": {"app": "a2"}}}], "ports": [{"port": "http"}]}
-    assert written(compiler, contents, 3, rule_policy(3, "Egress", other))["hosts"] == 10
 
 
 def test_one_more_policy_for_some_peers_writes_these_peers() -> None:

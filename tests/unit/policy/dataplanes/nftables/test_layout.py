@@ -1,6 +1,6 @@
 """The pieces of the table, as nft prints them."""
 
-from podwire.policy.dataplanes.nftables.layout import Chains, TableLayout, ports_name, profile_names, rule_name
+from podwire.policy.dataplanes.nftables.layout import Chains, TableLayout, ports_name, profile_name, rule_name
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
@@ -106,14 +106,15 @@ def test_a_rule_that_allows_counts() -> None:
 
 def test_long_comments_are_cut() -> None:
     key = ProfileKey(direction="Ingress", subjects=(SHOP_DB,) * 100)
-    assert len(LAYOUT.profile_chain("in-x", key, "in-x-hosts", "ports-x").comment) == 127
+    assert len(LAYOUT.profile_chain("in-x", key, "ports-x").comment) == 127
     long = rule_identity(key, Ruling(accept=False))
     assert len(LAYOUT.rule_chain(long).comment) == 127
 
 
 def test_names_differ_where_meanings_differ() -> None:
     one, other = (ProfileKey(direction="Ingress", subjects=(text,)) for text in ("a", "b"))
-    assert len({*profile_names(one), *profile_names(other)}) == 4
+    assert len({profile_name(one, "a", ()), profile_name(other, "a", ()), profile_name(one, "b", ())}) == 3
+    assert profile_name(one, "a", ()) != profile_name(one, "a", ((1, 2, "b"),))
     made = PortTableBuilder().table(Ruling(accept=False))
     assert len({ports_name(made, one), ports_name(made, other), ports_name(made, one, 1)}) == 3
 
@@ -184,7 +185,7 @@ def test_encapsulated_packets_reach_only_pods() -> None:
 
 def test_connections_that_are_kept_pass_in_both_directions() -> None:
     first = [
-        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", OWNER, "in-x-hosts", "ports-x").rules[0])
+        str(TableLayout(family="ip", keep=keep).profile_chain("in-x", OWNER, "ports-x").rules[0])
         for keep in (False, True)
     ]
     assert first == ["ct direction reply ct state established accept", "ct state established accept"]
