@@ -228,7 +228,7 @@ class Compiler:
         profile = self.profiles.get(key)
         if profile is None or not changes:
             return profile
-        own = [change for text in key.subjects for change in changes.get((key.direction, text), ())]
+        own = _joined(change for text in key.subjects for change in changes.get((key.direction, text), ()))
         if not all(profile.fits(policy) for change in own for policy in change if policy is not None):
             return None
         for before, after in own:
@@ -367,6 +367,17 @@ class Compiler:
     def _node_selectors(self) -> set[str]:
         cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
         return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
+
+
+def _joined(changes: Iterable[PolicyChange]) -> list[PolicyChange]:
+    """The changes, those of one policy that moved from one subject to another as one."""
+    found: dict[str, PolicyChange] = {}
+    for before, after in changes:
+        policy = before or after
+        assert policy is not None, "a change has a policy before or after"
+        other_before, other_after = found.get(policy.key, (None, None))
+        found[policy.key] = (before or other_before, after or other_after)
+    return list(found.values())
 
 
 def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:

@@ -137,6 +137,8 @@ class Profile:
         self._tables: dict[HostGroupKey, PortTable] = {}
         self._policies: ProfilePolicies | None = None
         self._change = ProfileChange()
+        self._altered: set[HostGroup] = set()
+        """The groups with another table, or shown or hidden, since the last :meth:`take_change`."""
 
     # What the profile says
 
@@ -267,10 +269,12 @@ class Profile:
         if key == (group.key if group is not None else None):
             return False
         before, was_shown = (group.table, group.shown) if group is not None else (None, False)
+        settled = group is None or group not in self._altered
         after = self._group_with(key) if key is not None else None
         self._move(address, after)
         is_shown = after is not None and after.shown
-        if was_shown == is_shown and (not is_shown or (after is not None and before == after.table)):
+        alike = was_shown == is_shown and (not is_shown or (after is not None and before == after.table))
+        if alike and settled:  # Data planes know a group as it was, with the address.
             return False
         around = self._surrounding(address).table
         if self._lessens(before or around, after.table if after is not None else around):
@@ -311,6 +315,7 @@ class Profile:
     def take_change(self) -> ProfileChange:
         """Returns what changed since the last call."""
         change, self._change = self._change, ProfileChange()
+        self._altered.clear()
         return change
 
     # Changes of policies
@@ -395,9 +400,13 @@ class Profile:
     def _decide(self, group: HostGroup) -> None:
         """Makes the table of a group."""
         table = self._make(group.key, group.memory)
+        shown = group.key.surroundings or table != self.surroundings(group.key.around).table
+        if table == group.table and shown == group.shown:
+            return
         if table != group.table:
             group.table = table
-        group.shown = group.key.surroundings or table != self.surroundings(group.key.around).table
+        group.shown = shown
+        self._altered.add(group)
 
 
 def _meanings(policy: CompiledPolicy | None, direction: str) -> Iterator[CompiledRule]:

@@ -74,6 +74,9 @@ def test_the_packet_table(case: Case) -> None:
 class Chaos:
     """A cluster that changes at random, and the compilers of its nodes that are told of each change."""
 
+    POLICIES: tuple[str, ...] = ("shop/a", "shop/b", "blog/a", "ops/a")
+    CLUSTER_POLICIES: tuple[str, ...] = ("x", "y")
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.world = parse_case({"name": "", "checks": []}, yaml.load(_base(), yaml.CSafeLoader)).world
@@ -193,7 +196,7 @@ class Chaos:
         what()
 
     def change_policy(self) -> None:
-        name = self.random.choice(("shop/a", "shop/b", "blog/a", "ops/a"))
+        name = self.random.choice(self.POLICIES)
         rest = tuple(each for each in self.world.policies if key_of(each.metadata) != name)
         made = self.policy(name) if self.random.random() < 0.8 else None
         self.world = msgspec.structs.replace(self.world, policies=rest + ((made,) if made else ()))
@@ -201,7 +204,7 @@ class Chaos:
             compiler.set_policy(name, made)
 
     def change_cluster_policy(self) -> None:
-        name = self.random.choice(("x", "y"))
+        name = self.random.choice(self.CLUSTER_POLICIES)
         rest = tuple(each for each in self.world.cluster_policies if each.metadata.name != name)
         made = self.cluster_policy(name) if self.random.random() < 0.7 else None
         self.world = msgspec.structs.replace(self.world, cluster_policies=rest + ((made,) if made else ()))

@@ -1,0 +1,170 @@
+"""Changes that leave a pod its profile: the rules are as in a new profile, and data planes learn all that changed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.policy.test_compile import CASES, Chaos, agree, copy, follow
+
+from podwire.model.meta import key_of
+from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.compile import Compiler, compile_world
+from podwire.policy.evaluate import EvaluationOptions
+from podwire.policy.profile import Profile
+from podwire.policy.profilerules import ProfilePolicies
+
+WORLD = CASES[0].world
+EVERYONE: dict[str, Any] = {}
+WEB = {"matchLabels": {"app": "web"}}
+BOTH_WAYS = pytest.mark.parametrize(("old", "new"), [(EVERYONE, WEB), (WEB, EVERYONE)])
+PEER = "203.0.113.9"
+
+
+class Crowd(Chaos):
+    """More policies for the same pods; half of the changes give a policy only another selector, or mode."""
+
+    POLICIES = ("shop/a", "shop/b", "shop/c", "shop/d", "blog/a")
+    CLUSTER_POLICIES = ("w", "x", "y", "z")
+
+    def policy(self, name: str) -> NetworkPolicy:
+        made = super().policy(name)
+        before = next((each for each in self.world.policies if key_of(each.metadata) == name), made)
+        spec = msgspec.structs.replace(before.spec, pod_selector=made.spec.pod_selector)
+        moved = msgspec.structs.replace(before, spec=spec)
+        turned = msgspec.structs.replace(before, metadata=made.metadata)
+        return self.random.choice((made, made, moved, turned))
+
+
+def policy(name: str, pods: dict[str, Any], *ports: int) -> NetworkPolicy:
+    rules = [{"ports": [{"port": port}]} for port in ports]
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": rules}
+    return msgspec.convert({"metadata": {"name": name, "namespace": "shop"}, "spec": spec}, NetworkPolicy)
+
+
+def cluster_policy(name: str, namespaces: dict[str, Any], number: int, *, audit: bool = False) -> ClusterNetworkPolicy:
+    protocols = [{"tcp": {"destinationPort": {"number": number}}}]
+    rule = {"action": "Deny", "to": [{"networks": ["203.0.113.0/24"]}], "protocols": protocols}
+    spec = {"tier": "Admin", "priority": 1, "subject": {"namespaces": namespaces}, "egress": [rule]}
+    annotations = {"podwire.io/mode": "audit"} if audit else {}
+    return msgspec.convert({"metadata": {"name": name, "annotations": annotations}, "spec": spec}, ClusterNetworkPolicy)
+
+
+def flush(compiler: Compiler, *, in_place: bool = True) -> None:
+    """The change names all that a data plane has to program; no profile is new where it is made in place."""
+    mirror = copy(compiler)
+    delta = compiler.flush()
+    assert not (in_place and delta.made)
+    follow(mirror, compiler, delta)
+    assert mirror == copy(compiler)
+
+
+def ingress(compiler: Compiler) -> Profile:
+    key = compiler.pods["shop/web"].ingress
+    assert key is not None
+    return compiler.profiles[key]
+
+
+@BOTH_WAYS
+def test_rules_of_a_policy_that_moved_replace_its_old_rules(old: dict[str, Any], new: dict[str, Any]) -> None:
+    compiler = compile_world(WORLD, "n1")
+    for each in (policy("a", old), policy("b", new), policy("moved", old, 80)):
+        compiler.set_policy(f"shop/{each.metadata.name}", each)
+    compiler.flush()
+    compiler.set_policy("shop/moved", policy("moved", new, 81))
+    flush(compiler)
+    table = ingress(compiler).at(PEER)
+    assert [table.ruling("TCP", port).accept for port in (80, 81)] == [False, True]
+    compiler.set_policy("shop/moved", None)
+    flush(compiler)
+    assert not ingress(compiler).at(PEER).ruling("TCP", 81).accept
+    assert ingress(compiler).policies == ProfilePolicies(isolating=("shop/a", "shop/b"))
+
+
+@BOTH_WAYS
+def test_policies_that_change_places_keep_their_own_rules(old: dict[str, Any], new: dict[str, Any]) -> None:
+    compiler = compile_world(WORLD, "n1")
+    for name, pods, port in (("one", old, 80), ("other", new, 90), ("one", new, 81), ("other", old, 91)):
+        compiler.set_policy(f"shop/{name}", policy(name, pods, port))
+        if port == 90:
+            compiler.flush()
+    flush(compiler)
+    table = ingress(compiler).at(PEER)
+    found = {port: table.ruling("TCP", port).policy for port in (80, 81, 90, 91)}
+    assert found == {80: "", 81: "shop/one", 90: "", 91: "shop/other"}
+
+
+@BOTH_WAYS
+def test_cluster_policy_that_moved_out_of_audit_denies(old: dict[str, Any], new: dict[str, Any]) -> None:
+    old, new = ({"matchLabels": {"kubernetes.io/metadata.name": "shop"}} if each else {} for each in (old, new))
+    compiler = compile_world(WORLD, "n1")
+    for each in (cluster_policy("a", old, 1), cluster_policy("b", new, 2), cluster_policy("moved", old, 3, audit=True)):
+        compiler.set_cluster_policy(each.metadata.name, each)
+    compiler.flush()
+    compiler.set_cluster_policy("moved", cluster_policy("moved", new, 4))
+    flush(compiler, in_place=False)
+    key = compiler.pods["shop/web"].egress
+    assert key is not None
+    table = compiler.profiles[key].at(PEER)
+    rulings = [table.ruling("TCP", port) for port in (3, 4)]
+    assert [(each.accept, each.audit, each.policy) for each in rulings] == [(True, False, ""), (False, False, "moved")]
+
+
+def test_audit_of_policies_that_moved_agrees_with_the_evaluator() -> None:
+    """In the sixth step of this cluster two cluster policies get each other's subjects, and both leave audit."""
+    chaos = Chaos(700076)
+    for step in range(6):
+        for _ in range(1 + step % 3):
+            chaos.change()
+        for compiler in chaos.compilers.values():
+            compiler.flush()
+        for connection in chaos.connections():
+            agree(chaos.world, chaos.compilers, connection, EvaluationOptions())
+
+
+def test_rules_of_a_new_policy_may_share_their_block() -> None:
+    """The rules differ in their other peers, so that neither stands for the other."""
+    peers = [{"podSelector": WEB}, {"podSelector": EVERYONE}]
+    block = {"ipBlock": {"cidr": "203.0.113.0/24"}}
+    rules = [{"from": [block, peer], "ports": [{"port": 80 + place}]} for place, peer in enumerate(peers)]
+    made = {"metadata": {"name": "blocks", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": rules}}
+    compiler = compile_world(WORLD, "n1")
+    compiler.set_policy("shop/a", policy("a", WEB))
+    compiler.flush()
+    compiler.set_policy("shop/blocks", msgspec.convert(made, NetworkPolicy))
+    flush(compiler, in_place=False)
+    table = ingress(compiler).at(PEER)
+    assert [table.ruling("TCP", port).accept for port in (79, 80, 81, 82)] == [False, True, True, False]
+    compiler.set_policy("shop/blocks", None)
+    flush(compiler, in_place=False)
+    assert not ingress(compiler).ranges(4)
+
+
+def test_address_that_ends_as_its_rule_goes_is_named() -> None:
+    """The policy's rule and the pod that it lets in end in one flush: nothing of either stays in the kernel."""
+    spec = {"podSelector": WEB, "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}]}
+    meta = {"name": "in", "namespace": "shop"}
+    compiler = compile_world(WORLD, "n1")
+    compiler.set_policy("shop/a", policy("a", WEB))
+    compiler.set_policy("shop/in", msgspec.convert({"metadata": meta, "spec": spec}, NetworkPolicy))
+    compiler.flush()
+    address = next(pod.addresses[0] for pod in WORLD.pods if key_of(pod.metadata) == "shop/db")
+    assert address in ingress(compiler).hosts
+    audit = {**meta, "annotations": {"podwire.io/mode": "audit"}}
+    compiler.set_policy("shop/in", msgspec.convert({"metadata": audit, "spec": spec}, NetworkPolicy))
+    compiler.set_pod("shop/db", None)
+    flush(compiler)
+    assert address not in ingress(compiler).hosts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_crowds_of_policies_agree_with_the_evaluator(seed: int) -> None:
+    crowd = Crowd(seed)
+    mirror = {name: copy(compiler) for name, compiler in crowd.compilers.items()}
+    for step in range(20):
+        for _ in range(1 + step % 4):
+            crowd.change()
+        for name, compiler in crowd.compilers.items():
+            follow(mirror[name], compiler, compiler.flush())
+            assert mirror[name] == copy(compiler)
+        for connection in crowd.connections():
+            agree(crowd.world, crowd.compilers, connection, EvaluationOptions())
