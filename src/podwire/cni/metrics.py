@@ -6,9 +6,9 @@ from podwire.cni.ipam.leases import Leases
 from podwire.observe.health import Sample
 
 
-def samples(requests: Mapping[tuple[str, str], int], leases: Leases) -> list[Sample]:
-    """All samples; ``requests`` are the numbers of requests by command and outcome."""
-    samples = [
+def request_samples(requests: Mapping[tuple[str, str], int]) -> list[Sample]:
+    """The numbers of requests by command and outcome."""
+    return [
         Sample(
             "podwire_cni_requests_total",
             "CNI requests.",
@@ -18,6 +18,11 @@ def samples(requests: Mapping[tuple[str, str], int], leases: Leases) -> list[Sam
         )
         for (command, outcome), count in sorted(requests.items())
     ]
+
+
+def samples(requests: Mapping[tuple[str, str], int], leases: Leases) -> list[Sample]:
+    """All samples; ``requests`` are the numbers of requests by command and outcome."""
+    samples = request_samples(requests)
     for pool in leases.pools:
         cidr = str(pool.network)
         for state, value in (("held", pool.held), ("free", pool.free)):

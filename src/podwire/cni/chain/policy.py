@@ -16,9 +16,10 @@ import msgspec
 from podwire.cni import spec
 from podwire.cni.gate import PolicyGate
 from podwire.cni.ipam.ledger import Attachment, Ledger
+from podwire.cni.metrics import request_samples
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.errors import CniError, KernelError
-from podwire.observe.health import Metric, Sample
+from podwire.observe.health import Metric
 from podwire.observe.log import Log
 
 FindDevice = Callable[[tuple[str, ...], tuple[str, ...]], str]
@@ -161,16 +162,7 @@ class PolicyChain:
 
     def samples(self) -> list[Metric]:
         """The metrics."""
-        return [
-            Sample(
-                "podwire_cni_requests_total",
-                "CNI requests.",
-                count,
-                {"command": command, "outcome": outcome},
-                kind="counter",
-            )
-            for (command, outcome), count in sorted(self._counts.items())
-        ]
+        return [*request_samples(self._counts)]
 
 
 def _previous(request: CniRequest) -> spec.CniResult:
