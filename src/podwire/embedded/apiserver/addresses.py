@@ -1,7 +1,7 @@
-"""Addresses of Services: the ranges of a family, which addresses are taken, and which is chosen next.
+"""Addresses of Services: the ranges of each IP family, the allocated addresses, and the choice of the next address.
 
-A family has the range of the configuration, and those of further ServiceCIDRs, which are used when the ones before are
-full. Sources as in :mod:`podwire.embedded.apiserver.allocate`.
+Each family has the range of the configuration first, then the ranges of further ServiceCIDRs. A range is used when all
+ranges before it are full. Sources as in :mod:`podwire.embedded.apiserver.allocate`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,12 @@ Network = IPv4Network | IPv6Network
 
 
 def static_band(size: int, divisor: int, most: int) -> int:
-    """How many values of a range are kept for static use."""
+    """The number of values at the start of a range that are reserved for static use."""
     return 0 if size < 16 else min(max(16, size // divisor), most)
 
 
 def turn(first: int, middle: int, last: int, start: int) -> Iterator[int]:
-    """``middle..last`` from ``start`` on and round, then ``first..middle-1``."""
+    """The values ``middle..last``, from ``start`` on and wrapping round, then ``first..middle-1``."""
     start = start if middle <= start <= last else middle
     yield from range(start, last + 1)
     yield from range(middle, start)
@@ -24,7 +24,7 @@ def turn(first: int, middle: int, last: int, start: int) -> Iterator[int]:
 
 
 class AddressRange:
-    """The Service addresses of one family."""
+    """The Service addresses of one range."""
 
     def __init__(self, cidr: str) -> None:
         self.network: Network = ip_network(cidr)
@@ -64,7 +64,7 @@ class AddressRange:
 
 
 class AddressPool:
-    """The Service addresses of one family."""
+    """The Service addresses of one family, in one or more ranges."""
 
     def __init__(self, cidrs: Sequence[str]) -> None:
         self._ranges = [AddressRange(cidr) for cidr in dict.fromkeys(cidrs)]

@@ -1,17 +1,16 @@
-"""Cluster addresses and node ports of Services: which are free, which a Service gets, and what is refused.
+"""Allocates cluster addresses and node ports to Services, and refuses invalid requests for them.
 
-The allocator holds nothing but what stored Services hold: :meth:`ServiceAllocator.observe` gets every
-stored change (and of every Service at the start), and :meth:`ServiceAllocator.assign` completes a Service
-before it is stored without reserving anything. Both in one turn of the event loop need no lock and leak nothing
-when the write fails in between.
+The allocator tracks only what stored Services hold: :meth:`ServiceAllocator.observe` gets every stored change (and
+every Service at the start). :meth:`ServiceAllocator.assign` completes a Service before it is stored, without a
+reservation. Both run in one turn of the event loop, so no lock is needed, and a failed write leaks nothing.
 
 Addresses are chosen from the upper part of a range first, so that static addresses of the lower part stay free:
 the band is min(max(16, size/16), 256) addresses (KEP-3070). Node ports likewise: min(max(16, size/32), 128)
-ports of the range are kept for explicit use (KEP-3668). Within a band the choice is sequential from the place
-of the last one, so that a freed address is not given to another Service at once.
+ports of the range are kept for explicit use (KEP-3668). Within a band the choice continues after the last allocated
+value, so that a freed address is not given to another Service at once.
 
 Sources: ``pkg/registry/core/service/storage/alloc.go``, ``pkg/registry/core/service/portallocator``.
-Memory is one dictionary entry an address and a port; a choice is O(1) unless the range is nearly full.
+Memory: one dictionary entry per address and per port. A choice is O(1) unless the range is nearly full.
 """
 
 from collections.abc import Iterable, Sequence
@@ -135,7 +134,7 @@ class ServiceAllocator:
                 (self._ports.take if keep else self._ports.drop)(port, owner)
 
     def hold(self, ip: str, owner: str) -> None:
-        """Keep an address that something other than a Service has."""
+        """Record an address that something other than a Service uses."""
         pool = self._ranges.get(f"IPv{ip_address(ip).version}")
         if pool is not None:
             pool.take(ip, owner)
@@ -207,7 +206,7 @@ class ServiceAllocator:
         return []
 
     def _check_families(self, spec: Json) -> list[Cause]:
-        """What is wrong with the families and addresses as given."""
+        """The problems of the families and addresses in the request."""
         wrong: list[Cause] = []
         families = spec.get("ipFamilies") or []
         for index, family in enumerate(families):
@@ -307,14 +306,14 @@ class ServiceAllocator:
 
 
 def _check_ips(spec: Json) -> list[Cause]:
-    """What is wrong with clusterIP and clusterIPs in themselves."""
+    """The problems of clusterIP and clusterIPs, without the families."""
     ips = spec.get("clusterIPs") or []
-    one = spec.get("clusterIP")
-    if one and not ips:
-        ips = spec["clusterIPs"] = [one]
-    elif ips and not one:
+    cluster_ip = spec.get("clusterIP")
+    if cluster_ip and not ips:
+        ips = spec["clusterIPs"] = [cluster_ip]
+    elif ips and not cluster_ip:
         return [causes.required("spec.clusterIP", "`clusterIP` must be set when `clusterIPs` is set")]
-    elif ips and one != ips[0]:
+    elif ips and cluster_ip != ips[0]:
         return [causes.invalid("spec.clusterIPs", ips, "first value must match `clusterIP`")]
     if len(ips) > 2:
         return [causes.invalid("spec.clusterIPs", ips, "may only hold up to 2 values")]
@@ -329,7 +328,7 @@ def _check_ips(spec: Json) -> list[Cause]:
 
 
 def _check_matches(spec: Json, ips: Sequence[str]) -> list[Cause]:
-    """Whether each address is of the family that stands at its place."""
+    """The problems of addresses that are not of the family at the same index."""
     families = spec.get("ipFamilies") or []
     return [
         causes.invalid(
@@ -357,14 +356,14 @@ def _take_over(spec: Json, before: Json) -> None:
 
 def _keep_addresses(spec: Json, before: Json) -> None:
     """Addresses that an update leaves out stay; where only ``clusterIP`` changes, ``clusterIPs`` follows."""
-    one = spec.get("clusterIP")
-    if not one and not spec.get("clusterIPs"):
+    cluster_ip = spec.get("clusterIP")
+    if not cluster_ip and not spec.get("clusterIPs"):
         for field in ("clusterIP", "clusterIPs"):
             if before.get(field):
                 spec[field] = before[field]
-    elif one != before.get("clusterIP"):
+    elif cluster_ip != before.get("clusterIP"):
         if spec.get("clusterIPs") == before.get("clusterIPs"):
-            spec["clusterIPs"] = [one] if one else None
+            spec["clusterIPs"] = [cluster_ip] if cluster_ip else None
     elif not spec.get("clusterIPs"):
         spec["clusterIPs"] = before.get("clusterIPs")
 
@@ -410,7 +409,7 @@ def _drop_foreign(spec: Json, before: Json) -> None:
 
 
 def _drop_node_ports(spec: Json, before: Json) -> None:
-    """Remove node ports that are those of before."""
+    """Remove node ports that did not change."""
     old = {port.get("nodePort") for port in before.get("ports") or ()}
     for port in spec.get("ports") or ():
         if port.get("nodePort") in old:

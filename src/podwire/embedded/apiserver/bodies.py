@@ -1,9 +1,9 @@
 """Request bodies in JSON, YAML or protobuf, as plain dictionaries; and YAML answers.
 
-YAML is read without the types that YAML 1.1 has and JSON lacks, so that a date stays the text that was typed. Bodies
-that are nested more than :data:`DEPTH` levels are refused: all that reads an object later is recursive, the decoder of
-JSON gives up at Python's limit of recursion, and libyaml's composer overflows the stack of the process. Kubernetes
-refuses from 10,000 levels on.
+YAML is read without the types that YAML 1.1 has and JSON lacks, so a date stays the text that was typed. Bodies that
+are nested more than :data:`DEPTH` levels are refused: the code that reads objects is recursive, the JSON decoder stops
+at Python's recursion limit, and libyaml's composer overflows the stack of the process. Kubernetes refuses bodies from
+10,000 levels on.
 """
 
 import math
@@ -27,7 +27,7 @@ DEPTH = 200
 """Levels of objects and lists that a body may have. The CustomResourceDefinitions of well-known operators have 40."""
 
 _EXPANDED = 400_000
-"""Values that a short body of YAML may have by its aliases, as in Kubernetes' YAML library."""
+"""The number of values that aliases may expand a short YAML body to, as in Kubernetes' YAML library."""
 _UNSTRUCTURED = bytes(set(range(256)) - set(b'{}[]"\\'))
 _decode = msgspec.json.Decoder().decode
 _TOO_DEEP = f"the body is nested too deeply: more than {DEPTH} levels"
@@ -79,10 +79,12 @@ def parse_json(body: bytes) -> Any:
 
 
 def _is_shallow(body: bytes) -> bool:
-    """Whether JSON is certainly not too deep; costs a tenth of looking at the values, and most bodies pass.
+    """Whether a JSON body is certainly not too deep. A quick test: most bodies pass, at a tenth of the full check's
+    cost.
 
-    Brackets and quotes are all that is kept. Quotes that stay when neighbours are removed in pairs belong to a text
-    with a bracket; such bodies, and those with escapes, are not judged here. Each round removes one or two levels.
+    Only brackets and quotes are kept. Each round then removes neighbouring pairs, which removes one or two levels.
+    Quotes that remain belong to a string that contains a bracket. The answer for such a body, and for a body with
+    escapes, is False.
     """
     brackets = body.translate(None, _UNSTRUCTURED)
     if brackets.count(b"{") + brackets.count(b"[") <= DEPTH:
@@ -142,7 +144,7 @@ def _check_nesting(body: bytes) -> None:
 
 
 def repeated_keys(body: bytes) -> list[str]:
-    """What a strict reader says of the keys that stand twice in one mapping of a YAML body; empty for another body."""
+    """The problems with duplicate keys in the mappings of a YAML body; empty for a body that is not YAML."""
     found: list[str] = []
     open_nodes: list[tuple[set[str], list[bool]] | None] = []
     """For each mapping its keys, and whether a key is next; None for a sequence."""

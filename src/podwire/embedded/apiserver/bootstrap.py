@@ -1,9 +1,9 @@
-"""What a cluster has from the start: namespaces, priority classes, the default StorageClass, and the ``kubernetes``
-Service.
+"""Creates the objects of a new cluster: namespaces, priority classes, the default StorageClass, the Service
+``kubernetes``.
 
-Everything is made when it is missing and left alone when it is there; the ``kubernetes`` Service and its
-endpoints are brought to the advertised addresses. Every namespace has a ServiceAccount ``default`` from its first
-moment, and not only when a controller has come round, so that it takes pods at once.
+Missing objects are created, and existing ones are left alone. Only the ``kubernetes`` Service and its endpoints are
+updated to the advertised addresses. A namespace gets its ServiceAccount ``default`` together with its creation, not
+later from a controller, so that it accepts pods at once.
 """
 
 from typing import Any
@@ -124,14 +124,15 @@ def _put_endpoints(store: Store, writer: Writer, settings: ApiServerSettings) ->
 
 
 class DefaultAccounts:
-    """Gives every namespace its ``default`` account when it is made, and at the start where it is missing."""
+    """Creates the ServiceAccount ``default`` of every namespace, with the namespace and, where missing, at the
+    start."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store = store
         self._writer = writer
 
     def start(self) -> None:
-        """Looks at every namespace, and follows changes from then on."""
+        """Creates missing accounts, and follows changes from then on."""
         for entry in self._store.entries("/namespaces"):
             if entry.fields.get("status.phase") != "Terminating":
                 self._ensure(entry.name)

@@ -70,7 +70,7 @@ class Call:
         self.query = request.query()
         self.accept = request.headers.get("accept", "")
         self.internal = False
-        """Whether the server calls itself; no webhook is asked then."""
+        """Whether the server calls itself; such a call invokes no webhook."""
         self.warnings: list[str] = []
 
     @property
@@ -87,7 +87,7 @@ class Call:
 
     @property
     def watching(self) -> bool:
-        """Whether a watch is asked for; for one object only the old path ``watch/...`` asks for a watch."""
+        """Whether the request is a watch; for a single object only the old path ``watch/...`` is."""
         return self.target.watch or (not self.name and self.flag("watch"))
 
     def flag(self, name: str) -> bool:
@@ -128,7 +128,7 @@ class Call:
 
 
 def parse_target(segments: list[str], kinds: Mapping[Key, ResourceKind]) -> ResourcePath:
-    """What the path names.
+    """The kind, namespace, name and subresource in a path.
 
     Raises: NotFound when nothing is served there.
     """

@@ -1,7 +1,7 @@
-"""ComponentStatus objects: whether the parts of the control plane work, computed when somebody asks.
+"""ComponentStatus objects: the health of the control plane's components, computed for each request.
 
-Kubernetes asks the health endpoints of its components. Here the API server knows by itself: its own database stands for
-``etcd-0``, and a component works while the API server has a watch of its user open.
+Kubernetes asks the health endpoints of its components. This API server decides by itself: ``etcd-0`` is its own
+database, and another component counts as healthy while a watch of the component's user is open.
 """
 
 from typing import Any, Protocol
@@ -16,14 +16,14 @@ from podwire.http.message import Response
 Object = dict[str, Any]
 
 _USERS = {"controller-manager": "system:kube-controller-manager", "etcd-0": "", "scheduler": "system:kube-scheduler"}
-"""Components by name, with their users; none for what is a part of the API server."""
+"""Components by name, with their users; the user is empty for a component inside the API server."""
 _WARNING = (("Warning", '299 - "v1 ComponentStatus is deprecated in v1.19+"'),)
 
 _encode = msgspec.json.Encoder().encode
 
 
 class OpenWatches(Protocol):
-    """Where the users of open watches are known."""
+    """The source of the users with open watches."""
 
     def users(self) -> frozenset[str]:
         """The users that have a watch open."""

@@ -1,6 +1,6 @@
-"""The options of a connection to a pod, Service or node, as the object that admission looks at.
+"""The options of a connection to a pod, Service or node, as the object that admission reviews.
 
-Options come as query parameters; what admission has changed goes back into them.
+Clients send options as query parameters; changes by admission are written back to the query.
 Sources: ``PodExecOptions`` and its like in ``k8s.io/api/core/v1``, ``k8s.io/apiserver/pkg/endpoints/handlers/rest.go``.
 """
 
@@ -40,12 +40,12 @@ def _values(call: Call, name: str) -> list[str]:
 
 
 def with_options(call: Call, options: Object) -> Call:
-    """The call with the options that admission has left; the path of a proxy stays as it was."""
+    """The call with the options after admission; the path of a proxy stays unchanged."""
     if call.subresource == "proxy":
         return call
     pairs: list[tuple[str, str]] = [(name, "true") for name in _FLAGS if options.get(name)]
     pairs += [("container", options["container"])] if options.get("container") else []
-    pairs += [("command", str(word)) for word in options.get("command") or ()]
+    pairs += [("command", str(argument)) for argument in options.get("command") or ()]
     pairs += [("ports", str(port)) for port in options.get("ports") or ()]
     old = call.request
     request = Request(old.method, f"{old.raw_path}?{urlencode(pairs)}", old.headers, old.body)

@@ -1,6 +1,6 @@
 """Versions of one kind: Events of ``v1`` and ``events.k8s.io/v1``, autoscalers of ``v1`` and ``v2``.
 
-Objects are kept in one version and converted when they come or leave in the other.
+Objects are stored in one version, and converted when a client sends or requests the other version.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from podwire.embedded.apiserver import scalermetrics
 from podwire.embedded.apiserver.kinds import ResourceKind
 
 Object = dict[str, Any]
@@ -20,16 +21,17 @@ _EVENT_NAMES = (
 
 
 _BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
+_METRICS = "autoscaling.alpha.kubernetes.io/metrics"
 _STORED = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
 
 
 def view(kind: ResourceKind, obj: Object) -> Object:
-    """The object in the version of ``kind``; custom objects differ in nothing but their version."""
+    """The object in the version of ``kind``; custom objects differ in ``apiVersion`` only."""
     return _converted(kind, obj, kind.api_version)
 
 
 def stored(kind: ResourceKind, obj: Object) -> Object:
-    """The object in the version in which objects of this kind are kept."""
+    """The object in the version in which objects of this kind are stored."""
     return _converted(kind, obj, _STORED.get(kind.table, kind.api_version))
 
 
@@ -64,53 +66,58 @@ def autoscaler_view(scaler: Object, api_version: str) -> Object:
     spec = dict(scaler.get("spec") or {})
     status = dict(scaler.get("status") or {})
     if api_version == "autoscaling/v1":
-        for metric in spec.pop("metrics", ()):
-            target = (metric.get("resource") or {}).get("target") or {}
-            if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in target:
-                spec["targetCPUUtilizationPercentage"] = target["averageUtilization"]
-        scaler = _with_behavior_annotation(scaler, spec.pop("behavior", None))
+        others = []
+        for metric in spec.pop("metrics", None) or ():
+            percent = scalermetrics.of_cpu(metric)
+            if percent is not None:
+                spec["targetCPUUtilizationPercentage"] = percent
+            else:
+                others.append(scalermetrics.older(metric))
+        scaler = _with_annotation(scaler, _METRICS, others)
+        scaler = _with_annotation(scaler, _BEHAVIOR, _renamed(spec.pop("behavior", None), str.upper))
         status.pop("conditions", None)
         for metric in status.pop("currentMetrics", None) or ():
             current = (metric.get("resource") or {}).get("current") or {}
             if (metric.get("resource") or {}).get("name") == "cpu" and "averageUtilization" in current:
                 status["currentCPUUtilizationPercentage"] = current["averageUtilization"]
         return {**scaler, "spec": spec, **({"status": status} if status else {})}
-    scaler, behavior = _without_behavior_annotation(scaler)
+    scaler, behavior = _without_annotation(scaler, _BEHAVIOR, dict)
     if behavior is not None:
-        spec.setdefault("behavior", behavior)
+        spec.setdefault("behavior", _renamed(behavior, str.lower))
+    scaler, others = _without_annotation(scaler, _METRICS, list)
+    metrics = [scalermetrics.newer(metric) for metric in others or () if isinstance(metric, dict)]
     if "targetCPUUtilizationPercentage" in spec:
         percent = spec.pop("targetCPUUtilizationPercentage")
-        spec["metrics"] = [{
-            "type": "Resource",
-            "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}},
-        }]  # fmt: skip
+        target = {"type": "Utilization", "averageUtilization": percent}
+        metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+    if metrics:
+        spec["metrics"] = metrics
     return {**scaler, "spec": spec, **({"status": status} if status else {})}
 
 
-def _with_behavior_annotation(scaler: Object, behavior: Object | None) -> Object:
-    """The autoscaler with the annotation that stands for ``spec.behavior`` in version 1."""
-    if not behavior:
+def _with_annotation(scaler: Object, name: str, value: object) -> Object:
+    """The autoscaler with the annotation that stands for a field that version 1 lacks; an empty value has none."""
+    if not value:
         return scaler
     meta = dict(scaler.get("metadata") or {})
-    text = msgspec.json.encode(_renamed(behavior, str.upper)).decode()
-    meta["annotations"] = {**(meta.get("annotations") or {}), _BEHAVIOR: text}
+    meta["annotations"] = {**(meta.get("annotations") or {}), name: msgspec.json.encode(value).decode()}
     return {**scaler, "metadata": meta}
 
 
-def _without_behavior_annotation(scaler: Object) -> tuple[Object, Object | None]:
-    """The autoscaler without the annotation, and the behavior in it; an annotation that does not parse stays."""
+def _without_annotation(scaler: Object, name: str, form: type) -> tuple[Object, Any]:
+    """The autoscaler without an annotation, and the value in it; an annotation that does not parse stays."""
     meta = dict(scaler.get("metadata") or {})
     annotations = dict(meta.get("annotations") or {})
     try:
-        found = msgspec.json.decode(annotations.pop(_BEHAVIOR, "null"))
+        found = msgspec.json.decode(annotations.pop(name, "null"))
     except (msgspec.DecodeError, TypeError):
         return scaler, None
-    if not isinstance(found, dict):
+    if not isinstance(found, form):
         return scaler, None
     meta["annotations"] = annotations
     if not annotations:
         del meta["annotations"]
-    return {**scaler, "metadata": meta}, _renamed(found, str.lower)
+    return {**scaler, "metadata": meta}, found
 
 
 def _renamed(value: Any, change: Callable[[str], str]) -> Any:

@@ -1,12 +1,12 @@
 """Conversion of custom objects between versions by a webhook (``spec.conversion.strategy: Webhook``).
 
-Objects are stored in the storage version of their definition, and leave the server in the version that a client asks
-for. All objects of a list, and all changes that a watch sends at once, are converted by one call. A converted object is
-kept with the stored one, so reading it again calls nobody; it is dropped when the definition changes. The webhook may
-change everything but the metadata, of which it may change labels and annotations.
+Objects are stored in the storage version of their definition, and leave the server in the version that a client
+requests. One call converts all objects of a list, or all changes that a watch sends at once. A converted object is
+cached with the stored one until the definition changes, so reading it again calls no webhook. The webhook may change
+labels and annotations, but no other metadata.
 
-What has to be converted first is found where an object is about to leave: :func:`podwire.embedded.apiserver.views.need`
-raises :class:`Unconverted`, the request path converts and tries again.
+An unconverted object is detected when it is about to leave the server: :func:`podwire.embedded.apiserver.views.need`
+raises :class:`Unconverted`. The request path then converts the object and tries again.
 
 Source: ``k8s.io/apiextensions-apiserver/pkg/apiserver/conversion``.
 """
@@ -32,7 +32,7 @@ _GROUP = "apiextensions.k8s.io"
 _VERSIONS = ("v1", "v1beta1")
 _TIMEOUT_S = 30
 _LIMIT = 256 << 20
-"""Bytes of an answer, which may be a long list."""
+"""The largest answer in bytes; an answer may be a long list."""
 _FREE_METADATA = ("labels", "annotations")
 
 _encode = msgspec.json.Encoder().encode
@@ -46,7 +46,7 @@ class ConversionWebhook(NamedTuple):
     client_config: ClientConfig
     review_versions: tuple[str, ...]
     forms: Mapping[str, ObjectForm] = {}
-    """What the versions add to stored objects, by ``GROUP/VERSION``."""
+    """The defaults and selectable fields of each version, by ``GROUP/VERSION``."""
 
     def filled(self, obj: Object) -> Object:
         """A stored object with the defaults of its own version."""
@@ -171,8 +171,8 @@ def _converted_objects(body: bytes, review: str, uid: str) -> list[Any]:
         raise WebhookFailure(f'expected response.uid="{uid}", got "{response.get("uid") or ""}"')
     result = response.get("result") or {}
     if result.get("status") != "Success":
-        told = f"response.result.status was '{result.get('status') or ''}', not 'Success'"
-        raise WebhookFailure(str(result.get("message") or told))
+        problem = f"response.result.status was '{result.get('status') or ''}', not 'Success'"
+        raise WebhookFailure(str(result.get("message") or problem))
     return list(response.get("convertedObjects") or ())
 
 
@@ -190,9 +190,9 @@ def _accepted(before: Object, after: Any, version: str, noun: str) -> Object:
         problem = f"invalid kind (expected {before.get('kind')}, received {after.get('kind') or ''})"
         raise WebhookFailure(f"{noun}: {problem}")
     meta, new = before["metadata"], after["metadata"]
-    for field, word in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
+    for field, noun_of_field in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
         if (new.get(field) or "") != (meta.get(field) or ""):
-            problem = f"must have the same {word}: {meta.get(field) or ''} != {new.get(field) or ''}"
+            problem = f"must have the same {noun_of_field}: {meta.get(field) or ''} != {new.get(field) or ''}"
             raise WebhookFailure(f"{noun}: {problem}")
     kept = {key: value for key, value in meta.items() if key not in _FREE_METADATA}
     for field in _FREE_METADATA:

@@ -1,7 +1,7 @@
 """A watch whose objects a webhook converts before they are sent.
 
-Initial objects, changes and bookmarks wait in one queue, so that their order stays. All objects of one entry of the
-queue are converted by one call. When the webhook fails, the client gets an ERROR event, and the watch ends.
+Initial objects, changes and bookmarks wait in one queue, so that their order is kept. One call converts all objects of
+an entry of the queue. When the webhook fails, the client gets an ERROR event, and the watch ends.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ class ConvertedWatch(ClientWatch):
 
     @property
     def first_filter(self) -> Filter:
-        """Selects by all but the fields of custom objects, which can be read after the conversion alone."""
+        """The filter without the fields of custom objects, which can be read only after the conversion."""
         return self.filter.coarse
 
     def initial(self, entries: Iterable[StoredObject], version: int, *, mark_end: bool) -> None:

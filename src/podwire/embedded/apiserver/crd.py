@@ -134,7 +134,8 @@ def check(obj: Json, schema: Json) -> list[Cause]:
 
 
 def check_rules(new: Json, old: Json | None, tree: rules.RuleTree, wrong: Iterable[Cause]) -> list[Cause]:
-    """Every rule that a custom object breaks; rules are not evaluated after mistakes like a wrong type (``wrong``)."""
+    """Every rule that a custom object breaks. Rules are not evaluated when ``wrong`` has a mistake like a wrong
+    type."""
     if any(cause.reason in _BLOCKING for cause in wrong):
         return [Cause("<nil>", "FieldValueInvalid", f"Invalid value: null: {_NOT_CHECKED}")]
     return rules.check(tree, new, old)
@@ -174,7 +175,7 @@ def write_scale(obj: Json, scale: Json, replicas: int) -> Json:
 
 
 def _check_node(schema: Json, path: str, noun: str = "object fields") -> Iterator[Cause]:
-    """Whether a schema is structural from here on; ``noun`` says what the schema describes."""
+    """The reasons why a schema is not structural; ``noun`` names the values that the schema describes."""
     typed = schema.get("type") or schema.get("x-kubernetes-int-or-string") or schema.get(_PRESERVE)
     if not typed:
         yield causes.required(f"{path}.type", f"must not be empty for specified {noun}")
@@ -216,7 +217,7 @@ def _check_list(schema: Json, path: str) -> Iterator[Cause]:
 
 
 def check_schema(schema: Json, path: str) -> list[Cause]:
-    """Whether a definition's schema is structural; ``path`` is where it stands."""
+    """The reasons why a definition's schema, at ``path``, is not structural."""
     problems = []
     if schema.get("type") != "object":
         kind = schema.get("type") or ""
@@ -293,9 +294,9 @@ def _check_version(version: Json, path: str) -> Iterator[Cause]:
 
 
 def check_definition(new: Json, old: Json | None) -> list[Cause]:
-    """What is wrong with the names, schemas, columns and subresources of a definition, and with its changes.
+    """The problems of the names, schemas, columns and subresources of a definition, and of its changes.
 
-    Required fields, the storage version and the definition's own name are checked where it is served.
+    :mod:`podwire.embedded.apiserver.customresources` checks required fields, the storage version and the name.
     """
     spec: Json = new.get("spec") or {}
     problems = list(_check_names(spec))

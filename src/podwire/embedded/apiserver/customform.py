@@ -1,8 +1,8 @@
-"""What a version of a custom kind adds to stored objects when they are read: defaults, and fields to select by.
+"""Defaults and selectable fields of one version of a custom kind, which stored objects get when they are read.
 
-A default that a definition gets later holds for the objects that are stored already: it is filled in when an object
-leaves the store, and stored with the object's next write, as in Kubernetes. The text with defaults is kept with the
-object until the definition changes.
+A default that is added to a definition later applies to stored objects, too: it is filled in when an object is read,
+and stored with the object's next write, as in Kubernetes. The text with defaults is cached with the object until the
+definition changes.
 
 Source: ``k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting``; ``pkg/registry/customresource``.
 """

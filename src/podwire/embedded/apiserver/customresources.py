@@ -2,7 +2,7 @@
 
 The kinds of a definition are served as soon as the definition is written. Its versions become :class:`ResourceKind`
 values beside the built-in kinds; all versions share the same objects. A name that another definition or a built-in kind
-of the group uses is not accepted. A definition that is deleted has a finalizer and waits until its objects are deleted.
+of the group uses is not accepted. A finalizer keeps a deleted definition until all its objects are deleted.
 Source: ``k8s.io/apiextensions-apiserver`` (naming, establishing and finalizing controllers).
 """
 
@@ -131,9 +131,9 @@ class CustomResources:
         self._waiting: set[str] = set()
         self._deletion = Deletion(store, clock)
         self.on_kinds: tuple[Callable[[], None], ...] = ()
-        """Told when the kinds that are served have changed."""
+        """Called when the served kinds have changed."""
         self.on_conversion: Callable[[str], None] = lambda _: None
-        """Told the table whose objects are converted in another way than before."""
+        """Called with the table whose objects are converted differently from now on."""
 
     def start(self) -> None:
         """Serves the kinds that are defined, and follows the store from then on."""
@@ -198,7 +198,7 @@ class CustomResources:
         self._tell()
 
     def _reconvert(self, before: Object, change: ObjectChange) -> None:
-        """Ends watches of objects that look different now, and drops what a webhook has converted."""
+        """Ends the watches of a table whose conversion has changed, and drops its converted objects."""
         after = change.entry.object()["spec"]
         table = f"{after['group']}/{after['names']['plural']}"
         if change.type != "DELETED" and before["spec"]["versions"] != after["versions"]:
@@ -285,7 +285,7 @@ class CustomResources:
             asyncio.get_running_loop().call_soon(self._empty, entry.name)
 
     def _empty(self, name: str) -> None:
-        """Deletes the objects of a definition that is going; drops its finalizer when none is left."""
+        """Deletes the objects of a definition that is being deleted; removes its finalizer when none is left."""
         entry = self._store.get(TABLE, "", name)
         if entry is None:
             return

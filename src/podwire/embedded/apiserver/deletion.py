@@ -105,10 +105,10 @@ def set_condition(status: Object, kind: str, value: str, why: tuple[str, str], n
     """Sets one condition of a status (``why`` is reason and message); the time moves with the value only."""
     conditions = [dict(c) for c in status.get("conditions") or ()]
     condition = {"type": kind, "status": value, "reason": why[0], "message": why[1]}
-    for place, old in enumerate(conditions):
+    for index, old in enumerate(conditions):
         if old.get("type") == kind:
             changed = now if old.get("status") != value else old.get("lastTransitionTime", now)
-            conditions[place] = {**old, **condition, "lastTransitionTime": changed}
+            conditions[index] = {**old, **condition, "lastTransitionTime": changed}
             break
     else:
         conditions.append({**condition, "lastTransitionTime": now})

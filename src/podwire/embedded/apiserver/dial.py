@@ -1,8 +1,8 @@
 """Connections from the API server to Services, for webhooks and extension API servers.
 
 The API server of a local cluster has no route to pods and Services. A connection to a Service goes to a ready endpoint
-of the Service; where this is a pod, through the kubelet of its node. TLS is spoken with the endpoint itself, inside the
-connection.
+of the Service. When the endpoint is a pod, the connection goes through the kubelet of its node. The TLS session is with
+the endpoint itself, inside that connection.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ async def secured(plain: ClientConnection, tls: ssl.SSLContext, name: str) -> Cl
     """
     transport, _ = plain.detach()
     if sys.version_info < (3, 12):
-        # Python 3.11 ends TLS inside TLS with a call that does not fit, so that the reason of a failure is lost.
+        # Python 3.11 closes TLS inside TLS with a call that fails, which would hide the reason of the first failure.
         transport._force_close = lambda _: transport.abort()  # type: ignore[attr-defined]
     inner = ClientConnection()
     loop = asyncio.get_running_loop()

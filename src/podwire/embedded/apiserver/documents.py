@@ -1,7 +1,7 @@
 """Serves the OpenAPI documents: version 3 by group, version 2 as a whole.
 
-A document is made at its first request, kept, and made again when a CustomResourceDefinition or an extension
-API server changes the kinds. A URL with the current ``hash`` may be cached without limit.
+A document is made at its first request and cached until a CustomResourceDefinition or an extension API server changes
+the kinds. Clients may cache a URL with the current ``hash`` without limit.
 """
 
 import hashlib

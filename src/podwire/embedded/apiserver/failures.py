@@ -58,7 +58,7 @@ def conflict(kind: ResourceKind, name: str, problem: str = "") -> Conflict:
 
 
 def precondition(kind: ResourceKind, name: str, field: str, wanted: str, found: str) -> Conflict:
-    """``field`` of the object is not what the client's preconditions say."""
+    """``field`` of the object differs from the client's precondition."""
     return conflict(
         kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
     )
@@ -89,7 +89,7 @@ def unsupported_media_type(accepted: str) -> ApiError:
 
 
 def not_acceptable() -> ApiError:
-    """No form that the client takes can be given."""
+    """The server supports no media type that the client accepts."""
     return ApiError(
         406, "NotAcceptable",
         "only the following media types are accepted: application/json, application/yaml",
@@ -110,7 +110,7 @@ def expired(problem: str) -> Gone:
 
 
 def too_old(asked: int, oldest: int) -> Gone:
-    """The version from which to watch is not remembered any more."""
+    """The changes since the requested version are not kept any more."""
     return expired(f"too old resource version: {asked} ({oldest})")
 
 
@@ -161,7 +161,7 @@ def render(failure: ApiError, headers: tuple[tuple[str, str], ...] = ()) -> Resp
 
 
 def render_refusal(code: int, message: str) -> Response:
-    """The answer of the HTTP layer to a request that it cannot take."""
+    """The answer of the HTTP layer to a request that it refuses."""
     return render(ApiError(code, _REASONS.get(code, "BadRequest"), message))
 
 

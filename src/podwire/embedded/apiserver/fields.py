@@ -1,8 +1,8 @@
 """Label and field selectors of lists and watches.
 
-The fields that Kubernetes lets a client select by are few for each kind; their values are read once, when an
-object is stored, so that a selector costs one dictionary look-up per term. Sources: the ``GetAttrs`` and
-``AddFieldLabelConversionFunc`` tables of Kubernetes' ``pkg/registry`` and ``pkg/apis/core/v1/conversion.go``.
+Each kind has only a few selectable fields. Their values are read once, when an object is stored, so a selector costs
+one dictionary look-up per term. Sources: the ``GetAttrs`` and ``AddFieldLabelConversionFunc`` tables of Kubernetes'
+``pkg/registry`` and ``pkg/apis/core/v1/conversion.go``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ def selectable(table: str, obj: dict[str, Any]) -> dict[str, str]:
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What a list or watch selects; ``name`` and ``namespace`` come from field terms or the path."""
+    """The selection of a list or watch; ``name`` and ``namespace`` come from field terms or the path."""
 
     labels: Selector | None = None
     fields: tuple[tuple[str, str, bool], ...] = ()
@@ -93,7 +93,7 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def selective(self) -> bool:
-        """Whether anything but the namespace is selected by."""
+        """Whether the filter has any term besides the namespace."""
         return bool(self.name or self.fields or self.labels is not None)
 
 
@@ -128,9 +128,9 @@ def parse_filter(
     allowed = (*SELECTABLE.get(table, ()), *paths)
     label_terms: list[tuple[str, str, bool]] = []
     for path, value, negated in terms:
-        for seen, stored in _VIEWS.items():
-            if table == "/events" and path.startswith(seen):
-                path = path.replace(seen, stored, 1)
+        for view_prefix, stored_prefix in _VIEWS.items():
+            if table == "/events" and path.startswith(view_prefix):
+                path = path.replace(view_prefix, stored_prefix, 1)
         if path not in allowed and path not in _COMMON:
             raise ApiError(400, "BadRequest", f"field label not supported: {path}")
         if path == "metadata.name" and not negated and not name:

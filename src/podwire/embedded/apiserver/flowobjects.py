@@ -1,9 +1,9 @@
 """The FlowSchemas and PriorityLevelConfigurations that every cluster has from the start.
 
-``exempt`` and ``catch-all`` are mandatory: they come back when they are deleted. The others are those that Kubernetes
-suggests; they are made at the start where they are missing. What is there is left alone.
-This server queues no requests: the objects are there for tools and manifests that refer to them.
-Source: ``k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go``.
+``exempt`` and ``catch-all`` are mandatory: they are created again when somebody deletes them. The others are
+Kubernetes' suggested objects; missing ones are created at the start. Existing objects are left alone. This server
+queues no requests: the objects exist for tools and manifests that refer to them. Source:
+``k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go``.
 """
 
 import asyncio
@@ -108,14 +108,14 @@ def objects() -> Iterator[tuple[str, str, Object]]:
 
 
 class FlowObjects:
-    """Makes the objects."""
+    """Creates the objects."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     def start(self) -> None:
-        """Makes all that are missing, and follows the deletion of mandatory ones from then on."""
+        """Creates all missing objects; from then on, creates mandatory objects again when they are deleted."""
         self._ensure(mandatory=False)
         for table in (LEVELS, SCHEMAS):
             self._store.table(table).listeners[self._committed] = None

@@ -1,12 +1,12 @@
 """The garbage collector: deletes objects whose owners are deleted.
 
-An index has the dependents of each owner by the owner's uid. When an owner is deleted, dependents without another
-existing owner are deleted (Background). An owner with the finalizer ``foregroundDeletion`` is deleted when no
-dependent blocks it any more; dependents that have another owner lose the reference to this one. In a circle of
-owners, the object whose dependent is being deleted already stops blocking its owners. For an owner with the finalizer
-``orphan`` the references of its dependents are removed first. An object that names an owner which never existed is
-deleted, too. An owner of a kind that this server does not serve counts as existing until an extension API server says
-that it is gone, or its deletion was seen here. The collector runs inside the server, in the loop turn after each
+An index maps the uid of each owner to its dependents. When an owner is deleted, dependents without another existing
+owner are deleted (Background). An owner with the finalizer ``foregroundDeletion`` is deleted when no dependent blocks
+it any more; dependents with another owner lose the reference to this one. In a cycle of owners, an object stops
+blocking its owners when one of its own dependents is already being deleted. For an owner with the finalizer ``orphan``,
+the references of its dependents are removed first. An object whose owner never existed is deleted, too. An owner of a
+kind that this server does not serve counts as existing until an extension API server reports that it is gone, or this
+server has observed its deletion. The collector runs inside the server, in the turn of the event loop after each
 committed change; at its start it checks every object once.
 
 Cost: one set entry for each owner reference. Source: Kubernetes' ``pkg/controller/garbagecollector``.
@@ -38,7 +38,7 @@ class Garbage:
         kinds: Mapping[Key, ResourceKind],
         foreign: ForeignOwners,
     ) -> None:
-        """``foreign`` looks up the owners that this server does not keep."""
+        """``foreign`` looks up the owners that this server does not store."""
         self._foreign = foreign
         foreign.has_dependents = self._dependents_of
         foreign.on_gone = self._lose
@@ -85,7 +85,7 @@ class Garbage:
         return uid in self._dependents
 
     def _lose(self, uid: str) -> None:
-        """Takes that an owner is gone."""
+        """Handles an owner that is gone: queues its dependents."""
         dependents = self._dependents.get(uid, ())
         if dependents:
             self._gone.add(uid)
@@ -190,7 +190,7 @@ class Garbage:
         self._deletion.delete(kind, entry, {"propagationPolicy": policy, "preconditions": {"uid": entry.uid}})
 
     def _exists(self, reference: Object, namespace: str) -> bool:
-        """Whether an owner exists, or may exist: owners of kinds that this server does not keep are looked up."""
+        """Whether an owner exists or may exist. Owners of kinds that this server does not store are looked up."""
         uid, api_version, kind = (str(reference.get(field) or "") for field in ("uid", "apiVersion", "kind"))
         if uid in self._alive:
             return True
@@ -202,7 +202,7 @@ class Garbage:
         return True
 
     def _owner(self, uid: str) -> StoredObject | None:
-        """The stored object with a uid; None for one that another server keeps."""
+        """The stored object with a uid; None for an object of another server."""
         key = self._alive.get(uid)
         return None if key is None else self._store.get(*key)
 

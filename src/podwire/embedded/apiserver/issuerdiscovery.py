@@ -1,7 +1,8 @@
-"""Who signs the tokens of ServiceAccounts, and with which key: the documents by which other services check tokens.
+"""The documents that other services use to verify ServiceAccount tokens: the issuer and its keys.
 
-A service reads ``/.well-known/openid-configuration`` of the issuer, then the keys that it names. Default roles let
-every ServiceAccount read both. Sources: OpenID Connect Discovery 1.0, RFC 7517, Kubernetes' ``pkg/serviceaccount``.
+A service reads ``/.well-known/openid-configuration`` of the issuer, then the keys at the URL in this document. Default
+roles let every ServiceAccount read both. Sources: OpenID Connect Discovery 1.0, RFC 7517, Kubernetes'
+``pkg/serviceaccount``.
 """
 
 import msgspec

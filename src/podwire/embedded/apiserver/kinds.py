@@ -1,4 +1,4 @@
-"""The registry of every built-in kind: what discovery lists and what the request path serves.
+"""The registry of built-in kinds, for discovery and the request path.
 
 A :class:`ResourceKind` is one resource in one group and version. Two kinds with the same ``storage`` are views of the
 same objects (Events of ``v1`` and ``events.k8s.io/v1``; autoscalers of ``v1`` and ``v2``). CustomResource
@@ -18,7 +18,7 @@ WRITE = ("get", "patch", "update")
 
 
 class Subresource(msgspec.Struct, frozen=True):
-    """One subresource; ``group``, ``version`` and ``kind`` name what its body is."""
+    """One subresource; ``group``, ``version`` and ``kind`` are those of its body."""
 
     name: str
     kind: str
@@ -28,7 +28,7 @@ class Subresource(msgspec.Struct, frozen=True):
 
 
 class ObjectForm(Protocol):
-    """What a version of a custom kind adds to stored objects when they are read."""
+    """The defaults and selectable fields of a version of a custom kind."""
 
     selectable: tuple[str, ...]
     """Paths of fields to select by."""
@@ -43,9 +43,9 @@ class ObjectForm(Protocol):
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """One resource in one group and version.
 
-    ``storage`` is the name under which its objects are kept, ``group/plural`` by default. ``stored`` is False
-    for reviews, which are answered and forgotten, and for objects that are computed when somebody asks. ``custom`` is
-    True for kinds of CustomResourceDefinitions, ``webhook`` for those whose versions a webhook converts.
+    ``storage`` is the name of the table of its objects, ``group/plural`` by default. ``stored`` is False for reviews,
+    which are answered and not stored, and for objects that are computed for each request. ``custom`` is True for kinds
+    of CustomResourceDefinitions, ``webhook`` for kinds whose versions a webhook converts.
     """
 
     group: str

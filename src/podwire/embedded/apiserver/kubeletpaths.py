@@ -1,7 +1,7 @@
-"""The path and query with which the API server asks a kubelet for a log, an exec, an attach or a port-forward.
+"""The path and query of requests to a kubelet: log, exec, attach, port-forward.
 
-Options are read and checked here as Kubernetes does, so the kubelet gets them in one form: booleans that are true as
-``true`` or ``1``, absent otherwise.
+Options are parsed and checked here, as in Kubernetes, so the kubelet gets them in one form: a boolean is ``true`` or
+``1``, or it is absent.
 Sources: Kubernetes' ``pkg/registry/core/pod/strategy.go``, ``ValidatePodLogOptions``.
 """
 

@@ -1,8 +1,8 @@
-"""Rewrites links of pages that pods and nodes answer through the API's proxy, so that they lead through it again.
+"""Rewrites links in pages of pods and nodes behind the API's proxy, so that the links lead through the proxy again.
 
-A link with an absolute path is meant for the root of the pod's server; behind the proxy that root is the path up to
-``.../proxy``. Rewritten are the ``Location`` header and the attributes of HTML tags that hold URLs. Relative links need
-no change, links to other hosts get none. Only the changed tags are written anew, all else stays as it was.
+A link with an absolute path refers to the root of the pod's server. For a client of the proxy, this root is the path up
+to ``.../proxy``. The ``Location`` header and the attributes of HTML tags that hold URLs are rewritten. Relative links
+and links to other hosts stay unchanged, and so does all other text of the page.
 Source: ``k8s.io/apimachinery/pkg/util/proxy/transport.go``.
 """
 
@@ -40,7 +40,7 @@ _ATTRIBUTES: dict[str, frozenset[str]] = {
 
 
 class ProxiedRoot(msgspec.Struct, frozen=True):
-    """Where the root of a proxied server is for the client."""
+    """The root of a proxied server, as the client sees it."""
 
     prefix: str
     """The path up to ``/proxy``."""
@@ -68,12 +68,12 @@ class ProxiedRoot(msgspec.Struct, frozen=True):
         starts = [0]
         for line in page.split("\n"):
             starts.append(starts[-1] + len(line) + 1)
-        pieces, end = [], 0
+        chunks, end = [], 0
         for number, column, old, new in tags.changes:
             start = starts[number - 1] + column
-            pieces += [page[end:start], new]
+            chunks += [page[end:start], new]
             end = start + len(old)
-        return "".join([*pieces, page[end:]])
+        return "".join([*chunks, page[end:]])
 
 
 def rewrite_body(body: bytes, encoding: str, root: ProxiedRoot) -> bytes:
@@ -102,13 +102,13 @@ class _Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Notes the tag when one of its links changes."""
-        self._note(tag, attrs, ">")
+        self._record(tag, attrs, ">")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Notes a tag that ends itself when one of its links changes."""
-        self._note(tag, attrs, "/>")
+        self._record(tag, attrs, "/>")
 
-    def _note(self, tag: str, attrs: list[tuple[str, str | None]], end: str) -> None:
+    def _record(self, tag: str, attrs: list[tuple[str, str | None]], end: str) -> None:
         with_urls = _ATTRIBUTES.get(tag, frozenset())
         changed = [
             (name, self._root.rewrite_url(value) if name in with_urls and value is not None else value)

@@ -1,4 +1,4 @@
-"""The API server's own state: index of paths, version, health checks, metrics.
+"""Pages about the API server itself: index of paths, version, health checks, metrics.
 
 Sources: kubernetes staging/src/k8s.io/apiserver/pkg/server/healthz for the forms of ``/healthz``, ``/livez`` and
 ``/readyz``.

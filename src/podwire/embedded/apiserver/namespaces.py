@@ -81,7 +81,7 @@ class Namespaces:
             self._schedule(entry.namespace)
 
     def look_again(self) -> None:
-        """Continues every deletion; to be called when extension API servers have come, gone or changed."""
+        """Continues every deletion; to be called when extension API servers were added, removed or changed."""
         for name in tuple(self._terminating):
             self._schedule(name)
 
@@ -123,7 +123,7 @@ class Namespaces:
         self._foreign[name] = task
 
     async def _delete_foreign(self, name: str, left: Counter[str], finalizers: Counter[str]) -> None:
-        """Deletes what extension API servers keep; looks again after a time as long as something is left."""
+        """Deletes the objects in extension API servers; checks again after a time while objects remain."""
         found = await self._extensions.delete(name)
         entry = self._store.get(_TABLE, "", name)
         if entry is None:
@@ -172,7 +172,7 @@ class Namespaces:
             self._store.put(_TABLE, obj)
 
     def _failures(self, obj: Object, foreign: ForeignContent) -> Iterator[Object]:
-        """The conditions about extension API servers, where they are the reason, or have been."""
+        """The conditions about extension API servers that delay the deletion, or delayed it before."""
         before = {item.get("type") for item in (obj.get("status") or {}).get("conditions") or ()}
         unread = ", ".join(f"{name}: stale GroupVersion discovery: {name}" for name in foreign.undiscovered)
         discovery = (

@@ -1,8 +1,8 @@
 """From OpenAPI version 2 to version 3, for extension API servers that publish version 2 alone.
 
-Definitions become schemas of the components, the body of an operation its ``requestBody``, and the types of parameters
-and headers schemas. Extensions (``x-kubernetes-...``) stay. Left out are the ways to authenticate, which clients of
-Kubernetes take from their kubeconfig. Parts that have a form that version 2 does not know are left out too.
+Definitions become schemas of the components, the body of an operation becomes its ``requestBody``, and the types of
+parameters and headers become schemas. Extensions (``x-kubernetes-...``) stay. Security definitions are left out, since
+clients of Kubernetes use their kubeconfig. Nodes that are not valid in version 2 are left out, too.
 Sources: OpenAPI 2.0 and 3.0.3, ``k8s.io/kube-openapi/pkg/openapiconv``.
 """
 
@@ -26,8 +26,8 @@ _NAMES = ("properties", "definitions", "patternProperties")
 def to_v3(document: Json) -> Json:
     """The document in version 3.
 
-    Its parameters stand where they are used, as :func:`podwire.embedded.apiserver.openapi_merge.part` leaves them;
-    ``consumes`` and ``produces`` of the document count for the operations that have none.
+    :func:`podwire.embedded.apiserver.openapi_merge.select_paths` must have replaced references to parameters.
+    Operations without ``consumes`` or ``produces`` get those of the document.
     """
     paths, definitions = _mapping(document.get("paths")), _mapping(document.get("definitions"))
     out: Json = {

@@ -1,7 +1,7 @@
 """Puts OpenAPI documents of version 2 of other servers into that of this server.
 
-Taken over are the paths of one group and version, and the definitions that they refer to. A definition whose name
-stands for another one here already gets the next free name ``NAME_v2``, ``NAME_v3``, ...
+The paths of one group and version, and the definitions that they refer to, are copied. When this server already has
+another definition with the same name, the copy gets the next free name ``NAME_v2``, ``NAME_v3``, ...
 Source: ``k8s.io/kube-openapi/pkg/aggregator``.
 """
 
@@ -18,11 +18,10 @@ _PARAMETER_REF = "#/parameters/"
 _KEPT = ("info", "consumes", "produces")
 
 
-def part(document: Json, path: str) -> Json:
+def select_paths(document: Json, path: str) -> Json:
     """The paths below ``/apis/GROUP/VERSION`` (``path``, without the first slash), and the definitions that they need.
 
-    Parameters that stand elsewhere in the document are put where they are referred to. Paths and definitions that are
-    none are left out.
+    References to parameters are replaced by the parameters. Invalid paths and definitions are left out.
     """
     paths, definitions, parameters = (_mapping(document, field) for field in ("paths", "definitions", "parameters"))
     filled = ((url, _with_parameters(body, parameters)) for url, body in _below(paths, path))

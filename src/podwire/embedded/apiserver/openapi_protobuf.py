@@ -1,10 +1,10 @@
 """The OpenAPI version 2 document in protobuf form, which some clients take and nothing else.
 
-kubectl asks for it when it validates a kind that the version 3 index does not list: without an answer it cannot say
-``no matches for kind``. Encoded is what our document holds: definitions whole, paths with their operations, query
-parameters and kinds. Values of no fixed type (defaults, extensions) are YAML texts in this form; JSON is YAML.
+kubectl requests it when it validates a kind that the version 3 index does not list: without an answer it cannot report
+``no matches for kind``. The content is that of the JSON document: whole definitions, paths with their operations, query
+parameters and kinds. Values without a fixed type (defaults, extensions) are YAML texts in this form; JSON is YAML.
 
-One pass over the document, about 40 ms and 0.8 MB for all kinds, made when first asked for. Sources: protobuf encoding
+One pass over the document, about 40 ms and 0.8 MB for all kinds, at the first request. Sources: protobuf encoding
 guide; field numbers of ``OpenAPIv2.proto`` (gnostic).
 """
 

@@ -1,6 +1,6 @@
-"""What a definition and a path of an OpenAPI document of version 2 must look like to be taken over.
+"""The required shape of definitions and paths in foreign OpenAPI documents of version 2.
 
-Only the fields are described that this server itself reads; others may hold anything. Source: OpenAPI 2.0.
+Only the fields that this server reads are described; other fields may have any value. Source: OpenAPI 2.0.
 """
 
 from typing import Any

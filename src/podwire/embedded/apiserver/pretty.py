@@ -11,13 +11,13 @@ from podwire.http.answer import Result
 from podwire.http.message import Request, Response
 
 _PEOPLE = ("curl", "Wget", "Mozilla/5.0")
-"""How the User-Agent of programs begins whose output a person reads."""
+"""The User-Agent prefixes of programs whose output a person reads."""
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-"""What ``strconv.ParseBool`` reads as true; this one option is read so."""
+"""The texts that ``strconv.ParseBool`` reads as true, for this one option."""
 
 
 def is_wanted(request: Request) -> bool:
-    """Whether the client wants indented lines; what pods and nodes answer through the proxy stays as it is."""
+    """Whether the client wants indented lines; answers of pods and nodes through the proxy are never changed."""
     if "/proxy" in request.raw_path:
         return False
     value = request.query().get("pretty", "") if "pretty" in request.raw_query else ""

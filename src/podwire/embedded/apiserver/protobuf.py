@@ -6,7 +6,7 @@ descriptors, 10 KB), and come out as the JSON form: names as in JSON, inlined st
 base64, times, quantities and int-or-strings as their texts. Go writes fields that are not pointers even when
 they are zero; such zeros are dropped here, as JSON's omitempty does, except where zero is a value.
 
-Unknown fields are skipped. Only decoding is needed: answers may be JSON whatever was sent. Cost is one pass
+Unknown fields are skipped. Only decoding is needed: clients accept JSON answers to protobuf requests. Cost is one pass
 over the bytes. Sources: protobuf encoding guide; ``apimachinery/pkg/runtime/generated.proto``.
 """
 

@@ -1,8 +1,8 @@
-"""Which pod, port and path a request to ``/proxy`` of a pod or a Service names.
+"""Parses the pod, port and path of a request to ``/proxy`` of a pod or a Service.
 
 Names are ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT`` with an optional port; the scheme is ``http`` or ``https``.
-A pod without a port has that of its first container port. The port of a Service is a number or a name; the request goes
-to a ready endpoint that is a pod. Sources: ``ResourceLocation`` in ``pkg/registry/core/pod/strategy.go`` and
+Without a port, a pod is reached at its first container port. The port of a Service is a number or a name; the request
+goes to a ready endpoint that is a pod. Sources: ``ResourceLocation`` in ``pkg/registry/core/pod/strategy.go`` and
 ``pkg/registry/core/service/storage/storage.go``.
 """
 

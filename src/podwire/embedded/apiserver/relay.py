@@ -1,8 +1,8 @@
-"""Passes a request on over an open connection to another server, and its answer on to the client.
+"""Forwards a request over an open connection to another server, and the answer to the client.
 
-A short answer is passed on as a whole, one of unknown length as a stream. An upgraded connection (WebSocket, SPDY)
-becomes two pipes of bytes, which the server does not interpret. Backpressure works in both directions.
-Source: ``k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go``.
+A short answer is forwarded as a whole, an answer of unknown length as a stream. An upgraded connection (WebSocket,
+SPDY) becomes two pipes of bytes, which the server does not interpret. Backpressure works in both directions. Source:
+``k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go``.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from podwire.http.pipe import Pipe
 from podwire.runtime.tasks import TaskSet
 
 _OWN_HEADERS = frozenset({"host", "authorization", "content-length", "transfer-encoding", "expect"})
-"""What the server does not pass on: it sends its own, or has answered it."""
+"""Request headers that are not forwarded: the server sends its own, or has handled them."""
 _HOP_HEADERS = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "content-length", "content-type", "set-cookie"}
 )
-"""Headers of an answer that are not passed on as they are."""
+"""Headers of an answer that are not forwarded unchanged."""
 
 
 def passed_headers(request: Request) -> list[tuple[str, str]]:
-    """The headers of a request that the other server gets."""
+    """The headers of a request that are forwarded to the other server."""
     return [(name, value) for name, value in request.headers.items() if _is_passed_on(name)]
 
 
@@ -33,7 +33,7 @@ def _is_passed_on(name: str) -> bool:
 
 
 class RequestRelay:
-    """Passes requests and answers on."""
+    """Forwards requests and answers."""
 
     def __init__(self, tasks: TaskSet) -> None:
         self._tasks = tasks

@@ -1,6 +1,6 @@
-"""Answers reads of metrics.k8s.io: asks the kubelets for what their pods use, at the time of the request.
+"""Answers reads of metrics.k8s.io with the usage that the kubelets report at the time of the request.
 
-1. The API server collects nothing while nobody asks.
+1. Without requests, the API server collects nothing.
 2. A kubelet is asked at most once a second; requests in between share its answer.
 3. A kubelet that does not answer within 5 s is left out, with its pods.
 
@@ -38,7 +38,7 @@ _decode = msgspec.json.Decoder(UsageReport).decode
 
 
 class Kubelets(Protocol):
-    """How kubelets are reached."""
+    """Reads pages of kubelets."""
 
     async def read_kubelet(self, node: str, path: str) -> bytes:
         """A page of a node's kubelet."""
@@ -141,5 +141,9 @@ class ResourceMetrics:
             async with asyncio.timeout(_ANSWER_S):
                 return _decode(await self._kubelets.read_kubelet(node, "/usage"))
         except (OSError, TimeoutError, Disconnected, ApiError, msgspec.DecodeError) as failure:
-            self._log.warning("a kubelet does not report what its pods use", node=node, problem=failure)
+            self._log.warning(
+                "cannot read the resource usage of a node; its pods are left out of metrics.k8s.io",
+                node=node,
+                problem=failure,
+            )
             return None

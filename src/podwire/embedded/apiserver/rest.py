@@ -1,7 +1,7 @@
 """The request path: from an HTTP request to its answer.
 
-The user is found first, and whether the user may do what the request asks for. Then the path decides: a group that an
-extension API server serves, a resource, or a page outside the resources (discovery, OpenAPI, health; see ``pages``).
+First the user is identified and the request is authorized. Then the path decides who answers: an extension API server,
+a resource, or a page outside the resources (discovery, OpenAPI, health; see ``pages``).
 Reads are answered in the same turn of the event loop. A write, or a read of an object that is not on the disk yet, is
 answered when the object is on the disk.
 """
@@ -49,13 +49,13 @@ _STREAMS = ("exec", "attach", "portforward")
 Outcome = Result | Awaitable[Result]
 
 _ATTEMPTS = 5
-"""How often a write begins again when its object has been changed meanwhile; as in Kubernetes for patches."""
+"""The number of attempts of a write whose object changes meanwhile; as in Kubernetes for patches."""
 
 Tunnel = Callable[[Call], Awaitable[Result]]
 
 
 class Collaborators(msgspec.Struct, frozen=True):
-    """What the API hands requests on to."""
+    """The handlers that the API passes requests to."""
 
     store: Store
     kinds: Mapping[Key, ResourceKind]
@@ -67,12 +67,12 @@ class Collaborators(msgspec.Struct, frozen=True):
     subresources: Subresources
     tunnel: Tunnel
     extensions: Extensions
-    passed_on: Callable[[Extension, Request, UserInfo], Awaitable[Result]]
-    """Passes a request on to an extension API server."""
+    forward: Callable[[Extension, Request, UserInfo], Awaitable[Result]]
+    """Forwards a request to an extension API server."""
     pages: Mapping[str, Handler]
     """Handlers of the paths outside the resources, by the first segment; the root has the empty text."""
     computed: Mapping[str, Callable[[Call], Outcome]] = {}
-    """What answers reads of the kinds whose objects are computed, by kind."""
+    """Handlers of reads of computed kinds, by kind."""
 
 
 class Api:
@@ -91,7 +91,7 @@ class Api:
         self._subresources = collaborators.subresources
         self._tunnel = collaborators.tunnel
         self._extensions = collaborators.extensions
-        self._passed_on = collaborators.passed_on
+        self._forward = collaborators.forward
         self._pages = collaborators.pages
 
     def handle(self, request: Request) -> Result | Awaitable[Result]:
@@ -113,7 +113,7 @@ class Api:
         if self._extensions and first == "apis" and len(segments) > 2:
             extension = self._extensions.serving(segments[1], segments[2])
             if extension is not None:
-                return self._passed_on(extension, request, user)
+                return self._forward(extension, request, user)
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             return self._resource(Call(request, user, parse_target(segments, self._kinds)))
         if request.method not in ("GET", "HEAD"):
@@ -154,7 +154,7 @@ class Api:
         return _begin(self._attempt(call, self._writing))
 
     def _attempt(self, call: Call, work: Callable[[Call], Waits[Outcome]]) -> Waits[Outcome]:
-        """Does the work again as long as its object is changed by others while a webhook is asked."""
+        """Repeats the work while other writers change its object during webhook calls."""
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return (yield from work(call))
@@ -194,7 +194,7 @@ class Api:
         return self._settled(version, lambda: self._reader.get(call))
 
     async def _read_converted(self, call: Call) -> Result:
-        """What is read, after a webhook has converted what must be converted; again, when it has changed meanwhile."""
+        """The answer to a read, after a webhook has converted the objects; repeated when they change meanwhile."""
         kind = call.kind
         try:
             for _ in range(_ATTEMPTS):
@@ -214,7 +214,7 @@ class Api:
         )
 
     def _settled(self, version: int, read: Callable[[], Response]) -> Result | Awaitable[Result]:
-        """What is read now, answered when it is on the disk; read again if it never gets there."""
+        """The answer to a read, sent when the objects are on the disk; read again when their write fails."""
         answer = read_or_failure(read)
         durable = self._store.durable(version)
         if durable is None:
@@ -319,7 +319,7 @@ class Api:
         return _begin(self._attempt(call, self._answer_subresource))
 
     def _connect(self, call: Call) -> Waits[Outcome]:
-        """Asks the admission plugins about a connection, then makes it with the options that they leave."""
+        """Runs the admission plugins for a connection, then connects with the resulting options."""
         options = read_options(call)
         admitted = yield from self._writer.admit(AdmissionRequest(call, "CONNECT", dict(options)))
         return self._tunnel(call if admitted == options else with_options(call, admitted))

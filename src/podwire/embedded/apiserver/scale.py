@@ -1,4 +1,4 @@
-"""The ``autoscaling/v1`` Scale of a workload or of a custom object that has one."""
+"""The ``autoscaling/v1`` Scale of a workload or of a custom object with this subresource."""
 
 from typing import Any
 

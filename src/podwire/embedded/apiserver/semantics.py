@@ -1,6 +1,6 @@
-"""What objects mean: schemas, defaults, validation, patches, managed fields and allocation for the request path.
+"""The rules of objects for the request path: schemas, defaults, validation, patches, managed fields, allocation.
 
-The functions behind it are pure; this is the one place where the request path meets them.
+The rules themselves are pure functions in other modules; the request path calls them only through this module.
 """
 
 import datetime
@@ -101,7 +101,7 @@ class Semantics:
         return found.obj
 
     def _schema_of(self, call: Call) -> data.SchemaNode:
-        """The schema of what the call carries: the kind's, or that of a Scale, Binding, Eviction."""
+        """The schema of the call's body: of the kind, or of a Scale, Binding, Eviction."""
         sub = call.kind.subresource(call.subresource) if call.subresource else None
         if sub is not None and sub.kind != call.kind.kind:
             found = data.for_kind(sub.group, sub.version, sub.kind)
@@ -129,7 +129,7 @@ class Semantics:
         return new
 
     def is_free(self, call: Call, new: Object, old: Object | None) -> bool:
-        """Whether what was allocated to an object can still be had."""
+        """Whether the addresses and ports allocated to an object are still free."""
         if call.kind.table != "/services" or call.subresource == "status":
             return True
         try:
@@ -217,7 +217,7 @@ class Semantics:
         return found
 
     def applied(self, call: Call, live: Object | None, applied: Object, now: str) -> Object:
-        """The object that a server-side apply makes of ``live``.
+        """The result of a server-side apply to ``live``.
 
         Raises: Conflict where another manager owns a field; ApiError 400 without a field manager.
         """
@@ -233,7 +233,7 @@ class Semantics:
 
 
 def _repeated(call: Call, media_type: str, body: bytes) -> list[str]:
-    """What is said of fields that stand twice in a body; looked for only where the client asks for validation."""
+    """The problems with duplicate fields in a body; only searched when the client requests field validation."""
     if call.query.get("fieldValidation", "") not in ("Strict", "Warn"):
         return []
     if media_type == bodies.JSON:

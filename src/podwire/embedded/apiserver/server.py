@@ -1,4 +1,4 @@
-"""The API server as a process: puts its parts together and runs until it is stopped.
+"""The API server as a process: wires its components and runs until it is stopped.
 
 ``python -m podwire.embedded.apiserver.server --config FILE`` starts one by itself. SIGTERM and SIGINT end it in order:
 watches are closed, pending writes are written. SIGKILL loses nothing either: acknowledged writes are on the disk.
@@ -69,7 +69,7 @@ class ApiServer:
     """One API server in this event loop."""
 
     def __init__(self, settings: ApiServerSettings, clock: Clock) -> None:
-        """Opens the state and puts the parts together.
+        """Opens the state and wires the components.
 
         Raises: ClusterError when the state cannot be used, ConfigError for a wrong or missing file.
         """
@@ -148,7 +148,7 @@ class ApiServer:
         return watcher
 
     def _start_collectors(self) -> None:
-        """Starts what deletes objects: the garbage collector, and the end of namespaces."""
+        """Starts the controllers that delete objects: the garbage collector and the deletion of namespaces."""
         owners = ForeignOwners(self._layer.extensions, self._layer.client, self._tasks)
         Garbage(self.store, self.writer.deletion, self.kinds, owners).start()
         deletion, content = self.writer.deletion, self._layer.content
@@ -224,7 +224,7 @@ def _last_seen(event: dict[str, Any]) -> datetime.datetime:
 
 
 def warm() -> None:
-    """Loads the data that every server needs; a process that forks servers calls this once."""
+    """Loads the data that every server needs; a process calls this once before it forks servers."""
     data.names()
 
 

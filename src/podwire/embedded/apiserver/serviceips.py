@@ -1,9 +1,10 @@
 """IPAddress objects: one for each cluster address of a Service.
 
-They are made, changed and deleted with the Service, in the same transaction. One that somebody deletes while its
-Service has the address comes back. At the start, missing ones are made, as for a state that an older version has
-written, and those without a Service are deleted. IPAddresses that others make keep the address from Services.
-Sources: ``pkg/registry/core/service/ipallocator``, ``pkg/registry/core/service/ipallocator/controller``.
+They are created, changed and deleted with the Service, in the same transaction. When somebody deletes an IPAddress
+whose Service still has the address, it is created again. At the start, missing IPAddresses are created (an older
+version may have written the state), and those without a Service are deleted. An address in an IPAddress of another
+client is not given to any Service. Sources: ``pkg/registry/core/service/ipallocator``,
+``pkg/registry/core/service/ipallocator/controller``.
 """
 
 import uuid
@@ -24,7 +25,7 @@ _MANAGER = "ipallocator.k8s.io"
 
 
 def is_managed(entry: StoredObject) -> bool:
-    """Whether an IPAddress is one that this server makes."""
+    """Whether this server manages an IPAddress."""
     return bool(entry.labels.get(_MANAGED_LABEL) == _MANAGER)
 
 

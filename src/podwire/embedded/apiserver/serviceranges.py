@@ -1,8 +1,8 @@
-"""ServiceCIDRs: the ranges that addresses of Services are chosen from.
+"""ServiceCIDRs: the address ranges of Services.
 
-``kubernetes`` has the ranges of the configuration. Further ones are used when these are full. A range gets a finalizer
-and the condition ``Ready`` with its creation. It is deleted when no address is left in it that is in no other range;
-until then no address is chosen from it.
+The ServiceCIDR ``kubernetes`` has the ranges of the configuration. Further ServiceCIDRs are used when these ranges are
+full. A ServiceCIDR gets a finalizer and the condition ``Ready`` when it is created. When somebody deletes it, no more
+addresses are chosen from it, and it disappears when every remaining address is also in another ServiceCIDR.
 Source: ``pkg/controller/servicecidrs``.
 """
 

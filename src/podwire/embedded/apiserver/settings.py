@@ -11,7 +11,7 @@ from podwire.model.document import wrong
 
 
 class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Where the server listens, keeps its state, and what it knows of the cluster. Paths are absolute."""
+    """Listen addresses, state file, keys, and settings of the cluster. Paths are absolute."""
 
     listen: tuple[str, ...]
     """Addresses as ``HOST:PORT`` or ``[HOST]:PORT``; nothing else is listened on."""
@@ -34,7 +34,7 @@ class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     """Client certificate shown to extension API servers; without it they cannot know who sends a request."""
     proxy_client_key: Path | None = None
     proxy_client_ca: Path | None = None
-    """Authority of this certificate, and of no other one."""
+    """Authority that issued this certificate and no other certificate."""
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16",)
     """One or two ranges, of different families."""
     node_ports: str = "30000-32767"
@@ -49,7 +49,7 @@ class ApiServerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     bookmark_s: float = 60.0
     """Time between two bookmarks of a watch."""
     list_snapshot_s: float = 300.0
-    """How long the rest of a list that is read in pages can be read."""
+    """How long the remaining pages of a list can be read."""
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """``listen`` as pairs of host and port.

@@ -74,7 +74,7 @@ _STATUS_ONLY = frozenset({
 
 _METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 _KEPT_BY_STATUS = {"apps/deployments": ("labels",), "/pods": ("ownerReferences",)}
-"""What of the metadata a write of the status leaves as it is, in the other tables."""
+"""The fields of the metadata that a write of the status does not change, in the other tables."""
 
 _INITIAL_STATUS: dict[str, Object] = {
     "/namespaces": {"phase": "Active"},
@@ -97,7 +97,7 @@ _NAME_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def generate_name(prefix: str) -> str:
-    """``prefix`` cut to 58 characters and five random ones that make no words."""
+    """``prefix``, cut to 58 characters, and five random characters that form no words."""
     return prefix[:58] + "".join(random.choices(_NAME_CHARACTERS, k=5))
 
 

@@ -30,6 +30,7 @@ _encode = msgspec.json.Encoder().encode
 _PODS = KINDS["", "v1", "pods"]
 _BUDGETS = KINDS["policy", "v1", "poddisruptionbudgets"]
 _TOKEN_S = 3600
+_TOPOLOGY = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 _TOKEN_LIMIT_S = (600, 1 << 32)
 
 
@@ -141,15 +142,26 @@ class Subresources:
         if (now := obj["spec"].get("nodeName")) is not None and now:
             raise failures.conflict(_PODS, name, f"pod {name} is already assigned to node {now!r}".replace("'", '"'))
         obj["spec"]["nodeName"] = node
-        annotations = (binding.get("metadata") or {}).get("annotations")
-        if annotations:
-            obj["metadata"]["annotations"] = {**(obj["metadata"].get("annotations") or {}), **annotations}
+        meta = binding.get("metadata") or {}
+        added = {
+            "annotations": meta.get("annotations"),
+            "labels": {**(meta.get("labels") or {}), **self._zone_of(node)},
+        }
+        for field, values in added.items():
+            if values:
+                obj["metadata"][field] = {**(obj["metadata"].get(field) or {}), **values}
         _set_condition(obj, {"type": "PodScheduled", "status": "True", "lastProbeTime": None,
                              "lastTransitionTime": rfc3339(self._clock.now())})  # fmt: skip
         obj["status"].pop("nominatedNodeName", None)
         if call.dry_run:
             return entry.version
         return self._store.put("/pods", obj).version
+
+    def _zone_of(self, node: str) -> dict[str, str]:
+        """The labels of a node with its zone and region, which its pods get (Kubernetes' PodTopologyLabels)."""
+        entry = self._store.get("/nodes", "", node)
+        labels = (entry.object()["metadata"].get("labels") or {}) if entry is not None else {}
+        return {name: labels[name] for name in _TOPOLOGY if name in labels}
 
     def _evict(self, call: Call, entry: StoredObject) -> Waits[Answer]:
         obj = entry.object()
@@ -260,7 +272,7 @@ def _set_condition(obj: Object, condition: Object) -> None:
 
 
 def _disrupted(pod: Object, now: str) -> Object:
-    """The pod with the condition that tells Jobs and people that it did not end by itself."""
+    """The pod with the condition ``DisruptionTarget``: an eviction ends it, not a failure of its own."""
     condition = {
         "type": "DisruptionTarget", "status": "True", "lastProbeTime": None, "lastTransitionTime": now,
         "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",

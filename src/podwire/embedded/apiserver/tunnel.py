@@ -1,7 +1,7 @@
-"""Logs, exec, attach, port-forward and proxying: carried to the kubelet of the pod's node.
+"""Forwards logs, exec, attach, port-forward and proxy requests to the kubelet of the pod's node.
 
 The server connects to ``https://<InternalIP>:<kubelet port>`` with its client certificate, sends the request with the
-kubelet's path, and passes the answer on (see :mod:`podwire.embedded.apiserver.relay`). A node's proxy also leads to its
+kubelet's path, and forwards the answer (see :mod:`podwire.embedded.apiserver.relay`). A node's proxy also leads to its
 other ports, in plain HTTP or TLS, without the certificate. The API server of a local cluster has no route to pods, so
 the proxy to pods and Services goes through the kubelet too, which connects to the pod's port.
 Sources: Kubernetes' ``pkg/kubelet/server/server.go`` for the paths, ``pkg/registry/core/node/strategy.go``.
@@ -81,7 +81,7 @@ class Tunnel:
         request = call.request
         prefix, path = proxy_path(call)
         if not path and request.method in ("GET", "HEAD"):
-            # Relative links of the page at the root need the slash.
+            # Without the slash, relative links of the root page would resolve to the parent path.
             return Response(301, headers=(("Location", with_query(f"{prefix}/", request.raw_query)),))
         path = with_query(path or "/", request.raw_query)
         if call.kind.table == "/nodes":

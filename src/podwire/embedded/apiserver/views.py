@@ -1,4 +1,4 @@
-"""How an object leaves the server: plain, as a Table, as metadata only, or under another version.
+"""The form of an object in an answer: plain, as a Table, as metadata only, or in another version.
 
 A view is chosen from the ``Accept`` header. Plain JSON of the stored version is the stored text itself.
 """
@@ -34,7 +34,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def choose(kind: ResourceKind, accept: str, include: str = "") -> View:
-    """The first form in ``Accept`` that can be given.
+    """The first form in ``Accept`` that the server supports.
 
     Raises: ApiError 406 when there is none.
     """

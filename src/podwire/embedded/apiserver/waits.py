@@ -1,39 +1,39 @@
-"""Work that may have to wait, as a generator: it yields what it waits for, and is sent what that gave.
+"""Work that may have to wait, as a generator: it yields an awaitable, and is sent the awaitable's result.
 
-A write runs without leaving the event loop's turn until something must be asked outside the process, such as a webhook.
-Most writes ask nothing and cost no task. What is yielded never fails: failures are part of what it gives.
+A write runs in one turn of the event loop until it must call another process, such as a webhook. Most writes call none
+and cost no task. A yielded awaitable never raises: a failure is part of its result.
 """
 
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, TypeVar
 
-Given = TypeVar("Given")
-Waits = Generator[Awaitable[Any], Any, Given]
+Result = TypeVar("Result")
+Waits = Generator[Awaitable[Any], Any, Result]
 
 
-def begin(work: Waits[Given]) -> Given | Coroutine[Any, Any, Given]:
-    """What the work returns, or when it has to wait, a coroutine that does the rest."""
+def begin(work: Waits[Result]) -> Result | Coroutine[Any, Any, Result]:
+    """The result of the work or, when the work has to wait, a coroutine that finishes it."""
     try:
         awaited = next(work)
     except StopIteration as done:
-        given: Given = done.value
-        return given
+        result: Result = done.value
+        return result
     return _rest(work, awaited)
 
 
-def complete(work: Waits[Given]) -> Given:
-    """What work returns that the server does for itself, which never waits."""
+def complete(work: Waits[Result]) -> Result:
+    """The result of the server's own work, which never waits."""
     try:
         next(work)
     except StopIteration as done:
-        given: Given = done.value
-        return given
+        result: Result = done.value
+        return result
     work.close()
     raise AssertionError("the server's own write would wait for a webhook")
 
 
 def remainder(work: Waits[None]) -> Waits[None] | None:
-    """Begins work; returns None when it is done, and where it has to wait, what is left of it."""
+    """Begins work; returns None when it is done, or the remaining work when it has to wait."""
     try:
         awaited = next(work)
     except StopIteration:
@@ -44,22 +44,22 @@ def remainder(work: Waits[None]) -> Waits[None] | None:
 def _continued(work: Waits[None], awaited: Awaitable[Any]) -> Waits[None]:
     try:
         while True:
-            given = yield awaited
+            result = yield awaited
             try:
-                awaited = work.send(given)
+                awaited = work.send(result)
             except StopIteration:
                 return
     finally:
         work.close()
 
 
-async def _rest(work: Waits[Given], awaited: Awaitable[Any]) -> Given:
+async def _rest(work: Waits[Result], awaited: Awaitable[Any]) -> Result:
     try:
         while True:
             try:
                 awaited = work.send(await awaited)
             except StopIteration as done:
-                given: Given = done.value
-                return given
+                result: Result = done.value
+                return result
     finally:
         work.close()

@@ -55,7 +55,7 @@ class ClientWatch:
 
     @property
     def first_filter(self) -> Filter:
-        """What :meth:`initial` wants of the existing objects."""
+        """The filter for the existing objects that :meth:`initial` gets."""
         return self.filter
 
     def open(self, stream: Stream) -> None:
@@ -154,7 +154,7 @@ def _transition(selection: Filter, change: ObjectChange) -> str:
 class Hub:
     """The watches of one table; under load it passes changes on every few milliseconds, else at once.
 
-    Encryption and the system call cost more than an event, and for fifty clients fifty times.
+    Encryption and the system call of each write cost more than an event, and each client needs its own write.
     """
 
     __slots__ = ("_changes", "_flushed", "_loop", "_timer", "watches")

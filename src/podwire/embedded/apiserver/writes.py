@@ -1,11 +1,10 @@
 """Create, update, patch and delete: from a request to a change in the store.
 
-Everything between reading the old object and putting the new one happens in one turn of the event loop, so that two
-writers cannot come between each other. Only a webhook that must be asked, and the disk, make a write wait. When the
-object is another one after a webhook has answered, the write begins again. The order is that
-of Kubernetes: metadata rules, rules of the kind, defaults, admission plugins that change the object, allocation,
-validation, admission plugins that only look at it, managed fields, then the store. A dry run does all of it except the
-last step.
+The old object is read and the new object is stored in one turn of the event loop, so no other write can come between. A
+write waits only for webhooks and for the disk. When the stored object has changed by the time a webhook answers, the
+write begins again. The order is that of Kubernetes: metadata rules, rules of the kind, defaults, mutating admission
+plugins, allocation, validation, validating admission plugins, managed fields, then the store. A dry run does all steps
+except the last.
 """
 
 import uuid
@@ -36,7 +35,7 @@ _ADMITTED_BEFORE = ("scale",)
 
 
 class Outdated(Conflict):
-    """What a write is about has changed while a webhook was asked: the write must begin again."""
+    """The object of a write changed during a webhook call: the write must begin again."""
 
 
 def outdated(kind: ResourceKind, name: str) -> Outdated:
@@ -75,7 +74,7 @@ class Writer:
         self.deletion = Deletion(store, clock)
 
     def admit(self, request: AdmissionRequest) -> Waits[Object]:
-        """Asks the admission plugins about a request that stores no object of the kind; returns its body.
+        """Runs the admission plugins for a request that stores no object of the kind; returns its body.
 
         Raises: ApiError when a plugin refuses the request.
         """
@@ -160,7 +159,7 @@ class Writer:
         return WriteResult(self._store.put(kind.table, stored), None, created=True)
 
     def _replaced(self, call: Call, name: str, new: Object) -> StoredObject | None:
-        """The object of the same name that gives way to a new one; None when there is none.
+        """The object of the same name that a new one replaces; None when there is none.
 
         Raises: AlreadyExists for any other object of that name.
         """
@@ -249,10 +248,10 @@ class Writer:
         return (yield from self.replace(call, conversion.stored(kind, obj), old))
 
     def replace(self, call: Call, new: Object, old: StoredObject, *, applied: bool = False) -> Waits[WriteResult]:
-        """Puts ``new`` in the place of ``old`` under the rules of an update.
+        """Replaces ``old`` by ``new`` under the rules of an update.
 
         Raises: ApiError when the object has changed since it was read, or is invalid; Outdated when it has changed
-        while a webhook was asked.
+        during a webhook call.
         """
         kind, dry_run = call.kind, call.dry_run
         before = (yield from self.conversions.view(kind, old)) if kind.custom else old.object()

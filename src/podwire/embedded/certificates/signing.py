@@ -1,4 +1,4 @@
-"""Certificate requests: what is in one, which signer may sign it, and signing it.
+"""Parses certificate requests, checks them against the rules of their signer, and signs them.
 
 Source: Kubernetes' "Certificates and Certificate Signing Requests";
 ``k8s.io/kubernetes/pkg/controller/certificates/signer``. ``cryptography`` is imported when the first request is read.
@@ -24,7 +24,7 @@ NODES = "system:nodes"
 _NODE_PREFIX = "system:node:"
 _LIFE = datetime.timedelta(days=365)
 _SKEW = datetime.timedelta(minutes=5)
-"""How long before the signing a certificate is valid, for machines whose clocks are behind."""
+"""How long before its signing a certificate becomes valid, for machines whose clocks are behind."""
 
 _KEY_USAGES = {
     "signing": "digital_signature", "digital signature": "digital_signature",
@@ -47,7 +47,7 @@ _OPTIONAL = {"key encipherment", "digital signature"}
 
 
 class RequestedCertificate(msgspec.Struct, frozen=True):
-    """What a certificate request asks for."""
+    """The content of a certificate request."""
 
     common_name: str
     organizations: tuple[str, ...]

@@ -23,7 +23,7 @@ class _Given(msgspec.Struct, frozen=True):
 def run_dns(payload: bytes, started: Started) -> None:
     """``podwire/dns``: cluster DNS with the file that ``--config`` in the container's arguments names."""
     arguments = msgspec.json.decode(payload, type=_Given)
-    options = [word for argument in arguments.args for word in argument.split("=", 1)]
+    options = [option for argument in arguments.args for option in argument.split("=", 1)]
     settings = DnsConfig()
     if "--config" in options[:-1]:
         settings = load_config(str(Path(options[options.index("--config") + 1])))

@@ -16,12 +16,12 @@ from podwire.model.storage import VOLUME_SETTINGS
 
 
 def is_claim(volume: Mapping[str, Any]) -> bool:
-    """Whether a volume of a pod stands for a claim."""
+    """Whether a volume of a pod refers to a claim."""
     return "persistentVolumeClaim" in volume or "ephemeral" in volume
 
 
 def is_read_only(volume: Mapping[str, Any]) -> bool:
-    """Whether no container of a pod may write a volume: a claim that the pod wants so, or an image."""
+    """Whether no container of a pod may write a volume: a claim with ``readOnly``, or an image."""
     return "image" in volume or bool((volume.get("persistentVolumeClaim") or {}).get("readOnly"))
 
 
@@ -50,12 +50,12 @@ async def bound_volume(client: Client, pod: Pod, volume: Mapping[str, Any]) -> M
     return {"name": volume["name"], **mountable(stored, where)}
 
 
-def mountable(stored: Mapping[str, Any], where: str) -> dict[str, Any]:
+def mountable(volume: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The source of a PersistentVolume as a pod's volume.
 
     Raises: ConfigError for a kind of volume that needs a driver, and for block devices.
     """
-    spec = stored.get("spec") or {}
+    spec = volume.get("spec") or {}
     if spec.get("volumeMode") == "Block":
         raise ConfigError(where, "spec.volumeMode", "block volumes cannot be mounted here; expected Filesystem")
     if spec.get("hostPath"):

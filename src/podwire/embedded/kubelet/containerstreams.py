@@ -4,11 +4,8 @@ Output goes to the log file and to every attached client. A client that does not
 never delayed.
 """
 
-import array
-import fcntl
 import os
 import pty
-import termios
 from typing import NamedTuple
 
 from podwire.embedded.kubelet.containerlog import LogWriter
@@ -17,6 +14,8 @@ from podwire.embedded.kubelet.selectloop import SelectLoop
 from podwire.runtime.clock import Clock
 
 _CHUNK = 1 << 16
+_LAST_READS = 64
+"""Reads of one stream after its container has ended: a process that the container left behind may write for ever."""
 
 
 class StdioPipes(NamedTuple):
@@ -79,8 +78,9 @@ class ContainerStreams:
     def close(self) -> None:
         """Copies the output that is left and closes the log, the streams and the attached clients."""
         for fd in tuple(self._outputs):
-            while _readable(fd) and self._copy(fd):
-                pass
+            for _ in range(_LAST_READS):
+                if not self._copy(fd):
+                    break
             self._close_output(fd)
         self._log.close(self._clock.now())
         for client in tuple(self._clients):
@@ -89,24 +89,25 @@ class ContainerStreams:
 
     def _watch_output(self, fd: int) -> None:
         def copy() -> None:
-            if not self._copy(fd):
+            if self._copy(fd) == b"":
                 self._close_output(fd)
 
         self._loop.watch(fd, copy)
 
-    def _copy(self, fd: int) -> bool:
+    def _copy(self, fd: int) -> bytes | None:
+        """Copies what one read returns: empty at the end of the stream, None when there is nothing at the moment."""
         stream = self._outputs[fd]
         try:
             data = os.read(fd, _CHUNK)
         except BlockingIOError:
-            return True
+            return None
         except OSError:  # EIO: no process has the terminal open any more.
-            return False
+            return b""
         if data:
             self._log.write(stream, data, self._clock.now())
             for client in tuple(self._clients):
                 self._forward(client, stream, data)
-        return bool(data)
+        return data
 
     def _forward(self, client: tuple[int, int], stream: str, data: bytes) -> None:
         try:
@@ -145,12 +146,3 @@ class ContainerStreams:
         if self._input >= 0:
             os.close(self._input)
             self._input = -1
-
-
-def _readable(fd: int) -> bool:
-    size = array.array("i", [0])
-    try:
-        fcntl.ioctl(fd, termios.FIONREAD, size)
-    except OSError:
-        return False
-    return size[0] > 0

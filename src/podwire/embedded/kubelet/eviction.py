@@ -77,10 +77,10 @@ def measure(pod: Pod, directory: Path, pids: Mapping[str, int]) -> StorageUsage:
 def _layer(pid: int) -> int:
     """The bytes in the writable layer of a container: statvfs of an overlay is that of its upper file system."""
     try:
-        found = os.statvfs(f"/proc/{pid}/root")
+        usage = os.statvfs(f"/proc/{pid}/root")
     except OSError:
         return 0
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
 
 
 def _logs(directory: Path, name: str) -> int:

@@ -27,8 +27,8 @@ class ExitCodes:
         self._codes: dict[int, int] = {}
         self._waiting: dict[int, asyncio.Future[int]] = {}
 
-    def note(self, event: ShimAnswer) -> None:
-        """Takes an event of the shim: a program has ended."""
+    def record(self, event: ShimAnswer) -> None:
+        """Records an event of the shim: a program has ended."""
         waiting = self._waiting.pop(event.pid, None)
         if waiting is None:
             self._codes[event.pid] = event.code
@@ -45,7 +45,7 @@ class ExitCodes:
         return await waiting
 
     def lose(self) -> None:
-        """Takes the end of the shim: all programs were killed."""
+        """Handles the end of the shim: all programs were killed."""
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(-signal.SIGKILL)

@@ -48,7 +48,7 @@ class InputProvider:
             frozenset(str(volume["name"]) for volume in pod.spec.volumes if is_read_only(volume)),
         )  # fmt: skip
 
-    def _tell_of_image(self, volume: Mapping[str, Any]) -> None:
+    def _report_unfetched_image(self, volume: Mapping[str, Any]) -> None:
         reference = (volume.get("image") or {}).get("reference", "")
         text = f"Volume {volume['name']} is an empty folder: image {reference} is not fetched on a local cluster"
         self._state.event("Warning", "ImageVolumeEmpty", text)
@@ -91,5 +91,5 @@ class InputProvider:
                 source = await bound_volume(node.client, pod, volume) if is_claim(volume) else volume
                 self._paths[name] = prepare(source, roots)
                 if "image" in volume:
-                    self._tell_of_image(volume)
+                    self._report_unfetched_image(volume)
         self.dirty = False

@@ -1,7 +1,7 @@
-"""What the pods of this node request of it and which of its ports they take, and whether one more pod fits.
+"""Counts the resource requests and host ports of the node's pods, and decides whether another pod fits.
 
-The scheduler counts the same way. A pod that does not fit was assigned by hand, or by a scheduler that did not know of
-another pod.
+The scheduler counts the same way. So a pod that does not fit was assigned by hand, or by a scheduler that did not yet
+know another pod.
 
 Source: kubernetes pkg/kubelet/lifecycle/predicate.go; pkg/kubelet/allocation (canResizePod).
 """
@@ -74,10 +74,11 @@ class NodeLedger:
         self._ports.pop(uid, None)
 
     def shortage(self, uid: str, requests: Mapping[str, int]) -> Shortage | None:
-        """The first resource that the other pods leave too little of; None when the pod fits."""
-        others = [held for other, held in self._requests.items() if other != uid]
+        """The first resource of which the other pods leave too little; None when the pod fits."""
+        other_requests = [held for other, held in self._requests.items() if other != uid]
         for resource, requested, capacity in self._compared(requests):
-            used = 1000 * len(others) if resource == _PODS else sum(held.get(resource, 0) for held in others)
+            counted = sum(held.get(resource, 0) for held in other_requests)
+            used = 1000 * len(other_requests) if resource == _PODS else counted
             if requested > capacity - used:
                 return Shortage(resource, requested, used, capacity)
         return None

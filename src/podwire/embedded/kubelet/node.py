@@ -212,14 +212,14 @@ class NodeKeeper:
         }  # fmt: skip
         try:
             await self._client.patch(LEASES, name, {"spec": spec}, LEASE_NAMESPACE)
-            await self._look_at_node()
+            await self._check_registration()
             return
         except NotFound:
             pass
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec}
         await self._client.create(LEASES, body, LEASE_NAMESPACE)
 
-    async def _look_at_node(self) -> None:
+    async def _check_registration(self) -> None:
         """Registers a Node that was deleted; writes the status when another writer changed the Ready condition."""
         try:
             node = await self._client.get(NODES, self._config.node, decode_as=NODES.type)

@@ -1,7 +1,7 @@
-"""The log files of a node by HTTP: ``/logs/`` of the kubelet's server, which the API's proxy to nodes leads to.
+"""Serves the log files of a node under ``/logs/`` of the kubelet's server; clients reach it by the API's node proxy.
 
-The tree has the names that it has in ``/var/log`` of a node: ``pods/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log`` for the
-runs that have a record, and ``kubelet.log`` when the kubelet writes to a file. A folder is answered as a page of links.
+The paths are those in ``/var/log`` of a node: ``pods/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log`` for the runs that have a
+record, and ``kubelet.log`` when the kubelet writes to a file. The answer for a folder is a page of links.
 Source: ``pkg/kubelet/server/server.go``, Go's ``http.FileServer``.
 """
 

@@ -46,13 +46,13 @@ def references(pod: Pod, *, root_ca: bool = False) -> frozenset[Reference]:
     The cluster's root certificate in a volume is one of them only with ``root_ca``.
     """
     containers: Sequence[Container] = pod.spec.containers + pod.spec.init_containers + pod.spec.ephemeral_containers
-    found = {reference for volume in pod.spec.volumes for reference in _below(volume)}
+    refs = {reference for volume in pod.spec.volumes for reference in _below(volume)}
     if not root_ca:
-        found.discard(("configmaps", _ROOT_CA))
+        refs.discard(("configmaps", _ROOT_CA))
     for container in containers:
         for value in (*container.env_from, *(v.value_from for v in container.env if v.value_from)):
-            found.update(_below(value))
-    return frozenset(reference for reference in found if reference[1])
+            refs.update(_below(value))
+    return frozenset(reference for reference in refs if reference[1])
 
 
 def _below(value: Any) -> Iterable[Reference]:

@@ -64,9 +64,9 @@ class ContainerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Whether standard input ends with the first client that was attached to it."""
     tty: bool = False
     groups: tuple[str, ...] = ()
-    """The cgroups that the container's processes join, the one of version 2 first."""
+    """The cgroups that the container's processes join; the cgroup of version 2 is first."""
     memory_group: str = ""
-    """The one of them that counts the processes that the kernel killed for want of memory."""
+    """The cgroup among ``groups`` that counts out-of-memory kills."""
 
 
 class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):

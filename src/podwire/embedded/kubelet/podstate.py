@@ -64,8 +64,8 @@ class PodState:
                 sidecar = container in spec.init_containers and is_sidecar(container)
                 known = container.name in allocated
                 resources = allocated[container.name] or Resources() if known else container.resources
-                given = msgspec.structs.replace(container, resources=resources)
-                self.containers[container.name] = ContainerState(given, sidecar=sidecar, ephemeral=ephemeral)
+                spec_in_force = msgspec.structs.replace(container, resources=resources)
+                self.containers[container.name] = ContainerState(spec_in_force, sidecar=sidecar, ephemeral=ephemeral)
                 self.exits[container.name] = asyncio.Event()
 
     def update(self, pod: Pod) -> None:

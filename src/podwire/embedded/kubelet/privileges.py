@@ -1,4 +1,4 @@
-"""What a container's program may do: user, capabilities and new privileges, from the security contexts. Pure.
+"""The rights of a container's program: user, capabilities and new privileges, from the security contexts. Pure.
 
 A container without ``privileged`` keeps the capabilities that container runtimes keep by default, plus ``add``, minus
 ``drop``. Source: capabilities(7), linux/capability.h; containerd's defaultUnixCaps; kubernetes
@@ -62,10 +62,9 @@ def _names(listed: Any) -> frozenset[str]:
 
 
 def check_user(container: Container, pod: Pod, *, image_runs_as_root: bool) -> None:
-    """Refuses a container that must not run as root and would.
+    """Refuses a container that would run as root although ``runAsNonRoot`` forbids it.
 
-    ``image_runs_as_root``: the image is known to have no user of its own. Images that only a stand-in replaces may have
-    a user, which nothing here can know.
+    ``image_runs_as_root``: the image is known to set no user. The user of an image that a stand-in replaces is unknown.
 
     Raises: ConfigError.
     """

@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 
 from podwire.embedded.kubelet.channels import NONE, UNVERSIONED, UNVERSIONED_BASE64, V4, V4_BASE64, V5, Channels
-from podwire.embedded.kubelet.descriptors import read_fd, write_fd
+from podwire.embedded.kubelet.descriptors import write_fd
 from podwire.embedded.kubelet.orders import ExecOrder, ShimAnswer
 from podwire.embedded.kubelet.podstate import PodState
+from podwire.embedded.kubelet.remoteoutput import RemoteOutput
 from podwire.errors import ClusterError
 from podwire.http.message import is_true
 from podwire.runtime.tasks import TaskSet
@@ -29,7 +30,6 @@ from podwire.runtime.tasks import TaskSet
 PROTOCOLS = (V5, V4, V4_BASE64, UNVERSIONED, UNVERSIONED_BASE64, NONE)
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
-_DRAIN_S = 1.0
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -99,29 +99,29 @@ def _terminated(code: int) -> str:
 
 
 class _Streams:
-    """The descriptors of one session: the kubelet's ends, and the program's ends (``theirs``)."""
+    """The descriptors of one session: the kubelet's ends, and the program's ends (``program_ends``)."""
 
     def __init__(self, options: StreamOptions) -> None:
         self.terminal = -1
         if options.tty:
             self.terminal, slave = pty.openpty()
-            self.theirs: tuple[int, ...] = (slave, os.dup(slave), os.dup(slave))
+            self.program_ends: tuple[int, ...] = (slave, os.dup(slave), os.dup(slave))
             self.input = self.terminal
             self.outputs: tuple[tuple[int, int], ...] = ((self.terminal, _STDOUT),)
         else:
             source, self.input = os.pipe() if options.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
             out, out_end = _output(requested=options.stdout)
             err, err_end = _output(requested=options.stderr)
-            self.theirs = (source, out_end, err_end)
+            self.program_ends = (source, out_end, err_end)
             self.outputs = tuple((fd, channel) for fd, channel in ((out, _STDOUT), (err, _STDERR)) if fd >= 0)
         for fd in {self.input, *(fd for fd, _ in self.outputs)} - {-1}:
             os.set_blocking(fd, False)
 
-    def close_theirs(self) -> None:
+    def close_program_ends(self) -> None:
         """Closes the program's ends in this process, after they were sent to the program's shim."""
-        for fd in self.theirs:
+        for fd in self.program_ends:
             os.close(fd)
-        self.theirs = ()
+        self.program_ends = ()
 
     def close_input(self) -> None:
         """Ends the program's input; on a terminal by Ctrl-D."""
@@ -135,7 +135,7 @@ class _Streams:
 
     def close(self) -> None:
         """Closes everything."""
-        self.close_theirs()
+        self.close_program_ends()
         for fd in {self.input, self.terminal, *(fd for fd, _ in self.outputs)} - {-1}:
             os.close(fd)
         self.input, self.terminal, self.outputs = -1, -1, ()
@@ -170,8 +170,8 @@ class RemoteSession:
         try:
             if client is None:
                 raise ClusterError("the pod is not running")
-            answer = await client.exec(order, streams.theirs)
-            streams.close_theirs()
+            answer = await client.exec(order, streams.program_ends)
+            streams.close_program_ends()
             if answer.problem:
                 self._finish(connection, None, f"OCI runtime exec failed: exec failed: {answer.problem}")
                 return
@@ -195,12 +195,12 @@ class RemoteSession:
         streams = _Streams(options)
         client = self._state.sandbox.client
         container = self._state.containers[self._container]
-        source, out, err = streams.theirs
+        source, out, err = streams.program_ends
         try:
             if client is None or container.record is None:
                 raise ClusterError("the container is not running")
             answer = await client.attach(self._container, (out, err, source) if options.stdin else (out, err))
-            streams.close_theirs()
+            streams.close_program_ends()
             if answer.problem:
                 raise ClusterError(answer.problem)
             if container.spec.tty:
@@ -221,21 +221,24 @@ class RemoteSession:
         self, connection: Channels, streams: _Streams, ended: Callable[[], Awaitable[int]],
         abandon: Callable[[], Awaitable[None]] | None,
     ) -> None:  # fmt: skip
-        copies = [self._tasks.start("output", _copy(connection, fd, channel)) for fd, channel in streams.outputs]
+        output = RemoteOutput(connection, streams.outputs, self._tasks)
         feed = self._tasks.start("input", _feed(connection, streams))
         end = self._tasks.start("end", _as_coroutine(ended))
+        running = [*output.tasks, feed, end]
         try:
             await asyncio.wait((end, feed), return_when=asyncio.FIRST_COMPLETED)
             if not end.done():
                 if abandon is not None:
                     await abandon()
                 return
-            await asyncio.wait(copies, timeout=_DRAIN_S)
+            finish = self._tasks.start("finish", output.finish())
+            running.append(finish)
+            await asyncio.wait((finish, feed), return_when=asyncio.FIRST_COMPLETED)
             self._finish(connection, end.result())
         finally:
-            for task in (*copies, feed, end):
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*copies, feed, end, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
 
     def _finish(self, connection: Channels, code: int | None, problem: str = "") -> None:
         if connection.ends_with_status:
@@ -246,12 +249,6 @@ class RemoteSession:
 
 async def _as_coroutine(ended: Callable[[], Awaitable[int]]) -> int:
     return await ended()
-
-
-async def _copy(connection: Channels, fd: int, channel: int) -> None:
-    while data := await read_fd(fd):
-        connection.send(channel, data)
-        await connection.drain()
 
 
 async def _feed(connection: Channels, streams: _Streams) -> None:

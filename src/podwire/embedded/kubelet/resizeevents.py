@@ -1,8 +1,8 @@
 """The Events of a resize: ResizeDeferred, ResizeInfeasible, ResizeStarted, ResizeError, ResizeCompleted.
 
-Each is sent once for what it says: a retry that ends as the one before sends none. The message has the wanted resources
-of all containers and the generation of the pod. A resize is completed when all containers have the resources, those
-that had to restart when they run again. Source: kubernetes pkg/kubelet/events, pkg/kubelet/allocation.
+A retry with the same result as the last attempt sends no Event. The message has the wanted resources of all containers
+and the generation of the pod. A resize is complete when all containers have the resources, and all containers that had
+to restart run again. Source: kubernetes pkg/kubelet/events, pkg/kubelet/allocation.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ from podwire.model.pod import Container, Pod, Resources
 
 
 def resize_message(outcome: str, pod: Pod, problem: str = "") -> str:
-    """The message of an Event: ``Pod resize OUTCOME: {...}``, with what the spec of the pod wants."""
+    """The message of an Event: ``Pod resize OUTCOME: {...}``, with the resources in the pod's spec."""
     spec = pod.spec
     sidecars = [_summary(container) for container in spec.init_containers if is_sidecar(container)]
     summary: Json = {"initContainers": sidecars} if sidecars else {}
@@ -35,31 +35,31 @@ class ResizeEvents:
 
     def __init__(self, state: PodState) -> None:
         self._state = state
-        self._told: tuple[ResizeState | None, int] = (None, 0)
+        self._last: tuple[ResizeState | None, int] = (None, 0)
         self._started = 0
         """The generation that is being carried out; 0 for none."""
         self._restarting: dict[str, str] = {}
-        """The runs that end so that the next runs have their resources, by container."""
+        """The runs that were stopped so that the next run gets the new resources, by container."""
 
     def start(self) -> None:
-        """Tells that the node has taken what the pod wants."""
+        """Sends ResizeStarted: the node has accepted the wanted resources."""
         pod = self._state.pod
         if self._started != pod.metadata.generation:
             self._started = pod.metadata.generation
             self._state.event("Normal", "ResizeStarted", resize_message("started", pod))
 
     def restart(self, container: ContainerState) -> None:
-        """Notes that a container gets its resources with its next run."""
+        """Records that a container gets its resources with its next run."""
         if container.record is not None:
             self._restarting[container.spec.name] = container.record.id
 
     def settle(self, resize: ResizeState | None) -> None:
-        """Tells what has become of the resize; None when all containers have what the pod wants."""
+        """Sends the Event for the result of a step; None when all containers have the wanted resources."""
         pod = self._state.pod
-        told, self._told = self._told, (resize, pod.metadata.generation)
+        last, self._last = self._last, (resize, pod.metadata.generation)
         if resize is None:
             self._complete()
-        elif self._told == told:
+        elif self._last == last:
             return
         elif resize.condition == PENDING_RESIZE:
             self._started = 0

@@ -2,11 +2,11 @@
 
 A pod's spec has the wanted resources, the states of its containers the allocated ones. When they differ:
 
-1. What the node can never hold is refused (PodResizePending, Infeasible); what it cannot hold now waits for other pods
-   to end and is tried again every 5 s (PodResizePending, Deferred).
-2. Otherwise the new limits are written to the cgroup of the running container. A container whose ``resizePolicy`` says
-   RestartContainer is stopped, and starts with them.
-3. While a limit cannot be set, PodResizeInProgress has the reason Error, and it is tried again every 5 s.
+1. A request larger than the node is refused (PodResizePending, Infeasible). A request that does not fit now waits until
+   other pods end, and is tried again every 5 s (PodResizePending, Deferred).
+2. Otherwise the new limits are written to the cgroup of the running container. A container with the ``resizePolicy``
+   RestartContainer is stopped, and starts again with the new limits.
+3. While a limit cannot be set, PodResizeInProgress has the reason Error, and the limit is tried again every 5 s.
 
 Every step sends an Event of the pod.
 
@@ -31,7 +31,7 @@ _RESIZABLE = ("cpu", "memory")
 
 
 class Resizer:
-    """Keeps the resources of one pod's containers as the pod's spec wants them."""
+    """Gives the containers of one pod the resources of the pod's spec."""
 
     def __init__(self, state: PodState, groups: ContainerGroups, stopper: Stopper) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""Measures what the node's containers use.
+"""Measures the CPU time and memory of the node's containers.
 
 1. CPU time is read once in each interval (15 s), so that a request can be answered with a rate over the last seconds.
    This takes 0.07 ms of CPU for each container.
@@ -50,9 +50,9 @@ class UsageSampler:
         }
         self._samples = {key: kept for key, kept in self._samples.items() if key in folders}
         for key, folder in folders.items():
-            self._note(key, self._node_cpu_us() if folder is None else cgroup.cpu_us(folder))
+            self._record_cpu(key, self._node_cpu_us() if folder is None else cgroup.cpu_us(folder))
 
-    def _note(self, key: str, cpu_us: int | None) -> None:
+    def _record_cpu(self, key: str, cpu_us: int | None) -> None:
         if cpu_us is not None:
             self._samples.setdefault(key, deque(maxlen=_KEPT)).append(CpuSample(self._now_s(), cpu_us))
 

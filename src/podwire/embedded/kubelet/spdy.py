@@ -38,8 +38,8 @@ _TAIL = (
 )
 
 
-def _counted(word: str) -> bytes:
-    return struct.pack("!I", len(word)) + word.encode()
+def _counted(text: str) -> bytes:
+    return struct.pack("!I", len(text)) + text.encode()
 
 
 DICTIONARY = b"".join(map(_counted, (*_WORD_TEXT.split(), *_MORE_WORDS))) + _TAIL.encode()

@@ -141,7 +141,7 @@ def _disruption(pod: Pod, verdict: PodVerdict, now: str) -> list[Json]:
 
 
 def _resize(pod: Pod, resize: ResizeState | None, now: str) -> list[Json]:
-    """The condition of a resize that is not over; the patch deletes those that hold no longer."""
+    """The condition of an unfinished resize; the patch deletes conditions that are no longer true."""
     stale = {c.type for c in pod.status.conditions} & {PENDING_RESIZE, RUNNING_RESIZE}
     deleted = [{"$patch": "delete", "type": kind} for kind in stale if resize is None or kind != resize.condition]
     if resize is None:

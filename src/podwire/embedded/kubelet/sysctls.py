@@ -1,4 +1,4 @@
-"""The sysctls of a pod: which ones a pod may set. Pure.
+"""The sysctls of a pod, and the check that a pod may set them. Pure.
 
 Safe sysctls belong to a namespace of the pod and cannot disturb other pods. All others are refused: the pod fails with
 the reason SysctlForbidden. Source: kubernetes pkg/kubelet/sysctl (safe_sysctls.go, allowlist.go).

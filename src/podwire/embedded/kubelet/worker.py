@@ -75,7 +75,7 @@ class PodWorker:
 
     def _on_event(self, answer: ShimAnswer) -> None:
         if not answer.container:
-            self.state.exit_codes.note(answer)
+            self.state.exit_codes.record(answer)
             return
         container = self.state.containers.get(answer.container)
         if container is not None and container.record is not None and container.record.attempt == answer.attempt:

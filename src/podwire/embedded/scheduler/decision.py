@@ -44,8 +44,8 @@ def choose(
 ) -> SchedulingDecision:
     """The best node that can take the pod, or the reasons of all nodes that cannot.
 
-    ``claims`` are what the pod's claims ask for; ``volumes`` are all volumes; ``nominated`` is the node where other
-    pods were deleted for the pod, which is chosen whenever it can take the pod.
+    ``claims`` are the demands of the pod's claims; ``volumes`` are all volumes. ``nominated`` is the node where other
+    pods were deleted for this pod; it is chosen whenever it can take the pod.
     """
     if not state.nodes:
         return SchedulingDecision(message="no nodes available to schedule pods")

@@ -5,8 +5,8 @@ many of these pods as possible stay, most important first: pods whose deletion a
 the other pods, so budgets hold where that is possible. Of the candidates, Kubernetes' order decides: fewest budgets
 violated, lowest priority of the most important victim, smallest sum of priorities, fewest victims, latest start.
 
-Cost: nothing for a pod that no running pod is below in priority; otherwise the constraints of the pod are computed
-once per victim and candidate.
+Cost: nothing when no running pod has a lower priority; otherwise the constraints of the pod are computed once per
+victim and candidate.
 
 Source: ``k8s.io/kubernetes/pkg/scheduler/framework/preemption`` and ``plugins/defaultpreemption``.
 """
@@ -144,7 +144,7 @@ def _by_budget(
 
 
 def _covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
-    """Whether the deletion of a pod counts for a budget; one that is deleted already has been counted."""
+    """Whether the deletion of a pod counts for a budget; a pod that is already being deleted was counted before."""
     meta = pod.metadata
     selector = budget.spec.selector
     return (

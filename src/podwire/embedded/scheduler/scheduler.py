@@ -93,7 +93,7 @@ class Scheduler:
             self._state.drop_node(key)
             return
         self._state.put_node(new)
-        if old is None or _offer(old) != _offer(new):
+        if old is None or _scheduling_fields(old) != _scheduling_fields(new):
             self._unpark()
 
     def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
@@ -273,7 +273,7 @@ def _ours(pod: Pod) -> bool:
     return pod.spec.scheduler_name in ("", NAME) and not pod.spec.scheduling_gates
 
 
-def _offer(node: Node) -> tuple[object, ...]:
+def _scheduling_fields(node: Node) -> tuple[object, ...]:
     """The fields of a node whose change can make a pod fit."""
     spec = node.spec
     taints = tuple((taint.key, taint.value, taint.effect) for taint in spec.taints)

@@ -1,4 +1,4 @@
-"""What a pod's claims ask of its node: claims that must be bound first, and nodes that reach the volumes. Pure.
+"""The demands of a pod's claims: claims that must be bound first, and nodes that reach the volumes. Pure.
 
 A claim of a class with the binding mode ``WaitForFirstConsumer`` is bound only after the scheduler has chosen a node
 for the first pod that uses it: the scheduler writes the node into an annotation of the claim, the volume binder binds
@@ -27,22 +27,22 @@ NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 
 
 class VolumeDemand(msgspec.Struct, frozen=True):
-    """What the claims of one pod ask for."""
+    """The demands of the claims of one pod."""
 
     problem: str = ""
-    """Why no node can take the pod yet; empty when one may."""
+    """Why no node can take the pod yet; empty when a node can."""
     selectors: tuple[NodeSelector, ...] = ()
     """The nodes that reach the pod's bound volumes."""
     delayed: tuple[PersistentVolumeClaim, ...] = ()
     """Claims to be bound once the pod's node is chosen."""
     static: tuple[PersistentVolumeClaim, ...] = ()
-    """Those of ``delayed`` that need a volume that exists already."""
+    """The claims of ``delayed`` that need an existing volume."""
     taken: bool = False
     """Whether another pod uses a claim that only one pod may use (``ReadWriteOncePod``)."""
 
 
 NO_CLAIMS = VolumeDemand()
-"""What a pod without claims asks for."""
+"""The demand of a pod without claims."""
 
 
 class StorageObjects(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class StorageObjects(msgspec.Struct, frozen=True):
 
 
 def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
-    """What the claims of a pod ask of its node."""
+    """The demand of the claims of a pod."""
     names = claims_of(pod)
     if not names:
         return NO_CLAIMS

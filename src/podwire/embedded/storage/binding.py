@@ -1,9 +1,9 @@
-"""Which volume a claim gets, and what has to be done about a claim or a volume now. Pure.
+"""Chooses the volume of a claim, and the next step for a claim or a volume. Pure.
 
 A claim is bound in four steps, each a write: the volume's ``claimRef``, the volume's phase, the claim's
 ``volumeName``, the claim's phase. :func:`plan_claim` and :func:`plan_volume` look only at the objects as they are and
-name the next step, so an interrupted binding goes on where it stopped. The volume is claimed first: two claims never
-get the same volume.
+name the next step, so an interrupted binding continues where it stopped. The first step reserves the volume, so two
+claims never get the same volume.
 
 Cost: a claim looks at every volume once. Source: ``k8s.io/kubernetes/pkg/controller/volume/persistentvolume``.
 """
@@ -37,7 +37,7 @@ class ClaimVolume(msgspec.Struct, frozen=True):
 
 
 class CompleteClaim(msgspec.Struct, frozen=True):
-    """Next step: the volume is the claim's; write its name, phase, modes, and size into the claim."""
+    """Next step: the volume is reserved; write its name, phase, modes, and size into the claim."""
 
     volume: PersistentVolume
 
@@ -182,7 +182,7 @@ def _is_bound_to(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool
 
 
 def _plan_named(claim: PersistentVolumeClaim, volumes: Mapping[str, PersistentVolume]) -> ClaimStep | None:
-    """A claim that names its volume: asked for by its author, or bound."""
+    """The step for a claim that names its volume: its author chose the volume, or the claim is bound."""
     name = claim.spec.volume_name
     volume = volumes.get(name)
     was_bound = BIND_COMPLETED in claim.metadata.annotations
@@ -274,7 +274,7 @@ def provisioned(claim: PersistentVolumeClaim, storage_class: StorageClass, folde
 
 
 def volume_name(claim: PersistentVolumeClaim) -> str:
-    """The name of the volume that is made for a claim: a claim gets one volume, however often it is tried."""
+    """The name of the volume for a claim; every attempt has the same name, so a claim gets one volume."""
     return f"pvc-{claim.metadata.uid}"
 
 

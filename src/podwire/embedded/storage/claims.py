@@ -1,4 +1,4 @@
-"""Which claims a pod uses, and the claims of its generic ephemeral volumes. Pure.
+"""The claims that a pod uses, and the claims of its generic ephemeral volumes. Pure.
 
 Source: Kubernetes' "Ephemeral Volumes"; ``k8s.io/kubernetes/pkg/controller/volume/ephemeral``.
 """

@@ -18,7 +18,7 @@ def make(volume: PersistentVolume) -> None:
 
 
 def remove(volume: PersistentVolume, root: Path) -> None:
-    """Removes the folder of a volume; one that is gone already is fine.
+    """Removes the folder of a volume, if it exists.
 
     Raises: ConfigError when the volume's path is not directly below ``root``, so that an edited object never removes
     other files of the machine; OSError.

@@ -1,9 +1,8 @@
-"""Objects in use stay: claims until no pod uses them, volumes until no claim is bound to them; and claims of
-ephemeral volumes.
+"""Keeps claims that a pod uses, and volumes that a claim is bound to; creates the claims of ephemeral volumes.
 
 A claim or volume that is deleted while in use keeps its finalizer, so its data stays until the last pod has ended. A
-pod counts as a user from the moment it has a node until it has finished. Cost: one write per claim or volume that
-goes. Source: ``k8s.io/kubernetes/pkg/controller/volume/{pvcprotection,pvprotection,ephemeral}``.
+pod uses its claims from the moment it has a node until it has finished. Cost: one write per deleted claim or volume.
+Source: ``k8s.io/kubernetes/pkg/controller/volume/{pvcprotection,pvprotection,ephemeral}``.
 """
 
 from typing import Any
@@ -22,7 +21,7 @@ from podwire.runtime.supervise import Supervisor
 
 
 class StorageProtection:
-    """Takes the finalizers off claims and volumes that nothing uses any more; makes the claims of ephemeral volumes."""
+    """Removes the finalizers of unused claims and volumes; creates the claims of ephemeral volumes."""
 
     def __init__(self, environment: Environment) -> None:
         self._client = environment.client

@@ -71,7 +71,7 @@ def plan(daemon: DaemonSet, inputs: DaemonSetInputs) -> DaemonSetPlan:
     probe = probe_pod(daemon)
     running = {name for name, node in inputs.nodes.items() if should_run(probe, node)}
     create: list[str] = []
-    delete = [pod for pod in inputs.pods if pod.status.phase == "Failed" and not _going(pod)]
+    delete = [pod for pod in inputs.pods if pod.status.phase == "Failed" and not _terminating(pod)]
     for name, node_pods in pods_by_node.items():
         staying = name in inputs.nodes and should_stay(probe, inputs.nodes[name])
         extra = (*node_pods.new[1:], *node_pods.old[1:]) if staying else (*node_pods.new, *node_pods.old)
@@ -138,7 +138,7 @@ def for_node(spec: Json, node: str) -> Json:
     }
 
 
-def _going(pod: Pod) -> bool:
+def _terminating(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None
 
 
@@ -246,7 +246,7 @@ class DaemonSetController:
             self._loop.touch(key)
 
     def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
-        if old is not None and new is not None and _offer(old) == _offer(new):
+        if old is not None and new is not None and _scheduling_fields(old) == _scheduling_fields(new):
             return
         for key in self._daemons.objects:
             self._loop.touch(key)
@@ -293,5 +293,5 @@ def _matches(daemon: DaemonSet) -> Callable[[Pod], bool]:
     return lambda pod: selector is not None and selector.matches(pod.metadata.labels)
 
 
-def _offer(node: Node) -> tuple[object, ...]:
+def _scheduling_fields(node: Node) -> tuple[object, ...]:
     return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.metadata.deletion_timestamp

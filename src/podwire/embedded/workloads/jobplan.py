@@ -3,8 +3,8 @@
 The numbers of succeeded and failed pods are counted from the existing pods, which are kept until the Job is deleted.
 With ``restartPolicy: OnFailure`` restarts of containers count towards ``backoffLimit``. After a failure the next pod
 starts after 10 s; the delay doubles up to 6 minutes. With ``backoffLimitPerIndex`` each index has its own delay. A pod
-that is being deleted is replaced at once, or with ``podReplacementPolicy: Failed`` when it has ended. What failures and
-successes mean under the Job's policies is decided in :mod:`podwire.embedded.workloads.jobpolicy`. Source:
+that is being deleted is replaced at once, or with ``podReplacementPolicy: Failed`` when it has ended.
+:mod:`podwire.embedded.workloads.jobpolicy` evaluates failures and successes under the Job's policies. Source:
 ``k8s.io/kubernetes/pkg/controller/job``.
 """
 

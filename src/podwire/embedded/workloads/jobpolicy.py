@@ -1,4 +1,4 @@
-"""What the failures and successes of a Job's pods mean under its policies. Pure.
+"""Evaluates the failures and successes of a Job's pods under the Job's policies. Pure.
 
 * ``podFailurePolicy``: the first rule that matches a failed pod, by exit codes or by conditions of the pod, decides
   that the Job fails, that the index fails, that the failure is ignored, or that it counts as without a policy.
@@ -35,7 +35,7 @@ def index_of(pod: Pod) -> int:
 
 
 def judge(job: Job, failed: Iterable[Pod]) -> Failures:
-    """What the failed pods of a Job mean."""
+    """The failures that count, the failed indexes, and whether the Job fails."""
     rules = job.spec.pod_failure_policy.rules if job.spec.pod_failure_policy is not None else ()
     counted: list[Pod] = []
     indexes: set[int] = set()
@@ -57,14 +57,14 @@ def judge(job: Job, failed: Iterable[Pod]) -> Failures:
 
 
 def _action(rules: Iterable[PodFailureRule], pod: Pod) -> tuple[str, str]:
-    """The action of the first rule that matches, and what a condition says of it; empty without such a rule."""
+    """The action of the first rule that matches, and the message for a condition; empty without such a rule."""
     for number, rule in enumerate(rules):
         if rule.on_exit_codes is not None:
-            what = _exited(rule.on_exit_codes, pod)
+            event = _exited(rule.on_exit_codes, pod)
         else:
-            what = _has_condition(rule.on_pod_conditions, pod)
-        if what:
-            return rule.action, f"{what} matching {rule.action} rule at index {number}"
+            event = _has_condition(rule.on_pod_conditions, pod)
+        if event:
+            return rule.action, f"{event} matching {rule.action} rule at index {number}"
     return "", ""
 
 
@@ -118,8 +118,8 @@ def success_of_rules(job: Job, succeeded: Collection[int]) -> str:
 def numbers(text: str) -> set[int]:
     """The numbers of a text like ``0,2-5``; parts that are no numbers are left out."""
     found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
+    for item in text.split(","):
+        first, dash, last = item.partition("-")
         if first.isdigit() and (not dash or last.isdigit()):
             found.update(range(int(first), int(last or first) + 1))
     return found

@@ -99,16 +99,16 @@ class NodeLifecycleController:
             return
         self._missing.pop(key, None)
         if old is None or old.status != new.status:
-            self._hear(key)
-        if old is None or _concern(old) != _concern(new):
+            self._record_heartbeat(key)
+        if old is None or _relevant_fields(old) != _relevant_fields(new):
             self._loop.touch(key)
 
     def _lease_changed(self, key: str, _old: Lease | None, new: Lease | None) -> None:
         namespace, _, name = key.partition("/")
         if namespace == _LEASES and new is not None:
-            self._hear(name)
+            self._record_heartbeat(name)
 
-    def _hear(self, name: str) -> None:
+    def _record_heartbeat(self, name: str) -> None:
         self._heard[name] = self._clock.monotonic()
 
     def _pod_changed(self, _key: str, old: Pod | None, new: Pod | None) -> None:
@@ -215,7 +215,7 @@ class NodeLifecycleController:
         self._missing.pop(name, None)
 
     async def _mark(self, pod: Pod, reason: str, message: str) -> None:
-        """Sets the condition that tells Jobs and people that the pod did not end by itself."""
+        """Sets the condition ``DisruptionTarget``: a disruption ends the pod, not a failure of its own."""
         condition = {
             "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
             "lastTransitionTime": rfc3339(self._clock.now()),
@@ -244,5 +244,5 @@ def _node_names(pod: Pod) -> tuple[str, ...]:
     return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
-def _concern(node: Node) -> tuple[object, ...]:
+def _relevant_fields(node: Node) -> tuple[object, ...]:
     return nodehealth.ready_status(node), node.spec.taints, node.spec.unschedulable

@@ -78,7 +78,7 @@ class _State:
         for ordinal, pod in self._kept:
             if pod is None:
                 chosen.create.append((ordinal, self._revision_for(ordinal)))
-            elif pod.finished and not _going(pod):
+            elif pod.finished and not _terminating(pod):
                 chosen.delete.append(pod)
             elif self._healthy(pod):
                 continue
@@ -89,7 +89,7 @@ class _State:
     def condemn(self, chosen: StatefulSetPlan) -> bool:
         """Deletes pods beyond ``replicas``, highest first; returns whether the next stage must wait for them."""
         for _, pod in self._condemned:
-            if not _going(pod):
+            if not _terminating(pod):
                 chosen.delete.append(pod)
             if self._ordered:
                 return True
@@ -102,7 +102,7 @@ class _State:
             if ordinal < lowest or pod is None:
                 return
             if pod.metadata.labels.get(HASH) != self._revision.update:
-                if not _going(pod):
+                if not _terminating(pod):
                     chosen.delete.append(pod)
                     # From now on the ordinal belongs to the new revision, also when its next pod is created.
                     left = max(0, chosen.status.current_replicas - 1)
@@ -113,7 +113,7 @@ class _State:
 
     def status(self) -> StatefulSetStatus:
         """The status; the current revision becomes the new revision when all pods have it and are available."""
-        alive = [pod for pod in self.every if not _going(pod)]
+        alive = [pod for pod in self.every if not _terminating(pod)]
         current = _count(alive, self._revision.current)
         updated = _count(alive, self._revision.update)
         settled = [pod for _, pod in self._kept if pod is not None and self._healthy(pod)]
@@ -145,10 +145,10 @@ class _State:
         return available_in_s(pod, self._item.spec.min_ready_seconds, self._now) == 0.0
 
     def _healthy(self, pod: Pod) -> bool:
-        return not _going(pod) and self._available(pod)
+        return not _terminating(pod) and self._available(pod)
 
 
-def _going(pod: Pod) -> bool:
+def _terminating(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None
 
 

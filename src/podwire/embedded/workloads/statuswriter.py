@@ -1,8 +1,8 @@
-"""Writes the status of an object, without undoing what others wrote to its conditions.
+"""Writes the status of an object without overwriting conditions of other writers.
 
-A status is written as a merge patch of the fields that changed. A merge patch replaces a list whole, so a patch of the
-conditions names the version that it was planned from. When another writer has changed the object since, the API answers
-with a conflict, and the loop plans again from the new object.
+A status is written as a merge patch of the fields that changed. A merge patch replaces a whole list, so a patch of the
+conditions names the object's version at the time of the plan. When another writer has changed the object since then,
+the API answers with a conflict, and the loop plans again from the new object.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ def status_body(meta: ObjectMeta, patch: Json) -> Json:
 async def write_status(client: Client, resource: Resource[Any], meta: ObjectMeta, patch: Json) -> Any:
     """The object as it was stored with the fields of ``patch`` in its status; None for an empty patch.
 
-    Raises: NotFound for an object that is gone, Conflict for one that is another or has changed meanwhile.
+    Raises: NotFound when the object is gone, Conflict when it was replaced or has changed since it was read.
     """
     if not patch:
         return None

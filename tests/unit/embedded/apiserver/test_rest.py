@@ -219,6 +219,26 @@ def test_scale(play: Callable[..., None]) -> None:
     play(scenario)
 
 
+def test_bound_pod_gets_the_zone_and_region_of_its_node(play: Callable[..., None]) -> None:
+    own = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1", "kubernetes.io/os": "linux"}
+
+    async def scenario(api: Any) -> None:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1", "labels": own}}
+        assert (await api("POST", "/api/v1/nodes", node))[0] == 201
+        made = pod("bound")
+        made["metadata"]["labels"] = {"app": "web", "topology.kubernetes.io/zone": "elsewhere"}
+        await api("POST", PODS, made)
+        meta = {"name": "bound", "labels": {"more": "1"}, "annotations": {"why": "free"}}
+        binding = {"metadata": meta, "target": {"kind": "Node", "name": "node-1"}}
+        assert (await api("POST", f"{PODS}/bound/binding", binding))[0] == 201
+        _, found = await api("GET", f"{PODS}/bound")
+        wanted = {"app": "web", "more": "1", "topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
+        assert found["metadata"]["labels"] == wanted
+        assert found["metadata"]["annotations"] == {"why": "free"}
+
+    play(scenario)
+
+
 def test_a_pod_on_a_node_is_deleted_in_two_steps(play: Callable[..., None]) -> None:
     async def scenario(api: Any) -> None:
         await api("POST", PODS, pod("free"))

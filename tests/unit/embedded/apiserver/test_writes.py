@@ -120,3 +120,44 @@ def test_behavior_survives_a_write_in_version_1(play: Callable[..., None]) -> No
         assert "annotations" not in found["metadata"]
 
     play(scenario)
+
+
+_AUTOSCALER_METRICS: tuple[dict[str, Any], ...] = (
+    {"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "64Mi"}}},
+    {"type": "ContainerResource", "containerResource": {
+        "name": "cpu", "container": "c", "target": {"type": "Utilization", "averageUtilization": 70}}},
+    {"type": "Pods", "pods": {"metric": {"name": "hits", "selector": {"matchLabels": {"a": "b"}}},
+                              "target": {"type": "AverageValue", "averageValue": "10"}}},
+    {"type": "Object", "object": {
+        "describedObject": {"kind": "Ingress", "name": "web", "apiVersion": "networking.k8s.io/v1"},
+        "metric": {"name": "hits"}, "target": {"type": "Value", "value": "2k"}}},
+    {"type": "Object", "object": {
+        "describedObject": {"kind": "Ingress", "name": "web", "apiVersion": "networking.k8s.io/v1"},
+        "metric": {"name": "hits"}, "target": {"type": "AverageValue", "averageValue": "3"}}},
+    {"type": "External", "external": {"metric": {"name": "queue", "selector": {"matchLabels": {"q": "1"}}},
+                                      "target": {"type": "AverageValue", "averageValue": "5"}}},
+    {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}},
+)  # fmt: skip
+
+
+def test_metrics_survive_a_write_in_version_1(play: Callable[..., None]) -> None:
+    v1, v2 = (f"/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers" for version in ("v1", "v2"))
+    target = {"kind": "Deployment", "name": "web", "apiVersion": "apps/v1"}
+
+    async def scenario(api: Any) -> None:
+        spec = {"scaleTargetRef": target, "maxReplicas": 3, "metrics": list(_AUTOSCALER_METRICS)}
+        status, made = await api("POST", v2, {"metadata": {"name": "a"}, "spec": spec})
+        assert status == 201, made
+        _, old = await api("GET", f"{v1}/a")
+        assert "metrics" not in old["spec"]
+        assert old["spec"]["targetCPUUtilizationPercentage"] == 50
+        text = old["metadata"]["annotations"]["autoscaling.alpha.kubernetes.io/metrics"]
+        assert '{"name":"memory","targetAverageValue":"64Mi"}' in text
+        old["spec"]["maxReplicas"] = 5
+        status, _ = await api("PUT", f"{v1}/a", old)
+        _, found = await api("GET", f"{v2}/a")
+        assert (status, found["spec"]["maxReplicas"]) == (200, 5)
+        assert found["spec"]["metrics"] == made["spec"]["metrics"]
+        assert "annotations" not in found["metadata"]
+
+    play(scenario)

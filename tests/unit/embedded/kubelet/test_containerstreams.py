@@ -16,9 +16,11 @@ from podwire.runtime.clock import SystemClock
 class Run:
     """The streams of one run; ``container`` are the descriptors that its process would have."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tty: bool = False) -> None:
         self.log = folder / "c.log"
-        order = ContainerOrder(name="c", attempt=0, id="i", record="", log=str(self.log), stdin=True, stdin_once=True)
+        order = ContainerOrder(
+            name="c", attempt=0, id="i", record="", log=str(self.log), stdin=True, stdin_once=True, tty=tty
+        )
         self.loop = SelectLoop()
         self.pipes: StdioPipes = open_stdio(order)
         self.container = self.pipes.container
@@ -36,9 +38,14 @@ class Run:
 
     def close(self) -> None:
         """Ends the container."""
-        for fd in self.container:
+        for fd in set(self.container):
             os.close(fd)
         self.streams.close()
+
+    def logged(self) -> list[tuple[str, bytes]]:
+        """The stream and the text of each line of the log, sorted."""
+        lines = [containerlog.parse(line) for line in self.log.read_bytes().splitlines(keepends=True)]
+        return sorted((line.stream, line.text) for line in lines if line is not None)
 
 
 @pytest.fixture
@@ -56,14 +63,36 @@ def test_output_reaches_the_log_and_attached_clients(run: Run) -> None:
     assert os.read(errors[0], 100) == b"to errors\n"
     os.write(run.container[1], b"last words")
     run.close()
-    lines = [containerlog.parse(line) for line in run.log.read_bytes().splitlines(keepends=True)]
-    assert sorted((line.stream, line.text) for line in lines if line is not None) == [
+    assert run.logged() == [
         ("stderr", b"to errors\n"),
         ("stdout", b"last words"),
         ("stdout", b"to output\n"),
     ]
     for fd in (*output, *errors):
         os.close(fd)
+
+
+def test_last_output_on_a_terminal_is_kept(tmp_path: Path) -> None:
+    """The kernel hands what is written to a terminal to its other side a little later, in a work item of its own."""
+    missing = []
+    for number in range(100):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = Run(folder, tty=True)
+        os.write(run.container[1], b"last words")
+        run.close()
+        if run.logged() != [("stdout", b"last words")]:
+            missing.append(number)
+    assert missing == []
+
+
+def test_a_process_left_on_a_terminal_delays_nothing(tmp_path: Path) -> None:
+    run = Run(tmp_path, tty=True)
+    left = os.dup(run.container[1])
+    os.write(left, b"still here")
+    run.close()
+    assert run.logged() == [("stdout", b"still here")]
+    os.close(left)
 
 
 def test_input_after_the_end_reaches_no_other_file(run: Run) -> None:

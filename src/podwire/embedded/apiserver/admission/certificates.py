@@ -35,7 +35,7 @@ class CertificateRequestAdmission:
         self._authorizer = context.authorizer
 
     def mutate(self, request: AdmissionRequest) -> None:
-        """Writes the user into a new request; keeps all but the conditions in an approval."""
+        """Sets the user of a new request. In an approval, keeps everything but the conditions as stored."""
         if request.operation not in ("CREATE", "UPDATE"):
             return
         if request.creates:
@@ -83,7 +83,8 @@ class CertificateRequestAdmission:
 
 
 def _keep_by_subresource(request: AdmissionRequest) -> None:
-    """The spec never changes; approvals change conditions alone, the status changes no decision."""
+    """Restores what a write must not change: always the spec; in an approval all but the conditions; in a status
+    update the conditions Approved and Denied."""
     new, old, subresource = request.obj, request.old, request.call.subresource
     new["spec"] = old.get("spec") or {}
     before = old.get("status") or {}

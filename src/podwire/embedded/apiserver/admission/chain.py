@@ -1,17 +1,17 @@
 """The chain of admission plugins that every write passes.
 
-First the plugins that change objects are asked one after the other, then the object is validated, then the plugins that
-only look at the object are asked. The order is that of Kubernetes (``pkg/kubeapiserver/options/plugins.go``).
+First the mutating plugins run one after the other, then the object is validated, then the validating plugins run. The
+order is that of Kubernetes (``pkg/kubeapiserver/options/plugins.go``).
 
 A plugin is a class that takes an :class:`AdmissionContext`, with one or both of these methods:
 
 - ``mutate(request)`` changes ``request.obj`` in place, or sets it to another object. The object has its defaults.
 - ``validate(request)`` looks at the object as it will be stored.
 
-Both raise ApiError to refuse the write. A plugin for a few kinds names their tables in its attribute ``tables`` and is
-asked about no others; the rest must be cheap for requests that are none of their business. A plugin that
-has to wait returns a generator (see :mod:`podwire.embedded.apiserver.waits`); all others return None. When a plugin
-sets ``request.again``, all plugins that change objects are asked a second time.
+Both raise ApiError to refuse the write. A plugin for a few kinds names their tables in its attribute ``tables``, and
+runs for these alone. A plugin without ``tables`` runs for every write, so it must return quickly when it has nothing to
+do. A plugin that has to wait returns a generator (see :mod:`podwire.embedded.apiserver.waits`); other plugins return
+None. When a plugin sets ``request.again``, all mutating plugins run a second time.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -58,11 +58,11 @@ PLUGINS: Registry[Any] = Registry(
         "ResourceQuota": "podwire.embedded.apiserver.admission.quota.plugin:ResourceQuotaAdmission",
     },
 )
-"""Every plugin by its name, in the order in which plugins are asked."""
+"""Every plugin by its name, in the order in which plugins run."""
 
 
 class AdmissionContext(msgspec.Struct, frozen=True):
-    """What plugins are made with."""
+    """The dependencies of plugins."""
 
     store: Store
     kinds: Mapping[Key, ResourceKind]
@@ -104,13 +104,13 @@ class AdmissionRequest:
         self.options = options or {}
         """The DeleteOptions of a deletion."""
         self.again = False
-        """Whether the plugins that change objects shall be asked a second time."""
+        """Whether the mutating plugins shall run a second time."""
         self.repeated = False
-        """Whether this is the second time."""
+        """Whether the mutating plugins are running for the second time."""
         self.waited = False
         """Whether other writes may have been made since the request began."""
         self.invoked: dict[str, Any] = {}
-        """What plugins remember between the first and the second time, by their names."""
+        """What plugins keep from the first run for the second, by plugin name."""
 
     @property
     def creates(self) -> bool:
@@ -127,7 +127,7 @@ Step = Callable[[AdmissionRequest], Waits[None] | None]
 
 
 class _Steps:
-    """What is asked of one method of the plugins, by the table of a request."""
+    """The plugins that have one of the two methods, by the table of a request."""
 
     def __init__(self, plugins: Sequence[Any], method: str) -> None:
         self._asked = [
@@ -149,7 +149,7 @@ class _Steps:
 
 
 class AdmissionChain:
-    """Asks all plugins."""
+    """Runs all plugins."""
 
     def __init__(self, context: AdmissionContext) -> None:
         plugins = [PLUGINS.load(name)(context) for name in PLUGINS]

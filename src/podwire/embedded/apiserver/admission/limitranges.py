@@ -23,10 +23,10 @@ def set_defaults(pod: Object, limit_range: Mapping[str, Any]) -> None:
     done: list[str] = []
     for field, noun in (("containers", "container"), ("initContainers", "init container")):
         for container in pod["spec"].get(field) or ():
-            for part, defaults in (("request", requests), ("limit", limits)):
-                added = _fill(container, f"{part}s", defaults)
+            for bound, defaults in (("request", requests), ("limit", limits)):
+                added = _fill(container, f"{bound}s", defaults)
                 if added:
-                    done.append(f"{', '.join(sorted(added))} {part} for {noun} {container['name']}")
+                    done.append(f"{', '.join(sorted(added))} {bound} for {noun} {container['name']}")
     if done:
         annotations = pod["metadata"].setdefault("annotations", {})
         annotations[ANNOTATION] = f"LimitRanger plugin set: {'; '.join(done)}"
@@ -49,7 +49,7 @@ def _fill(container: Object, field: str, defaults: Object) -> list[str]:
 
 
 def check_pod(spec: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
-    """What a LimitRange refuses in a pod; every sentence once, in the order of the limits."""
+    """The problems of a pod with a LimitRange, without duplicates, in the order of the limits."""
     problems: list[str] = []
     for item in _items(limit_range, "Container"):
         for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
@@ -63,7 +63,7 @@ def check_pod(spec: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[s
 
 
 def check_claim(spec: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
-    """What a LimitRange refuses in a PersistentVolumeClaim."""
+    """The problems of a PersistentVolumeClaim with a LimitRange."""
     requests = parse_resources((spec.get("resources") or {}).get("requests"))
     kind = "PersistentVolumeClaim"
     problems: list[str] = []

@@ -47,7 +47,7 @@ class ResourceRule(ConfigurationModel, frozen=True):
 
 
 class Selectors(Protocol):
-    """What chooses objects by their labels and by those of their namespaces."""
+    """Selectors of objects by their own labels and by the labels of their namespaces."""
 
     @property
     def namespace_selector(self) -> LabelSelector:
@@ -59,14 +59,15 @@ class Selectors(Protocol):
 
 
 def is_exempt(kind: ResourceKind) -> bool:
-    """Whether nothing is asked about objects of a kind, since it could then never be repaired."""
+    """Whether objects of a kind pass without webhooks and policies, since a wrong webhook or policy could otherwise
+    refuse its own repair."""
     return kind.group == _EXEMPT
 
 
 def covered_kind(
     rules: Sequence[ResourceRule], match_policy: str, request: AdmissionRequest, kinds: Mapping[Key, ResourceKind]
 ) -> ResourceKind | None:
-    """The kind in whose version a rule covers the request; None when no rule does."""
+    """The kind, in the version that a rule names, when a rule covers the request; None when no rule does."""
     call = request.call
     namespaced = bool(call.namespace) and call.kind.namespaced
     for kind in equivalents(match_policy, call.kind, kinds):
@@ -79,7 +80,7 @@ def covered_kind(
 
 
 def equivalents(match_policy: str, kind: ResourceKind, kinds: Mapping[Key, ResourceKind]) -> Iterable[ResourceKind]:
-    """The kind itself, and unless the policy is ``Exact`` the other versions of it."""
+    """The kind itself; unless the match policy is ``Exact``, also its other versions."""
     yield kind
     if match_policy != "Exact" and kind.shared:
         for other in kinds.values():

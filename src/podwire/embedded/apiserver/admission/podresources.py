@@ -1,8 +1,9 @@
-"""What a pod asks for in all: its requests and limits as the scheduler and quotas count them.
+"""The requests and limits of a whole pod, as the scheduler and quotas count them.
 
-Containers run side by side and add up; init containers run one after the other, so that the largest counts; an init
-container that goes on running (a sidecar) counts beside all that start after it. The overhead of the runtime class is
-added. What the pod itself sets (``spec.resources``) replaces the sum. Source: ``k8s.io/component-helpers/resource``.
+Containers run at the same time, so they add up. Init containers run one after the other, so the largest one counts. An
+init container that keeps running (a sidecar) counts together with all that start after it. The overhead of the runtime
+class is added. Resources of the pod itself (``spec.resources``) replace the sum. Source:
+``k8s.io/component-helpers/resource``.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ Object = Mapping[str, Any]
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """A quantity to calculate with, which remembers the suffixes that it is written with."""
+    """A quantity as a number, with the kind of suffix that it was written with."""
 
     milli: int
     """Thousandths of the unit."""

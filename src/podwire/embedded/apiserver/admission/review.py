@@ -1,4 +1,4 @@
-"""AdmissionReviews of ``admission.k8s.io/v1``: the request that a webhook gets, and what its response says.
+"""AdmissionReviews of ``admission.k8s.io/v1``: renders the request to a webhook, and parses its response.
 
 Sources: ``k8s.io/apiserver/pkg/admission/plugin/webhook/request``, ``.../errors/statuserror.go``.
 """
@@ -20,11 +20,11 @@ _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "Del
 
 
 class WebhookFailure(PodwireError):
-    """A webhook could not be asked, or its answer could not be read."""
+    """A webhook could not be called, or its answer could not be parsed."""
 
 
 class WebhookAnswer(NamedTuple):
-    """What a webhook has decided."""
+    """The decision of a webhook."""
 
     allowed: bool
     patch: list[Object] | None = None
@@ -104,9 +104,9 @@ def _options(request: AdmissionRequest) -> Object | None:
 
 
 def parse_review(body: bytes, uid: str, *, mutating: bool) -> WebhookAnswer:
-    """What the response of a webhook says.
+    """The decision in the response of a webhook.
 
-    Raises: WebhookFailure when the response is not one to the request ``uid``.
+    Raises: WebhookFailure when the response does not answer the request ``uid``.
     """
     try:
         review = json.loads(body)
@@ -143,8 +143,8 @@ def _patch_of(answer: Object, *, mutating: bool) -> list[Object] | None:
     if not patch:
         raise WebhookFailure("webhook returned response.patchType but not response.patch")
     if kind != "JSONPatch":
-        told = "unsupported patch type" if kind else "webhook returned invalid response.patchType of"
-        raise WebhookFailure(f'{told} "{kind}"')
+        problem = "unsupported patch type" if kind else "webhook returned invalid response.patchType of"
+        raise WebhookFailure(f'{problem} "{kind}"')
     return _operations(patch)
 
 
@@ -159,22 +159,22 @@ def _operations(patch: Any) -> list[Object]:
 
 
 def refusal(name: str, status: Object) -> ApiError:
-    """The failure of a request that the webhook ``name`` has denied, with the code and words of its status."""
+    """The failure of a request that the webhook ``name`` denied, with the code and message of its status."""
     code = status.get("code")
     code = code if isinstance(code, int) and code >= 400 else 400
-    reason, words = str(status.get("reason") or ""), str(status.get("message") or "")
-    told = f": {words or reason}" if words or reason else " without explanation"
+    reason, text = str(status.get("reason") or ""), str(status.get("message") or "")
+    explanation = f": {text or reason}" if text or reason else " without explanation"
     details = status.get("details")
-    message = f'admission webhook "{name}" denied the request{told}'
+    message = f'admission webhook "{name}" denied the request{explanation}'
     return ApiError(code, reason, message, details if isinstance(details, dict) else {})
 
 
 def failed_call(name: str, problem: str) -> ApiError:
-    """The failure of a request whose webhook ``name`` could not be asked and must not be passed over."""
+    """The failure of a request whose webhook ``name`` failed and has ``failurePolicy: Fail``."""
     return internal_error(f'failed calling webhook "{name}": {problem}')
 
 
 def internal_error(problem: str) -> ApiError:
-    """A failure of the server, or of what the server asked."""
+    """A failure of the server, or of a server that it called."""
     message = f"Internal error occurred: {problem}"
     return ApiError(500, "InternalError", message, {"causes": [{"message": problem}]})

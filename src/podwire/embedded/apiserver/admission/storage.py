@@ -1,4 +1,4 @@
-"""What admission does with claims and volumes: the default class, protection while in use, and resizing.
+"""Admission of claims and volumes: the default class, protection while in use, and resizing.
 
 The rules are those of the plugins DefaultStorageClass, StorageObjectInUseProtection and PersistentVolumeClaimResize of
 Kubernetes.

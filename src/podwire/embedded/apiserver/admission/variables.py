@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 _NAMES = ("object", "oldObject", "request", "namespaceObject", "authorizer", "params")
 _HIDDEN = ("managedFields", "ownerReferences", "selfLink")
-"""What of the metadata of a namespace expressions do not see."""
+"""The fields of a namespace's metadata that are hidden from expressions."""
 
 
 class RequestVariables(Mapping[str, Any]):
@@ -61,15 +61,15 @@ class RequestVariables(Mapping[str, Any]):
         raise KeyError(name)
 
     def _made_authorizer(self) -> Object:
-        call, described = self._request.call, self["request"]
+        call, attributes = self._request.call, self["request"]
         asked = {
             "group": call.kind.group, "resource": call.kind.plural, "subresource": call.subresource,
-            "namespace": described.get("namespace", ""), "name": self._request.name,
+            "namespace": attributes.get("namespace", ""), "name": self._request.name,
         }  # fmt: skip
-        return authorizer(described["userInfo"], asked)
+        return authorizer(attributes["userInfo"], asked)
 
     def decide(self, check: Object, verb: str) -> Object:
-        """What the authorizer says to a check of an expression."""
+        """The authorizer's decision on a check of an expression."""
         user = check["user"]
         extra = {key: tuple(values) for key, values in (user.get("extra") or {}).items()}
         info = UserInfo(user["username"], tuple(user.get("groups") or ()), user.get("uid") or "", extra)

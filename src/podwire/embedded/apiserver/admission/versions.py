@@ -35,7 +35,7 @@ def in_version(request: AdmissionRequest, kind: ResourceKind, context: Admission
 def accepted(
     request: AdmissionRequest, kind: ResourceKind, changed: Object, context: AdmissionContext
 ) -> Waits[Object]:
-    """An object that was changed in the version of ``kind``, as the request has it: with its defaults.
+    """An object that was changed in the version of ``kind``, in the version of the request, with its defaults.
 
     Raises: ApiError when a conversion webhook fails, or when a field has the wrong type.
     """

@@ -48,7 +48,7 @@ class WebhookClient:
         except ValueError as failure:
             raise WebhookFailure(f"unable to load root certificates: {failure}") from failure
         except (OSError, ApiError, Disconnected) as failure:
-            raise WebhookFailure(f'Post "{target.url}": {_words_of(failure, target)}') from failure
+            raise WebhookFailure(f'Post "{target.url}": {_dial_problem(failure, target)}') from failure
 
     async def _exchange(self, target: WebhookTarget, ca_bundle: str, body: bytes, limit: int) -> bytes:
         context = trusting(ca_bundle)
@@ -72,33 +72,33 @@ class WebhookClient:
         finally:
             connection.abort()
         if not 200 <= connection.status < 300:
-            raise WebhookFailure(_status_words(connection.status, bytes(answer)))
+            raise WebhookFailure(_status_problem(connection.status, bytes(answer)))
         return bytes(answer)
 
 
 def target_of(config: ClientConfig, timeout_s: int) -> WebhookTarget:
-    """Where a webhook is called."""
+    """The address and URL of a webhook."""
     if config.service is not None:
         service = ServiceAddress(config.service.namespace, config.service.name, config.service.port)
         path = f"/{config.service.path.lstrip('/')}?timeout={timeout_s}s"
         return WebhookTarget(f"https://{service.host}:{service.port}{path}", service.host, service.port, path, service)
-    parts = urlsplit(config.url or "")
-    path = f"{parts.path or '/'}?timeout={timeout_s}s"
-    url = f"https://{parts.netloc}{path}"
-    return WebhookTarget(url, parts.hostname or "", parts.port or 443, path, None)
+    split_url = urlsplit(config.url or "")
+    path = f"{split_url.path or '/'}?timeout={timeout_s}s"
+    url = f"https://{split_url.netloc}{path}"
+    return WebhookTarget(url, split_url.hostname or "", split_url.port or 443, path, None)
 
 
-def _words_of(failure: Exception, target: WebhookTarget) -> str:
+def _dial_problem(failure: Exception, target: WebhookTarget) -> str:
     if isinstance(failure, ConnectionRefusedError):
         return f"dial tcp {target.host}:{target.port}: connect: connection refused"
     return str(failure) or type(failure).__name__
 
 
-def _status_words(status: int, body: bytes) -> str:
+def _status_problem(status: int, body: bytes) -> str:
     """A failure as Kubernetes' client words it."""
     if status == 404:
         return "the server could not find the requested resource"
-    told = body.decode(errors="replace").strip()[:2048]
+    text = body.decode(errors="replace").strip()[:2048]
     if status >= 500:
-        return f'an error on the server ("{told or "unknown"}") has prevented the request from succeeding'
-    return told or f"the server responded with the status code {status}"
+        return f'an error on the server ("{text or "unknown"}") has prevented the request from succeeding'
+    return text or f"the server responded with the status code {status}"

@@ -1,4 +1,4 @@
-"""Webhooks as their configurations describe them.
+"""Webhooks, parsed from their configurations.
 
 Source: ``k8s.io/apiserver/pkg/admission/plugin/webhook/generic``.
 """
@@ -24,7 +24,7 @@ class ServiceReference(ConfigurationModel, frozen=True):
 
 
 class ClientConfig(ConfigurationModel, frozen=True):
-    """Where a webhook is."""
+    """The address of a webhook: a URL or a Service."""
 
     url: str | None = None
     service: ServiceReference | None = None
@@ -54,7 +54,7 @@ class Webhook(ConfigurationModel, frozen=True):
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """A webhook, and a name for it that no other webhook has."""
+    """A webhook with its unique name."""
 
     uid: str
     webhook: Webhook

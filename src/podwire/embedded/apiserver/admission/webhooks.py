@@ -1,9 +1,9 @@
 """The plugins MutatingAdmissionWebhook and ValidatingAdmissionWebhook.
 
-Mutating webhooks are called one after the other, in the order of their configurations' names; each gets the object as
-the one before has left it. A webhook with ``reinvocationPolicy: IfNeeded`` is called a second time when the object was
-changed after its first call. Validating webhooks are called at the same time; the first refusal in their order counts.
-A request that no webhook is configured for costs one look at an empty list. The server's own writes call no webhook.
+Mutating webhooks are called one after the other, in the order of their configurations' names; each gets the object with
+the changes of the webhooks before. A webhook with ``reinvocationPolicy: IfNeeded`` is called a second time when the
+object was changed after its first call. Validating webhooks are called at the same time; the first refusal in their
+order counts. A request without webhooks costs one look at an empty list. The server's own writes call no webhook.
 
 Sources: ``k8s.io/apiserver/pkg/admission/plugin/webhook/mutating/dispatcher.go``, ``.../validating/dispatcher.go``.
 """
@@ -39,7 +39,7 @@ VALIDATING = "admissionregistration.k8s.io/validatingwebhookconfigurations"
 
 
 class _Chosen(NamedTuple):
-    """A webhook that a request is for, and the kind in whose version it wants the objects."""
+    """A webhook to call, and the kind in the version that the webhook expects."""
 
     uid: str
     webhook: Webhook
@@ -85,9 +85,9 @@ class WebhookCaller:
     def shown(
         self, chosen: _Chosen, request: AdmissionRequest, known: dict[ResourceKind, AdmissionRequest]
     ) -> Waits[AdmissionRequest | None]:
-        """The request in the webhook's version; None when its selectors and match conditions do not choose it.
+        """The request in the webhook's version; None when the webhook's selectors or match conditions exclude it.
 
-        ``known`` keeps the request in the versions that were asked for, for further webhooks.
+        ``known`` caches the request by version, for further webhooks.
 
         Raises: ApiError 400 for a dry run that the webhook does not support, 403 when a condition that cannot be
         evaluated decides, 500 when a conversion webhook fails.
@@ -116,7 +116,7 @@ class WebhookCaller:
             raise failures.forbidden(request.call.kind, request.name, str(failure)) from failure
 
     async def ask(self, chosen: _Chosen, request: AdmissionRequest) -> WebhookAnswer | ApiError:
-        """What the webhook decides of a request in its version, or the failure that ends it; never raises ApiError."""
+        """The webhook's decision on a request in its version, or the failure that ends the request (not raised)."""
         webhook = chosen.webhook
         uid = str(uuid.uuid4())
         body = msgspec.json.encode(review.render_review(request, chosen.kind, uid))
@@ -131,16 +131,20 @@ class WebhookCaller:
                 raise WebhookFailure(f"received invalid webhook response: {failure!s}") from failure
         except WebhookFailure as failure:
             if webhook.failure_policy == "Ignore":
-                self._log.warning("passed over a webhook", webhook=webhook.name, failure=str(failure))
+                self._log.warning(
+                    "ignored the failure of a webhook (failurePolicy: Ignore)",
+                    webhook=webhook.name,
+                    failure=str(failure),
+                )
                 return WebhookAnswer(True)
             return review.failed_call(webhook.name, str(failure))
         return answer
 
 
 def _accept(chosen: _Chosen, request: AdmissionRequest, answer: WebhookAnswer | ApiError) -> WebhookAnswer:
-    """The answer, whose warnings the client gets.
+    """The answer; its warnings are passed on to the client.
 
-    Raises: ApiError when the webhook denies the request or could not be asked.
+    Raises: ApiError when the webhook denies the request or could not be called.
     """
     if isinstance(answer, ApiError):
         raise answer
@@ -160,7 +164,7 @@ class MutatingAdmissionWebhook:
     def mutate(self, request: AdmissionRequest) -> Waits[None] | None:
         """Calls the webhooks whose rules cover the request.
 
-        Raises: ApiError when a webhook denies the request or fails and must not be passed over.
+        Raises: ApiError when a webhook denies the request or fails with ``failurePolicy: Fail``.
         """
         chosen = self._caller.chosen(request)
         return remainder(self._mutate(request, chosen)) if chosen else None
@@ -184,7 +188,7 @@ class MutatingAdmissionWebhook:
         memory["object"] = request.obj if request.repeated else msgspec.json.decode(msgspec.json.encode(request.obj))
 
     def _call(self, found: _Chosen, request: AdmissionRequest, shown: AdmissionRequest) -> Waits[bool]:
-        """Whether the webhook has changed the object, of which it gets what is ``shown``."""
+        """Calls the webhook with the request ``shown``. Returns whether it changed the object."""
         answer = _accept(found, request, (yield self._caller.ask(found, shown)))
         if not answer.patch:
             return False
@@ -214,7 +218,7 @@ class ValidatingAdmissionWebhook:
     def validate(self, request: AdmissionRequest) -> Waits[None] | None:
         """Calls the webhooks whose rules and selectors choose the request, all at once.
 
-        Raises: ApiError when a webhook denies the request or fails and must not be passed over.
+        Raises: ApiError when a webhook denies the request or fails with ``failurePolicy: Fail``.
         """
         chosen = self._caller.chosen(request)
         return remainder(self._validate(request, chosen)) if chosen else None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from podwire.embedded.apiserver.aggregation.client import ExtensionClient, FetchedDocument, words
+from podwire.embedded.apiserver.aggregation.client import ExtensionClient, FetchedDocument, describe_failure
 from podwire.embedded.apiserver.aggregation.documents import openapi_of
 from podwire.embedded.apiserver.aggregation.extensions import Extension, ExtensionDocuments, Extensions
 from podwire.embedded.apiserver.aggregation.status import TABLE
@@ -83,7 +83,7 @@ class AvailabilityChecks:
         for name, extension in wanted.items():
             if name not in self._watched:
                 wake = asyncio.Event()
-                task = self._tasks.start(f"checks of {name}", self._check_again_and_again(extension, wake))
+                task = self._tasks.start(f"checks of {name}", self._check_periodically(extension, wake))
                 self._watched[name] = _Watched(extension, task, wake)
 
     def _committed(self, changes: list[ObjectChange]) -> None:
@@ -95,7 +95,7 @@ class AvailabilityChecks:
             if (service.namespace, service.name) in touched:
                 watched.wake.set()
 
-    async def _check_again_and_again(self, extension: Extension, wake: asyncio.Event) -> None:
+    async def _check_periodically(self, extension: Extension, wake: asyncio.Event) -> None:
         failures, anew = 0, True
         while True:
             wake.clear()
@@ -111,7 +111,7 @@ class AvailabilityChecks:
                 anew = bool(failures)
 
     async def _check(self, extension: Extension, *, anew: bool) -> Availability:
-        """The condition; reads the extension's documents ``anew``, or when its resources have changed."""
+        """The condition. Reads the extension's documents when ``anew`` is true or its resources have changed."""
         missing = self._missing(extension)
         if missing is not None:
             return missing
@@ -122,7 +122,7 @@ class AvailabilityChecks:
         except TimeoutError:
             return Availability("False", "FailedDiscoveryCheck", f"timed out waiting for {url}")
         except (OSError, ValueError, ApiError, Disconnected) as failure:
-            problem = f'failing or missing response from {url}: Get "{url}": {words(failure)}'
+            problem = f'failing or missing response from {url}: Get "{url}": {describe_failure(failure)}'
             return Availability("False", "FailedDiscoveryCheck", problem)
         if not 200 <= found.status < 300:
             problem = f"failing or missing response from {url}: bad status from {url}: {found.status}"
@@ -135,7 +135,7 @@ class AvailabilityChecks:
         return PASSED
 
     def _missing(self, extension: Extension) -> Availability | None:
-        """What the Service of an extension lacks, so that it cannot be asked."""
+        """The condition when the Service of an extension is missing, or lacks the port or an endpoint; else None."""
         service = extension.service
         noun = f'service/{service.name} in "{service.namespace}"'
         entry = self._store.get(_SERVICES, service.namespace, service.name)

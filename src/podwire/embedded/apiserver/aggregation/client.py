@@ -1,6 +1,6 @@
-"""Requests to extension API servers: those of clients, and those of this server itself.
+"""Requests to extension API servers, on behalf of clients and of this server itself.
 
-Each request has a connection of its own to a ready endpoint of the extension's Service.
+Each request opens its own connection to a ready endpoint of the extension's Service.
 Source: ``k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go``.
 """
 
@@ -29,7 +29,7 @@ _LIMIT = 32 << 20
 
 
 class FetchedDocument(NamedTuple):
-    """An answer to the server itself."""
+    """The answer to a request of this server itself."""
 
     status: int
     body: bytes
@@ -52,7 +52,7 @@ class ExtensionClient:
             return await self._dialer.connect(extension.service, context)
 
     async def carry(self, extension: Extension, request: Request, user: UserInfo) -> Result:
-        """The answer of the extension to a client's request, or 503 when it cannot be had."""
+        """The answer of the extension to a client's request, or 503 when the extension cannot be reached."""
         if not self._extensions.is_available(extension):
             return text_response(503, "service unavailable")
         headers = [(name, value) for name, value in passed_headers(request) if not name.startswith(PREFIX)]
@@ -68,7 +68,7 @@ class ExtensionClient:
         except ApiError:
             return text_response(503, "service unavailable")
         except (OSError, ValueError, TimeoutError, Disconnected) as failure:
-            return text_response(503, f"error trying to reach service: {words(failure)}")
+            return text_response(503, f"error trying to reach service: {describe_failure(failure)}")
 
     async def ask(
         self, extension: Extension, method: str, target: str, accept: str, body: bytes = b""
@@ -95,7 +95,7 @@ class ExtensionClient:
             connection.abort()
 
 
-def words(failure: Exception) -> str:
+def describe_failure(failure: Exception) -> str:
     """Why an extension API server could not be asked."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         return f"tls: failed to verify certificate: {failure.verify_message}"

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from podwire.embedded.apiserver.aggregation.client import ExtensionClient, words
+from podwire.embedded.apiserver.aggregation.client import ExtensionClient, describe_failure
 from podwire.embedded.apiserver.aggregation.extensions import Extension, Extensions
 from podwire.errors import ApiError, Disconnected
 
@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 
 class ForeignContent(msgspec.Struct):
-    """What is left of a namespace in extension API servers."""
+    """The objects of a namespace that remain in extension API servers."""
 
     undiscovered: list[str] = []
     """Groups and versions (``GROUP/VERSION``) whose server is away."""
@@ -29,7 +29,7 @@ class ForeignContent(msgspec.Struct):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing stands in the way of the namespace's end."""
+        """Whether the namespace can be deleted: no object remains, and every server answered."""
         return not (self.undiscovered or self.left or self.failures)
 
 
@@ -44,7 +44,7 @@ class ExtensionContent:
         return bool(self._extensions)
 
     async def delete(self, namespace: str) -> ForeignContent:
-        """Deletes what can be deleted; returns what is left. Resources without the verb ``delete`` are no content."""
+        """Deletes the objects of a namespace; returns what remains. Skips resources without the verb ``delete``."""
         found = ForeignContent([], Counter(), Counter(), [])
         for extension in tuple(self._extensions.all()):
             if not self._extensions.is_available(extension):
@@ -71,7 +71,7 @@ class ExtensionContent:
                     await self._client.ask(extension, "DELETE", f"{path}/{name}", "application/json")
                 items = await self._items(extension, path)
         except (OSError, ValueError, KeyError, TypeError, ApiError, Disconnected) as failure:
-            found.failures.append(words(failure))
+            found.failures.append(describe_failure(failure))
             return
         if items:
             found.left[f"{resource['name']}.{extension.group}"] += len(items)

@@ -19,13 +19,13 @@ _STAGES = {None: 2, "beta": 1, "alpha": 0}
 
 
 def maturity(version: str) -> tuple[int, int, int]:
-    """What versions are ordered by: generally available ones are greater than betas, these than alphas."""
+    """The sort key of a version: generally available versions are greater than betas, and betas than alphas."""
     match = _VERSION.match(version)
     return (-1, 0, 0) if match is None else (_STAGES[match[2]], int(match[1]), int(match[3] or 0))
 
 
 def ordered(own: Mapping[str, list[str]], extensions: Extensions) -> dict[str, list[str]]:
-    """Groups with their versions, those of extensions among the server's own, the preferred ones first."""
+    """Groups with their versions, of this server and of extensions, the preferred ones first."""
     groups = {group: list(versions) for group, versions in own.items()}
     priorities = {group: group_priority(group) for group in groups}
     version_priorities: dict[tuple[str, str], int] = {}

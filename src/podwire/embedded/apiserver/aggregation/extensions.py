@@ -1,9 +1,8 @@
 """The groups and versions that extension API servers serve, as APIServices register them.
 
-An APIService with ``spec.service`` replaces a group and version that this server serves itself, except its own group
-``apiregistration.k8s.io``, without which the APIService could not be removed again. What an extension API server says
-about its resources is kept here while it is away.
-Source: ``k8s.io/kube-aggregator/pkg/apiserver``.
+An APIService with ``spec.service`` replaces a group and version that this server serves itself. The exception is the
+group ``apiregistration.k8s.io``: without it, nobody could remove the APIService again. The documents of an extension
+API server are kept while the extension is unavailable. Source: ``k8s.io/kube-aggregator/pkg/apiserver``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ GROUP = "apiregistration.k8s.io"
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """A group and version, and the Service that answers for it."""
+    """A group and version, and the Service that serves it."""
 
     name: str
     """The name of the APIService."""
@@ -42,7 +41,7 @@ class Extension(msgspec.Struct, frozen=True):
 
 
 class ExtensionDocuments(msgspec.Struct, frozen=True):
-    """What an extension API server says about a group and version."""
+    """The discovery and OpenAPI documents of an extension API server for a group and version."""
 
     resources: tuple[Object, ...] = ()
     """The entries of its APIResourceList."""
@@ -108,11 +107,11 @@ class Extensions:
         return extension.name in self._available
 
     def documents(self, extension: Extension) -> ExtensionDocuments:
-        """What the extension has said about itself last."""
+        """The documents that the extension published last."""
         return self._documents.get(extension.name, ExtensionDocuments())
 
     def learn(self, extension: Extension, documents: ExtensionDocuments) -> None:
-        """Keeps what the extension says about itself."""
+        """Stores the documents of the extension."""
         if self.serving(extension.group, extension.version) == extension and self.documents(extension) != documents:
             self._documents[extension.name] = documents
             self._tell()

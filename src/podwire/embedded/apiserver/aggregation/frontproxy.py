@@ -1,8 +1,9 @@
-"""How this server shows extension API servers who sends a request.
+"""Tells extension API servers which user sent a request.
 
-The user is named in headers; that they can be believed is shown by a client certificate of an authority of its own.
-Extension API servers learn this authority, and that of users' certificates, from the ConfigMap
-``kube-system/extension-apiserver-authentication``, which is kept as it must be.
+Headers name the user. An extension trusts the headers because this server sends them over a connection with a client
+certificate of a separate certificate authority. Extension API servers read this authority, and the authority of users'
+certificates, from the ConfigMap ``kube-system/extension-apiserver-authentication``. This module writes the ConfigMap
+again when somebody changes or deletes it.
 Sources: ``k8s.io/client-go/transport`` (``SetAuthProxyHeaders``), Kubernetes'
 ``pkg/controlplane/controller/clusterauthenticationtrust``.
 """
@@ -28,7 +29,7 @@ PREFIX = "x-remote-"
 _NAMESPACE, _NAME = "kube-system", "extension-apiserver-authentication"
 _MAPS = KINDS["", "v1", "configmaps"]
 _PLAIN = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-"""What may stand in the name of a header, without the percent sign (RFC 9110, section 5.6.2)."""
+"""The characters that a header name may contain, without the percent sign (RFC 9110, section 5.6.2)."""
 
 
 def identity_headers(user: UserInfo) -> list[tuple[str, str]]:
@@ -71,7 +72,7 @@ class FrontProxy:
 
 
 class AuthenticationTrust:
-    """Keeps the ConfigMap that tells extension API servers whom to believe."""
+    """Keeps the ConfigMap that tells extension API servers which authorities to trust."""
 
     def __init__(self, store: Store, writer: Writer, settings: ApiServerSettings) -> None:
         self._store = store

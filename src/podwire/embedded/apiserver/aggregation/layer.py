@@ -1,4 +1,4 @@
-"""The aggregation layer: its parts put together."""
+"""The aggregation layer: wires its components."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,7 +19,7 @@ from podwire.runtime.tasks import TaskSet
 
 
 class AggregationLayer:
-    """Everything that makes groups of other servers groups of this one."""
+    """Serves the API groups of extension API servers as groups of this server."""
 
     def __init__(self, settings: ApiServerSettings, store: Store, dialer: ServiceDialer, tasks: TaskSet) -> None:
         self._settings = settings
@@ -31,7 +31,7 @@ class AggregationLayer:
         self.content = ExtensionContent(self.extensions, self.client)
 
     def start(self, writer: Writer, kinds: Mapping[Key, ResourceKind], clock: Clock) -> None:
-        """Writes the objects that belong to the layer, and begins to check extensions."""
+        """Writes the layer's ConfigMap and APIServices, and starts the checks of extensions."""
         AuthenticationTrust(self._store, writer, self._settings).start()
         self._local = LocalServices(self._store, kinds, clock, self._tasks)
         self._local.start()

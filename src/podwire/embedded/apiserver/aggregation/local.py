@@ -1,10 +1,10 @@
 """The APIServices of the groups that this server serves itself: built-in ones, and those of CustomResourceDefinitions.
 
-One that is missing is made, also after it has been deleted: at once, or for a group that people install themselves
-:data:`PAUSE_S` later, since some tools wait until what they delete does not exist any more. One that people have made
-or changed is left alone. When no CustomResourceDefinition serves a version any more, its APIService is deleted. The
-group of APIServices has none.
-Sources: ``pkg/controlplane/apiserver/aggregator.go``, ``pkg/controlplane/controller/crdregistration``.
+A missing APIService is created, also after somebody has deleted it: at once, or :data:`PAUSE_S` later for a group that
+people install themselves, since some tools wait until an object that they delete is gone. An APIService that people
+have created or changed is left alone. When no CustomResourceDefinition serves a version any more, its APIService is
+deleted. The group ``apiregistration.k8s.io`` has no APIService. Sources: ``pkg/controlplane/apiserver/aggregator.go``,
+``pkg/controlplane/controller/crdregistration``.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ class LocalServices:
         self._started = False
 
     def start(self) -> None:
-        """Makes what is missing, and follows changes from then on."""
+        """Creates missing APIServices, and follows changes from then on."""
         self._started = True
         self._ensure()
         self._store.table(TABLE).listeners[self._committed] = None
 
     def changed(self) -> None:
-        """Looks at all of them soon; to be called when the kinds have changed."""
+        """Schedules a check of all APIServices; to be called when the kinds have changed."""
         if self._started and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._ensure)
@@ -109,14 +109,15 @@ class LocalServices:
 
 
 def _service(name: str, served: tuple[str, str], now: str) -> Object:
-    """The APIService as it is stored; made here as a whole, since there are many at the start of each server."""
+    """The APIService in its stored form, made in one step, since every start of the server creates many."""
     group, version = served
     meta: Object = {
         "name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now,
         "labels": {_MANAGED: "onstart" if group in GROUPS else "true"},
     }  # fmt: skip
     if group in INSTALLED_GROUPS:
-        # A manager of nothing but the label: who applies an APIService over this one meets no conflict.
+        # This field manager owns the label alone, so a client that applies an APIService over this one gets no
+        # conflict.
         owned: Object = {"f:metadata": {"f:labels": {f"f:{_MANAGED}": {}}}}
         meta["managedFields"] = [{
             "manager": "kube-apiserver", "operation": "Update", "apiVersion": f"{GROUP}/v1", "time": now,

@@ -1,8 +1,8 @@
-"""Owners of objects that extension API servers keep: which of them are gone.
+"""Finds out which owners of objects, stored by extension API servers, are gone.
 
-An owner is looked up by its name, in the namespace of its dependent, and is gone when the extension says NotFound or
-shows an object with another uid. Any other answer, an extension that is away, and a kind that the extension does not
-list decide nothing: the owner counts as existing, and is looked up again.
+An owner is looked up by its name, in the namespace of its dependent. It is gone when the extension answers NotFound or
+returns an object with another uid. After any other answer, when the extension is unavailable, or when the extension
+does not list the kind, the owner counts as existing, and is looked up again.
 
 1. An owner is looked up at once when its first dependent is found, after a client has deleted something of an
    extension, and when an extension becomes available.
@@ -30,7 +30,7 @@ _ANSWER_S = 10.0
 
 
 class ForeignOwner(msgspec.Struct, frozen=True):
-    """Where an owner is: ``namespace`` is that of its dependent, empty for a cluster-scoped one."""
+    """A reference to an owner; ``namespace`` is that of its dependent, empty for a cluster-scoped dependent."""
 
     uid: str
     api_version: str
@@ -52,7 +52,7 @@ class ForeignOwners:
         self.has_dependents: Callable[[str], bool] = lambda _: False
         """Whether objects name a uid as their owner."""
         self.on_gone: Callable[[str], None] = lambda _: None
-        """Told the uid of an owner that is gone."""
+        """Called with the uid of an owner that is gone."""
         client.on_deletion = self._wake.set
         extensions.on_change.append(self._wake.set)
 
@@ -68,9 +68,9 @@ class ForeignOwners:
         self._wake.set()
         if not self._running:
             self._running = True
-            self._tasks.start("owners in extension API servers", self._look_again_and_again())
+            self._tasks.start("owners in extension API servers", self._check_periodically())
 
-    async def _look_again_and_again(self) -> None:
+    async def _check_periodically(self) -> None:
         try:
             while self._known:
                 try:
@@ -109,14 +109,14 @@ class ForeignOwners:
         return answer.status == 200 and isinstance(uid, str) and bool(uid) and uid != owner.uid
 
     def _path(self, extension: Extension, owner: ForeignOwner) -> str:
-        """The path of an owner; empty while it is not known or cannot be asked for."""
+        """The API path of an owner; empty while the extension or the kind is unknown."""
         if not self._extensions.is_available(extension):
             return ""
         for resource in self._extensions.documents(extension).resources:
             name = str(resource.get("name") or "/")
             if resource.get("kind") == owner.kind and "/" not in name and "get" in (resource.get("verbs") or ()):
-                place = f"namespaces/{quote(owner.namespace)}/" if resource.get("namespaced") else ""
+                prefix = f"namespaces/{quote(owner.namespace)}/" if resource.get("namespaced") else ""
                 if resource.get("namespaced") and not owner.namespace:
                     return ""
-                return f"/{extension.path}/{place}{name}/{quote(owner.name)}"
+                return f"/{extension.path}/{prefix}{name}/{quote(owner.name)}"
         return ""

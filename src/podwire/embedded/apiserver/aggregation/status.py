@@ -1,9 +1,10 @@
-"""Whether an APIService is available, and whether it gives way to another one.
+"""Whether an APIService is available, and whether an installed APIService may replace it.
 
-This server serves ``metrics.k8s.io`` itself, with a local APIService that ``kubectl get apiservices`` lists. Other
-clusters have none before metrics-server is installed, so its manifest must be able to create one: an APIService with a
-Service takes the place of the local one, and Helm, which installs nothing over an object of somebody else, does not
-find the local one by its name. Soon after that is deleted, the local one is back.
+This server serves ``metrics.k8s.io`` itself, with a local APIService that ``kubectl get apiservices`` lists. On other
+clusters this APIService does not exist before metrics-server is installed, so the manifest of metrics-server creates
+it. To let that succeed here, an APIService with a Service replaces the local one when it is created. Helm refuses to
+overwrite objects that it did not install, so Helm gets NotFound for the local one. When the installed APIService is
+deleted, the local one comes back soon after.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ TABLE = "apiregistration.k8s.io/apiservices"
 INSTALLED_GROUPS = ("metrics.k8s.io",)
 """Groups of this server for which people install an APIService of their own."""
 _INSTALLERS = ("helm",)
-"""How the User-Agent of a client begins that looks an object up by its name to learn whether it may create it."""
+"""The User-Agent prefixes of clients that create an object only when a look-up by its name finds none."""
 
 
 def gives_way(entry: StoredObject) -> bool:
@@ -29,7 +30,7 @@ def gives_way(entry: StoredObject) -> bool:
 
 
 def hides(entry: StoredObject, user_agent: str) -> bool:
-    """Whether a client must not find an object by its name, since it would then not create its own."""
+    """Whether a look-up by name answers NotFound, so that this client creates its own object."""
     return entry.table == TABLE and user_agent.lower().startswith(_INSTALLERS) and gives_way(entry)
 
 

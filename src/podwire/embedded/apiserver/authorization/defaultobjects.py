@@ -48,8 +48,8 @@ def _cluster_role(name: str) -> Object:
 def _binding(metadata: Object, role_kind: str, role: str, subjects: defaultroles.Subjects) -> Object:
     objects: list[Object] = []
     for kind, name in subjects:
-        place = {"namespace": "kube-system"} if kind == "ServiceAccount" else {"apiGroup": policy.GROUP}
-        objects.append({"kind": kind, "name": name, **place})
+        qualifier = {"namespace": "kube-system"} if kind == "ServiceAccount" else {"apiGroup": policy.GROUP}
+        objects.append({"kind": kind, "name": name, **qualifier})
     reference = {"apiGroup": policy.GROUP, "kind": role_kind, "name": role}
     return {"metadata": metadata, "roleRef": reference, **({"subjects": objects} if objects else {})}
 

@@ -18,6 +18,7 @@ _STATUS = "patch update"
 _RBAC = "rbac.authorization.k8s.io"
 _CERTIFICATES = "certificates.k8s.io"
 _POLICY = "policy.networking.k8s.io"
+_OWN = "podwire.io"
 
 
 def _on(verbs: str, resources: str, groups: str = "core", names: str = "") -> PolicyRule:
@@ -231,11 +232,17 @@ _COMPONENTS: Mapping[str, Rules] = {
         _on(_READ, "endpointslices", "discovery.k8s.io"),
         _on(_READ, "networkpolicies servicecidrs", "networking.k8s.io"),
         _on(_READ, "clusternetworkpolicies", _POLICY),
+        _on(_READ, "bgpconfigurations bgppeers bgpfilters ippools", "projectcalico.org"),
+        _on(_READ, "egresspolicies", _OWN),
         _EVENTS,
     ),
     "podwire:policystatus": (
         _on("patch", "networkpolicies", "networking.k8s.io"),
         _on("patch", "clusternetworkpolicies", _POLICY),
+        _EVENTS,
+    ),
+    "podwire:egress": (
+        _on("patch", "egresspolicies/status", _OWN),
         _EVENTS,
     ),
 }
@@ -422,10 +429,12 @@ ROLES: Mapping[tuple[str, str], Rules] = {
     ("kube-system", "system::leader-locking-kube-scheduler"): (
         _on("create list update get watch", "leases", "coordination.k8s.io"),
     ),
-    # The settings of the network, and the node's report of the policies in force.
+    # The settings of the network, passwords of BGP, the report of the policies in force, and Leases of egress nodes.
     ("kube-system", "podwire:agent"): (
         _on(_READ, "configmaps", names="podwire-config"),
+        _on(_READ, "secrets", names="bgp-secrets"),
         _on("create delete get patch", "configmaps"),
+        _on(f"create delete patch {_READ}", "leases", "coordination.k8s.io"),
     ),
 }
 """Every default Role by namespace and name."""
@@ -453,6 +462,7 @@ CLUSTER_ROLE_BINDINGS: Mapping[str, Subjects] = {
     "system:service-account-issuer-discovery": ((_GROUP, "system:serviceaccounts"),),
     "podwire:agent": (_AGENTS,),
     "podwire:policystatus": (_MANAGER,),
+    "podwire:egress": (_MANAGER,),
     # One process runs all controllers, under one name; the accounts are those that Kubernetes' controllers have.
     **{f"system:controller:{name}": ((_ACCOUNT, name), _MANAGER) for name in CONTROLLERS},
 }

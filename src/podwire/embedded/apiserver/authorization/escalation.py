@@ -1,4 +1,4 @@
-"""Keeps users from granting rights that they do not hold: in roles, and by binding roles.
+"""Refuses roles and bindings that grant rights which the user who writes them does not hold.
 
 The verb ``escalate`` on a role, or ``bind`` on the role of a binding, lifts the check. An ``aggregationRule`` can
 collect any right, so it needs all rights. Source: ``k8s.io/kubernetes/pkg/registry/rbac/*/policybased``.

@@ -22,15 +22,15 @@ _AUTHENTICATION = "authentication.k8s.io"
 
 
 def is_wanted(request: Request) -> bool:
-    """Whether a request names a user, a group or a uid to act as; extra values alone name nobody."""
+    """Whether a request impersonates a user, a group or a uid; extra values alone do not count."""
     headers = request.headers
     return "impersonate-user" in headers or "impersonate-group" in headers or "impersonate-uid" in headers
 
 
 def impersonated(request: Request, user: UserInfo, check: Check) -> UserInfo:
-    """The user whom a request acts as.
+    """The user that a request impersonates.
 
-    ``check`` is asked for each right that this needs.
+    ``check`` is called for each right that this needs.
     Raises: ApiError 403 of ``check``; 500 when groups or extra values are named without a user.
     """
     name = request.headers.get("impersonate-user", "")
@@ -69,7 +69,7 @@ def _account(name: str) -> tuple[str, str]:
 
 
 def _with_default(name: str, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """The groups with the one that says whether the user is signed in."""
+    """The groups, with ``system:authenticated`` or ``system:unauthenticated`` where it is missing."""
     if _AUTHENTICATED in groups or _UNAUTHENTICATED in groups:
         return groups
     return (*groups, _UNAUTHENTICATED if name == "system:anonymous" else _AUTHENTICATED)

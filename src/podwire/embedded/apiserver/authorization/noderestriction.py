@@ -1,6 +1,6 @@
 """Limits what a node may write: its own Node and Lease, the status of its own pods, and tokens of these.
 
-The authorizer sees only the request line; here the objects are looked at.
+The authorizer sees only the request line; this plugin checks the objects.
 Source: ``k8s.io/kubernetes/plugin/pkg/admission/noderestriction``.
 """
 
@@ -31,7 +31,7 @@ class NodeRestriction:
         self._store = context.store
 
     def validate(self, request: AdmissionRequest) -> None:
-        """Raises: ApiError 403 for a write on what is not the node's own."""
+        """Raises: ApiError 403 for a write on an object of another node."""
         call = request.call
         node = node_name(call.user)
         if not node:
@@ -52,8 +52,8 @@ class NodeRestriction:
                 problem = self._token(node, call, new)
             case (("coordination.k8s.io/leases" | "storage.k8s.io/csinodes"), _):
                 if new["metadata"].get("name") != node:
-                    what = "node lease" if call.kind.kind == "Lease" else call.kind.kind
-                    problem = f"can only access {what} with the same name as the requesting node"
+                    noun = "node lease" if call.kind.kind == "Lease" else call.kind.kind
+                    problem = f"can only access {noun} with the same name as the requesting node"
         if problem:
             raise failures.forbidden(call.kind, call.name or new.get("metadata", {}).get("name", ""), problem)
 

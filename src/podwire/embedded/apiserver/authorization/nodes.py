@@ -1,4 +1,5 @@
-"""What a node may do: read what its pods use, and its own Node, Lease and pods; the rest by the role ``system:node``.
+"""The rights of a node: to read objects that its pods use, and its own Node, Lease and pods. The role ``system:node``
+decides about all other requests.
 
 A kubelet's user is ``system:node:NAME`` in the group ``system:nodes``. A ConfigMap, Secret, claim or ServiceAccount
 is a pod's if the pod's spec refers to it. Source: ``k8s.io/kubernetes/plugin/pkg/auth/authorizer/node``.
@@ -65,7 +66,7 @@ def _named(key: str, value: Object) -> Iterator[tuple[str, str]]:
 
 
 class NodeObjects(Protocol):
-    """What of a cluster's objects a node's rights depend on."""
+    """The objects that a node's rights depend on."""
 
     def pods(self, node: str, namespace: str, mentioning: str) -> Iterable[Object]:
         """The pods of a node in a namespace whose text has ``mentioning`` in it."""
@@ -107,7 +108,7 @@ class NodeAuthorizer:
         if not asked.name:
             return AccessDecision(False, "No Object name found")
         wanted = (resource or asked.resource, asked.name)
-        # The claim of an ephemeral volume has a name that is made of two parts of the pod's text.
+        # The name of an ephemeral volume's claim is POD-VOLUME, so it does not occur in the pod's text as a whole.
         mentioning = "" if wanted[0] == "persistentvolumeclaims" else asked.name
         for pod in self._objects.pods(node, asked.namespace, mentioning):
             if wanted in references(pod):

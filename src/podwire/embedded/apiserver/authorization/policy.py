@@ -1,8 +1,8 @@
 """Roles and bindings, indexed by the users and groups that they grant rights to.
 
-A decision looks only at the bindings of the user and of its groups. What a user holds in a namespace is collected
-once and remembered, and so is each action that a rule without resource names has allowed; a change of any role or
-binding forgets both. Source: ``k8s.io/kubernetes/pkg/registry/rbac/validation/rule.go``.
+A decision looks only at the bindings of the user and of its groups. The rules of a user in a namespace are cached, and
+so is each action that a rule without resource names has allowed. A change of any role or binding clears both caches.
+Source: ``k8s.io/kubernetes/pkg/registry/rbac/validation/rule.go``.
 
 Cost: a few lookups for an action that was allowed before; about 1 microsecond a rule for any other.
 """
@@ -26,7 +26,7 @@ TABLES = frozenset({ROLES, CLUSTER_ROLES, ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS})
 _REMEMBERED = 10_000
 
 Key = tuple[str, str]
-"""Namespace and name; an empty namespace for what holds in the whole cluster."""
+"""Namespace and name; the namespace is empty for ClusterRoles and ClusterRoleBindings."""
 
 
 class AccessDecision(msgspec.Struct, frozen=True):
@@ -37,14 +37,14 @@ class AccessDecision(msgspec.Struct, frozen=True):
 
 
 class RoleSubject(msgspec.Struct, frozen=True):
-    """Whom a binding grants its role to."""
+    """A user, group or ServiceAccount that a binding grants its role to."""
 
     kind: str = ""
     name: str = ""
     namespace: str = ""
 
     def identity(self, namespace: str) -> tuple[str, str]:
-        """Kind and name by which a user or group is found; ``namespace`` is that of the binding."""
+        """Kind and name under which the binding is indexed; ``namespace`` is that of the binding."""
         if self.kind != "ServiceAccount":
             return self.kind, self.name
         return "User", f"system:serviceaccount:{self.namespace or namespace}:{self.name}"
@@ -92,7 +92,7 @@ class RoleGrant(msgspec.Struct, frozen=True):
 
 
 class HeldRules(msgspec.Struct, frozen=True):
-    """What a user holds in a namespace: the rules, and the roles of bindings that do not exist."""
+    """The rules of a user in a namespace, and the problems of bindings whose roles do not exist."""
 
     grants: tuple[RoleGrant, ...]
     problems: tuple[str, ...]
@@ -104,7 +104,7 @@ class HeldRules(msgspec.Struct, frozen=True):
 
 
 class RolePolicy:
-    """All roles and bindings; asked for decisions."""
+    """All roles and bindings, and the decisions that follow from them."""
 
     def __init__(self) -> None:
         self._roles: dict[Key, tuple[PolicyRule, ...]] = {}
@@ -146,7 +146,7 @@ class RolePolicy:
         return self._roles.get((namespace if kind == "Role" else "", name))
 
     def held(self, user: UserInfo, namespace: str) -> HeldRules:
-        """What a user may do in a namespace; without one, in the whole cluster."""
+        """The rules of a user in a namespace; with an empty namespace, in the whole cluster."""
         key = (user.name, user.groups, namespace)
         held_rules = self._held.get(key)
         if held_rules is None:

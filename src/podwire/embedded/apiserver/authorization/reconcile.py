@@ -1,4 +1,4 @@
-"""Keeps roles as they should be: the default roles and bindings at the start, aggregated ClusterRoles all the time.
+"""Restores the default roles and bindings at the start, and keeps aggregated ClusterRoles current.
 
 A ClusterRole with an ``aggregationRule`` has the rules of all ClusterRoles that its selectors match, in the order of
 their names. Sources: ``k8s.io/kubernetes/pkg/registry/rbac/rest``, ``pkg/controller/clusterroleaggregation``.
@@ -69,7 +69,7 @@ class Aggregation:
         self._collect_all()
 
     def _collect_all(self) -> bool:
-        """Whether any role has been given other rules."""
+        """Updates every aggregated role once. Returns whether the rules of any role changed."""
         entries = self._store.entries(policy.CLUSTER_ROLES)
         collecting = [entry for entry in entries if b'"aggregationRule"' in entry.raw]
         return sum(self._collect(entry, entries) for entry in collecting) > 0

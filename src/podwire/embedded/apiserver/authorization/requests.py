@@ -1,4 +1,4 @@
-"""What an HTTP request wants to do, read from its method, path and query alone.
+"""The action that an HTTP request asks for, parsed from its method, path and query alone.
 
 A request is authorized before anything is looked up, so that a user without rights learns nothing about which kinds
 and objects exist. Source: ``k8s.io/apiserver/pkg/endpoints/request/requestinfo.go``.

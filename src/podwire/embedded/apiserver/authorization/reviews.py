@@ -1,4 +1,4 @@
-"""Reviews: who a user is, and what a user may do. They are answered and not stored.
+"""Reviews: requests about the identity or the rights of a user. They are answered and not stored.
 
 Sources: ``k8s.io/kubernetes/pkg/registry/authorization``, ``pkg/registry/authentication`` and
 ``pkg/apis/authorization/validation``.

@@ -1,7 +1,7 @@
-"""What a request wants to do, and the rules of roles that allow it.
+"""The action of a request, and the rules of roles that allow actions.
 
 Sources: ``k8s.io/kubernetes/pkg/apis/rbac/v1/evaluation_helpers.go`` (matching),
-``k8s.io/component-helpers/auth/rbac/validation`` (which rules cover others), ``pkg/registry/rbac/validation``
+``k8s.io/component-helpers/auth/rbac/validation`` (coverage of one rule by another), ``pkg/registry/rbac/validation``
 (how missing rights are shown).
 """
 
@@ -87,7 +87,7 @@ FULL_AUTHORITY = (
     PolicyRule(verbs=(ANY,), api_groups=(ANY,), resources=(ANY,)),
     PolicyRule(verbs=(ANY,), non_resource_urls=(ANY,)),
 )
-"""Every action there is."""
+"""Rules that allow every action."""
 
 
 def quoted_list(values: Iterable[str]) -> str:
@@ -130,7 +130,7 @@ def single_actions(rule: PolicyRule) -> Iterable[PolicyRule]:
 
 
 def missing_rules(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """The rules of ``wanted`` that ``held`` does not cover, those that differ by the verb alone put together."""
+    """The rules of ``wanted`` that ``held`` does not cover; rules that differ in their verbs only are merged."""
     held = tuple(held)
     missing: dict[PolicyRule, list[str]] = {}
     for rule in wanted:

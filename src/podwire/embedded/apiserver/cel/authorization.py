@@ -1,6 +1,7 @@
-"""The variable ``authorizer``: asks whether a user may do something, in steps.
+"""The variable ``authorizer``: an authorization check that an expression builds in steps.
 
-Each step gives a map with what is known so far; ``check`` asks the function that the evaluation brings. Source:
+The value of each step is a map with the fields of the check so far. ``check`` calls the function ``decide`` of the
+evaluation. Source:
 ``k8s.io/apiserver/pkg/cel/library/authz.go``.
 """
 

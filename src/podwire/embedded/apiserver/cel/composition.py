@@ -22,12 +22,12 @@ def names_in(source: str, known: Iterable[str]) -> tuple[str, ...]:
     """The variables that an expression may use."""
     if NAME not in source:
         return ()
-    parts = [part for part in sources.tokens(source) if not part.isspace() and not part.startswith("//")]
+    token_list = [token for token in sources.tokens(source) if not token.isspace() and not token.startswith("//")]
     found: dict[str, None] = {}
-    for index, part in enumerate(parts):
-        if part != NAME:
+    for index, token in enumerate(token_list):
+        if token != NAME:
             continue
-        after = parts[index + 1 : index + 4]
+        after = token_list[index + 1 : index + 4]
         if after[:1] != ["."]:
             return tuple(known)
         found[after[2] if after[1:2] == ["?"] and len(after) > 2 else after[-1] if len(after) == 2 else after[1]] = None

@@ -1,7 +1,8 @@
 """Match conditions of webhooks and policies.
 
-A request is passed over when a condition is false. When none is false, and the evaluation of one fails, the failure
-policy decides. Source: ``k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions``.
+When a condition is false, the webhook or policy does not apply to the request. When no condition is false but the
+evaluation of one fails, the failure policy decides. Source:
+``k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from podwire.errors import PodwireError
 
 
 class ConditionError(PodwireError):
-    """No condition is false, and some have no value."""
+    """No condition is false, and the evaluation of at least one failed."""
 
 
 def compile_conditions(conditions: Iterable[Mapping[str, Any]], *, params: bool) -> tuple[Expression, ...]:

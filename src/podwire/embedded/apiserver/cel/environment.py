@@ -56,8 +56,8 @@ def _config() -> Any:
 def _message_factory() -> Iterator[None]:
     """Gives the library the module ``google.protobuf.message_factory`` where it is not installed.
 
-    The library ends the process when it cannot import that module. It would make objects of Python from messages, and
-    no value here is a message, so a module without contents does.
+    The library ends the process when it cannot import that module. The library needs it only to turn messages into
+    Python objects. No value here is a message, so an empty module is enough.
     """
     try:
         import google.protobuf.message_factory  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
@@ -80,7 +80,7 @@ def type_of(text: str) -> Any:
     """The library's type of ``list(int)``, ``map(string,dyn)``, or of a message."""
     from cel_expr_python import cel
 
-    inner = [type_of(part) for part in parameters(text)]
+    inner = [type_of(parameter) for parameter in parameters(text)]
     if text.startswith("list("):
         return cel.Type.List(*inner)
     if text.startswith("map("):

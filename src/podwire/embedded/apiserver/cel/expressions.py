@@ -2,9 +2,9 @@
 
 The library is the Python binding of CEL for C++ (``cel-expr-python``), imported with the first expression, which costs
 25 ms and 23 MB. Expressions of the definitions that every cluster has are compiled when they are evaluated. An
-expression is compiled twice: first with the types of its variables, which finds mistakes, then without types, to run
-(see :mod:`podwire.embedded.apiserver.cel.environment`). One environment checks all expressions: their variables are
-bound around them, on lines of their own, so that places in messages are those of the source. The library stops an
+expression is compiled twice: first with the types of its variables, to find mistakes, then without types, to run it
+(see :mod:`podwire.embedded.apiserver.cel.environment`). One environment checks all expressions: the variables are bound
+around the expression, on separate lines, so that positions in messages are those of the source. The library stops an
 evaluation after 10,000 iterations of comprehensions. A compilation takes about 0.5 ms, an evaluation about 20 us.
 """
 
@@ -51,7 +51,7 @@ def _message(failure: object) -> str:
 
 
 def _problem(failure: object) -> str:
-    """What is wrong, with the lines of the source: the variables stand on a line before it."""
+    """The message of a failure with the source's line numbers: the variables are bound on an additional line before."""
     text = _LINE.sub(lambda match: f"{match[1]}:{int(match[2]) - 1}:", _message(failure))
     return messages.shown(_FIELD.sub(r"\1", text))
 
@@ -92,7 +92,7 @@ class Expression:
     __slots__ = ("_checked", "_optional", "_program", "_used", "_uses_authorizer", "_variables", "result", "source")
 
     def __init__(self, source: str, variables: Mapping[str, str], optional: str = "", checked: str = "") -> None:
-        """``variables`` are names and types; ``optional`` names a variable that the expression sees as an optional.
+        """``variables`` are names and types; ``optional`` names the variable that has the type optional.
 
         ``checked`` is the text to check, if it differs from ``source``. Raises: CompileError.
         """
@@ -117,7 +117,7 @@ class Expression:
 
     def _compile(self) -> str:
         """Compiles the expression; the type of its value."""
-        program = _parsed(self.source)  # A text that is no expression must not reach the bound variables.
+        program = _parsed(self.source)  # Refuses text that would end the binding of the variables around it.
         typed = dict(self._variables)
         if optional := self._optional:
             typed[optional] = f"optional({typed[optional]})"
@@ -128,7 +128,7 @@ class Expression:
         return result
 
     def evaluate(self, variables: Mapping[str, Any], decide: Check | None = None) -> Any:
-        """The value as Python's types. ``decide`` is asked by ``check`` of an authorizer.
+        """The value as Python's types. ``check`` of an authorizer calls ``decide``.
 
         Only the variables that the expression names are read. Raises: EvaluationError.
         """
@@ -155,9 +155,9 @@ class Expression:
 
 
 def _hold_nones(value: Any) -> None:
-    """Takes a reference to each None in a list or map.
+    """Increments the reference count of each None in a list or map.
 
-    The library (0.1.3) hands them out without one: after some thousands, Python would end the process.
+    The library (0.1.3) returns them without a reference: after some thousands, Python would end the process.
     """
     if value is None:
         import ctypes

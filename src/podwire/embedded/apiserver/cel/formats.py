@@ -22,19 +22,19 @@ def _prefix(check: Callable[[str], str]) -> Callable[[str], str]:
     return lambda text: check(f"{text[:-1]}a" if text.endswith("-") and len(text) > 1 else text)
 
 
-def _matches(what: str, holds: Callable[[str], object]) -> Callable[[str], str]:
+def _matches(problem: str, holds: Callable[[str], object]) -> Callable[[str], str]:
     def check(text: str) -> str:
         try:
-            return "" if holds(text) else what
+            return "" if holds(text) else problem
         except (ValueError, binascii.Error):
-            return what
+            return problem
 
     return check
 
 
 def _is_uri(text: str) -> bool:
-    parts = urlsplit(text)
-    return bool(parts.scheme and parts.netloc) or text.startswith("/")
+    split_url = urlsplit(text)
+    return bool(split_url.scheme and split_url.netloc) or text.startswith("/")
 
 
 FORMATS: dict[str, Callable[[str], str]] = {
@@ -52,7 +52,7 @@ FORMATS: dict[str, Callable[[str], str]] = {
     "date": _matches("invalid date", date.fromisoformat),
     "datetime": _matches("invalid datetime", lambda text: "T" in text and datetime.fromisoformat(text)),
 }
-"""What is wrong with a text, empty for nothing, by the name of the format."""
+"""The check of each format by its name; a check returns the problem of a text, empty for none."""
 
 
 def _named(name: str) -> list[Value]:

@@ -92,7 +92,7 @@ def _semver(text: str, normalize: bool = False) -> Value:  # noqa: FBT001, FBT00
 
 
 def _order_of(value: Value) -> Any:
-    """What two values of the same kind are compared by."""
+    """The sort key of a value, to compare two values of the same kind."""
     if value["kind"] == "Quantity":
         return Decimal(value["value"])
     stages = value["pre"].split(".") if value["pre"] else []

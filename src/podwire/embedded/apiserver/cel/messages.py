@@ -1,4 +1,4 @@
-"""Object types for the compiler: a name and typed fields each, as descriptors of protocol buffers.
+"""Object types for the compiler, with a name and typed fields, as descriptors of protocol buffers.
 
 The library knows the fields of a type only from a descriptor. So each object schema becomes a message, whose name ends
 in a hash of its fields: equal schemas are one message, and a changed schema is another one. Values never are
@@ -56,7 +56,7 @@ def literal(kind: str) -> str:
 
 
 def digest(fields: Mapping[str, str]) -> str:
-    """What the names of all messages with these fields end in."""
+    """The suffix of the names of all messages with these fields."""
     return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:16]
 
 
@@ -87,7 +87,7 @@ class MessageTypes:
         return name
 
     def declare(self, label: str, fields: Mapping[str, str]) -> str:
-        """The name of the message with these fields; ``label`` is what error messages call it."""
+        """The name of the message with these fields; ``label`` is its name in error messages."""
         name = f"{label}_{digest(fields)}"
         return name if name in self._files else self.put(name, fields)
 

@@ -1,7 +1,7 @@
 """The objects that mutations make: ``Object{spec: Object.spec{replicas: 1}}`` and ``JSONPatch{op: 'add', ...}``.
 
-The checker knows them as messages with the fields that the expression itself gives them; what fits the schema of the
-changed object is found when the mutation is applied. Source: ``k8s.io/apiserver/pkg/cel/mutation``.
+The checker knows them as messages with the fields that the expression itself names. They are compared with the schema
+of the changed object when the mutation is applied. Source: ``k8s.io/apiserver/pkg/cel/mutation``.
 """
 
 from podwire.embedded.apiserver.cel import messages, sources
@@ -14,7 +14,7 @@ _RESULT_TYPES = {"ApplyConfiguration": _ROOT, "JSONPatch": f"list({_PATCH})"}
 
 
 def typed(source: str) -> str:
-    """The expression with the names of messages in the place of the names of objects."""
+    """The expression with the names of objects replaced by the names of messages."""
     token_list = sources.tokens(source)
     objects = [
         (first, last, brace, _name(token_list, first, last)) for first, last, brace in sources.type_names(token_list)

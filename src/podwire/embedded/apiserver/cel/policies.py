@@ -15,7 +15,7 @@ from podwire.embedded.apiserver.cel.expressions import CompileError, Expression,
 from podwire.embedded.apiserver.cel.objects import compile_mutation
 
 ANNOTATION_TYPES = ("string", "null", "dyn")
-"""What the value of an audit annotation may be."""
+"""The types that an audit annotation may have."""
 
 
 class PolicySource(Protocol):
@@ -47,7 +47,7 @@ class PolicySource(Protocol):
 
 
 class CompiledValidation(msgspec.Struct, frozen=True):
-    """A validation; ``message`` is what is said without ``message_expression``."""
+    """A validation; ``message`` is used when there is no ``message_expression``."""
 
     expression: Expression
     message_expression: Expression | None

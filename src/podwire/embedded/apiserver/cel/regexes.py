@@ -1,7 +1,7 @@
 """Searching with regular expressions of RE2, in time linear in the text.
 
-The library's own function extracts the capture group of a pattern; Kubernetes' functions return the whole match. So
-the groups of a pattern are made groups that do not capture.
+The library's function extracts the capture group of a pattern, but Kubernetes' functions return the whole match. So all
+groups of a pattern are turned into non-capturing groups.
 """
 
 import re

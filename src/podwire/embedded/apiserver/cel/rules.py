@@ -28,7 +28,7 @@ _MOST_MESSAGE_CHARACTERS = 5120
 
 
 class SchemaRule(msgspec.Struct, frozen=True):
-    """A rule, its expressions, and what is wrong with it as pairs of field and cause."""
+    """A rule, its expressions, and its problems."""
 
     rule: Json
     expression: Expression | None
@@ -50,7 +50,7 @@ class RuleTree(msgspec.Struct, frozen=True):
 
     schema: Json
     path: str
-    """Where the schema stands in the definition, below ``openAPIV3Schema``."""
+    """The path of the schema in the definition, below ``openAPIV3Schema``."""
     rules: tuple[SchemaRule, ...]
     properties: dict[str, "RuleTree"]
     items: "RuleTree | None"
@@ -139,7 +139,7 @@ def _message_of(rule: Json, kind: str, optional: str, *, transition: bool) -> Ex
 
 
 def _field_path(rule: Json, schema: Json) -> tuple[str, list[Cause]]:
-    """The path of ``fieldPath`` as messages show paths, and what is wrong with ``fieldPath``."""
+    """The path of ``fieldPath`` as messages show paths, and the problems of ``fieldPath``."""
     text = str(rule.get("fieldPath") or "")
     field_path, remaining = "", text
     node: Any = schema
@@ -158,7 +158,7 @@ def _field_path(rule: Json, schema: Json) -> tuple[str, list[Cause]]:
 
 
 def _texts(rule: Json) -> Iterator[Cause]:
-    """What is wrong with the message and the reason."""
+    """The problems of the message and the reason."""
     message = str(rule.get("message") or "")
     if message and not message.strip():
         yield causes.invalid("message", message, "message must be non-empty if specified")
@@ -174,7 +174,7 @@ def _texts(rule: Json) -> Iterator[Cause]:
 
 
 def problems(schema: Json, path: str) -> list[Cause]:
-    """What is wrong with the rules of a definition's schema that stands at ``path``."""
+    """The problems of the rules of a definition's schema at ``path``."""
     misplaced = list(_misplaced(schema, path, ""))
     tree = compile_rules(schema)
     return misplaced + (list(_problems(tree, path)) if tree is not None else [])

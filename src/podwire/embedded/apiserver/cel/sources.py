@@ -1,4 +1,4 @@
-"""Changes the text of an expression that was checked, so that the library can run it.
+"""Rewrites the text of a checked expression, so that the library can run it.
 
 - ``Object.spec{replicas: 1}`` becomes ``{'replicas': 1}``: objects are maps at run time.
 - ``format.named(x)`` and ``f.validate(x)`` give optionals, which a function in Python cannot return. It returns a list
@@ -32,7 +32,7 @@ def _is_name(token: str) -> bool:
 
 
 def type_names(token_list: list[str]) -> Iterable[tuple[int, int, int]]:
-    """Where names of types stand before ``{``: the first and last token of the name, and the brace."""
+    """The positions of type names before ``{``: the first and last token of the name, and the brace."""
     order = _meaningful(token_list)
     for position, index in enumerate(order):
         if token_list[index] != "{" or position == 0 or not _is_name(token_list[order[position - 1]]):
@@ -58,7 +58,7 @@ def runnable(source: str) -> str:
 
 
 def field_names(token_list: list[str], brace: int) -> Iterator[int]:
-    """Where the names of the fields of one object stand."""
+    """The positions of the field names of one object."""
     depth, key = 0, False
     for index in range(brace, len(token_list)):
         token = token_list[index]

@@ -1,4 +1,4 @@
-"""Times and durations as the library takes them as items of maps and lists.
+"""Times and durations in the form that the library accepts as items of maps and lists.
 
 The library knows both by the names of their classes and by ``DESCRIPTOR``, as messages of protocol buffers.
 """
@@ -40,7 +40,7 @@ class Duration:
 
 
 def wrapped(value: object) -> object:
-    """A value that an expression has given, so that the next expression can take it."""
+    """The value of an expression in the form that another expression accepts as a variable."""
     if isinstance(value, datetime):
         return Timestamp(value if value.tzinfo is not None else value.replace(tzinfo=UTC))
     if isinstance(value, timedelta):

@@ -1,9 +1,9 @@
 """Types and values of objects in expressions, by their schema.
 
 Objects are maps whose keys are the names of fields, escaped as Kubernetes escapes names that CEL cannot write
-(``a-b`` is ``a__dash__b``). Numbers, bytes, times and durations have the types of CEL. Fields without a known type are
-no part of the type of their object. Lists with the list type ``map`` correlate by their keys, so that a rule below them
-can compare with the old value. Source: ``k8s.io/apiserver/pkg/cel/common``.
+(``a-b`` is ``a__dash__b``). Numbers, bytes, times and durations have the types of CEL. The type of an object leaves out
+fields whose type is unknown. Items of lists with the list type ``map`` correlate by their keys, so that a rule below
+them can compare an item with its old value. Source: ``k8s.io/apiserver/pkg/cel/common``.
 """
 
 import base64
@@ -24,7 +24,7 @@ RESERVED = frozenset({
     "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
     "loop", "package", "namespace", "return", "var", "void", "while",
 })  # fmt: skip
-"""Words that are no names in expressions."""
+"""Reserved words, which cannot be names in expressions."""
 _LABEL = re.compile(r"\W", re.ASCII)
 _ESCAPES = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _ESCAPED = re.compile(r"__|[./-]")
@@ -85,7 +85,7 @@ def _object_type(schema: Json, label: str) -> str:
 
 
 def value_of(value: Any, schema: Json) -> Any:
-    """A valid value as the library takes it.
+    """A valid value in the form that the library accepts.
 
     Raises: ValueError for a time, duration or base64 text that cannot be read.
     """

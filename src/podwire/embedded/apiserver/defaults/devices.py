@@ -8,7 +8,7 @@ def _tolerations(request: Json) -> None:
         fill(toleration, {"operator": "Equal"})
 
 
-def _one(request: Json) -> None:
+def _exact_request(request: Json) -> None:
     """Defaults of a request for devices of one class."""
     fill(request, {"allocationMode": "ExactCount"})
     if request["allocationMode"] == "ExactCount":
@@ -19,9 +19,9 @@ def _one(request: Json) -> None:
 def _requests(spec: Json) -> None:
     for request in items_of(section(spec, "devices"), "requests"):
         if isinstance(request.get("exactly"), dict):
-            _one(request["exactly"])
+            _exact_request(request["exactly"])
         for alternative in items_of(request, "firstAvailable"):
-            _one(alternative)
+            _exact_request(alternative)
 
 
 def fill_claim(obj: Json) -> None:

@@ -180,8 +180,6 @@ def fill_pod(pod: Json) -> None:
             "enableServiceLinks": True,
             "serviceAccountName": "default",
             "serviceAccount": spec.get("serviceAccountName") or "default",
-            "priority": 0,
-            "preemptionPolicy": "PreemptLowerPriority",
         },
     )
     for container in items_of(spec, "containers", "initContainers"):

@@ -14,10 +14,12 @@ def ordered(
     Both relative orders are kept; a server's item goes before the first wanted item that follows it in the
     live list.
     """
-    place = {identity(item): index for index, item in reversed(list(enumerate(wanted)))}
+    wanted_index = {identity(item): index for index, item in reversed(list(enumerate(wanted)))}
     before = {identity(item): index for index, item in reversed(list(enumerate(live)))}
-    right = sorted((item for item in merged if identity(item) in place), key=lambda it: place[identity(it)])
-    unplaced = [item for item in merged if identity(item) not in place]
+    right = sorted(
+        (item for item in merged if identity(item) in wanted_index), key=lambda it: wanted_index[identity(it)]
+    )
+    unplaced = [item for item in merged if identity(item) not in wanted_index]
     unplaced.sort(key=lambda item: before.get(identity(item), len(before)))
     out: list[Item] = []
     while unplaced and right:

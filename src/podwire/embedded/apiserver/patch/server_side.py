@@ -3,14 +3,15 @@
 Each manager of an object owns a set of fields, kept in ``metadata.managedFields``: with operation ``Apply`` the
 fields of its last configuration, with operation ``Update`` those that its writes set or changed.
 
-An apply merges the configuration into the live object, removes fields that the manager's last configuration had
-and this one has not (unless another manager owns them), and fails where it changes a field that another manager
-owns; ``force`` takes such fields over. A value that is applied as it already is becomes shared. Any other write
-(:func:`track`) never conflicts: the manager that changes a field owns it from then on.
+An apply merges the configuration into the live object. It removes fields that the manager's last configuration had and
+this one lacks, unless another manager owns them. It fails when it changes a field that another manager owns, except
+with ``force``, which transfers such fields to the applying manager. When an apply sets a field to the value that it
+already has, both managers own the field. Any other write (:func:`track`) never conflicts: the manager that changes a
+field owns the field from then on.
 
-Two things come from kubectl's past. An object without managed fields is taken as owned by
-``before-first-apply``. When manager ``kubectl`` applies over an object that it managed by client-side apply, the
-conflicts that its last-applied annotation explains are no conflicts.
+Two rules exist for older versions of kubectl. An object without managed fields counts as owned by
+``before-first-apply``. When manager ``kubectl`` applies over an object that it managed by client-side apply, conflicts
+about fields in its last-applied annotation are ignored.
 
 Sources: ``structured-merge-diff/merge/update.go``; ``apimachinery/pkg/util/managedfields``. One apply costs a few
 passes over the object; a plain write one comparison of the old and the new object.
@@ -134,7 +135,7 @@ def _tracked(fields: Node, schema: SchemaNode, subresource: str) -> Node:
 
 
 def _blank(schema: SchemaNode) -> Json:
-    """What Go encodes of an empty object: the structs that are no pointers.
+    """The fields that Go encodes for an empty object: the structs that are not pointers.
 
     A new object is compared with it, so that only the fields of these structs have a manager, not the structs.
     Custom objects are not structs: everything but their metadata has a manager.
@@ -243,7 +244,7 @@ def _same_applier(manager: FieldManager, me: FieldManager) -> bool:
 
 
 def _last(managers: FieldManagers, me: FieldManager) -> ManagedFields:
-    """What the manager's last apply owned."""
+    """The fields that the manager's last apply owned."""
     appliers = [managed for manager, managed in managers.items() if _same_applier(manager, me)]
     return appliers[0] if appliers else ManagedFields({}, me.version)
 

@@ -1,8 +1,8 @@
-"""Objects as field sets: which fields a value has, what two values differ in, merging and removing by fields.
+"""Objects as field sets: the fields of a value, the differences of two values, merging and removing by fields.
 
-The schema decides what one field is. An ``atomic`` list or object is one field, whatever it holds; a ``map``
-list has one step per item by its key fields, a ``set`` one per value, all other objects one per field. Where the
-schema says nothing (free-form objects), objects are taken apart and lists are atomic.
+The schema defines the extent of a field. An ``atomic`` list or object is one field, with all its content; a ``map``
+list has one step per item by its key fields, a ``set`` one per value, all other objects one per field. Without a schema
+(free-form objects), each member of an object is a field, and lists are atomic.
 
 Sources: ``structured-merge-diff`` v6 (``typed/tofieldset.go``, ``compare.go``, ``merge.go``, ``remove.go``).
 One pass over the values, below a microsecond a field where both sides are equal.
@@ -167,9 +167,9 @@ def _merge_list(live: list[Any], applied: list[Any], schema: SchemaNode) -> list
 
 
 def remove(value: Any, schema: SchemaNode, gone: Node, kept: Node) -> Any:
-    """The value without the fields in ``gone``, except those in ``kept`` and what they stand in.
+    """The value without the fields in ``gone``, except those in ``kept`` and the fields that contain them.
 
-    A field of which nothing is kept is removed with its content.
+    A field without kept content is removed as a whole.
     """
     if not isinstance(value, dict | list) or not _takes_apart(value, schema):
         return value

@@ -3,11 +3,11 @@
 Two compressed files hold the definitions that Kubernetes 1.36 publishes, reduced to the kinds served here:
 structure, and descriptions that only ``kubectl explain`` needs. Each is read once, on first use (about 15 ms
 for the structure, which every write needs). A :class:`SchemaNode` is a view of one definition or one
-subschema; children are made when asked for, so recursive types cost nothing, and each is made once.
+subschema; each child is made once, on first use, so recursive types cost nothing.
 
-The extensions of the API conventions become plain attributes: how a list behaves when two writers meet
-(``atomic``, ``set`` or ``map`` with keys), and how a strategic merge patch treats it. Where a list has a patch
-strategy but no list type, the list type follows from it, as in kube-openapi's ``schemaconv``.
+The extensions of the API conventions become plain attributes: how the writes of two clients to a list are merged
+(``atomic``, ``set`` or ``map`` with keys), and how a strategic merge patch treats it. When a list has a patch strategy
+but no list type, the list type follows from the strategy, as in kube-openapi's ``schemaconv``.
 """
 
 import json
@@ -53,7 +53,7 @@ def names() -> Mapping[tuple[str, str, str], str]:
 
 
 class SchemaNode:
-    """What is known about the values at one place of an object.
+    """The schema of the values at one path of an object.
 
     ``type`` is object, array, string, integer, number, boolean, ``int-or-string`` or empty for any value.
     A map has ``additional`` and no ``properties``; a struct has ``properties``.
@@ -61,17 +61,17 @@ class SchemaNode:
 
     def __init__(self, raw: Definitions, where: Definitions) -> None:
         self._where = where
-        site = raw
+        declared = raw
         if "allOf" in raw and "$ref" not in raw and len(raw["allOf"]) == 1 and "properties" not in raw:
             raw = raw["allOf"][0] | {key: value for key, value in raw.items() if key != "allOf"}
         self.name: str = raw.get("$ref", "")
         self.raw: Definitions = where[self.name] if self.name else raw
-        self._site = site
+        self._declared = declared
         self.type = _type_of(self.raw)
 
     def _get(self, key: str, default: Any = None) -> Any:
-        """An attribute of the place, else of the type that stands there."""
-        return self._site.get(key, self.raw.get(key, default))
+        """An attribute of the path itself, else of the type that it refers to."""
+        return self._declared.get(key, self.raw.get(key, default))
 
     @cached_property
     def properties(self) -> Mapping[str, "SchemaNode"]:
@@ -86,12 +86,12 @@ class SchemaNode:
 
     @cached_property
     def items(self) -> "SchemaNode":
-        """What a list holds; any value where the schema does not say."""
+        """The schema of a list's items; any value when the schema does not define it."""
         return SchemaNode(self.raw.get("items", {}), self._where)
 
     @cached_property
     def additional(self) -> "SchemaNode | None":
-        """What a map holds, None for a struct or a plain value."""
+        """The schema of a map's values, None for a struct or a plain value."""
         additional = self.raw.get("additionalProperties")
         if additional is None or additional is False:
             return None
@@ -99,7 +99,7 @@ class SchemaNode:
 
     @cached_property
     def preserves_unknown(self) -> bool:
-        """Whether any field may stand here: free-form values, embedded objects and raw extensions."""
+        """Whether any field is allowed: free-form values, embedded objects and raw extensions."""
         if self._get("x-kubernetes-preserve-unknown-fields", False):
             return True
         return self.type in ("", "object") and not self.properties and self.additional is None

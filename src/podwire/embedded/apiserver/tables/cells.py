@@ -1,6 +1,6 @@
-"""How single values read in a table: durations, selectors, ports, lists cut short.
+"""The text of single values in a table: durations, selectors, ports, shortened lists.
 
-The wording is kubectl's, to the space: scripts and eyes depend on it. Durations follow apimachinery's
+The text is exactly kubectl's, including spaces, because scripts parse it. Durations follow apimachinery's
 ``HumanDuration``: two units while small, one when large.
 """
 

@@ -117,13 +117,13 @@ def _step(match: re.Match[str]) -> Step:
 @lru_cache(maxsize=512)
 def _compile(path: str) -> tuple[Step, ...]:
     steps: list[Step] = []
-    place = 0
-    while place < len(path):
-        match = _TOKEN.match(path, place)
+    position = 0
+    while position < len(path):
+        match = _TOKEN.match(path, position)
         if match is None:
-            raise ValueError(f"unrecognized character in path at {path[place:]}")
+            raise ValueError(f"unrecognized character in path at {path[position:]}")
         steps.append(_step(match))
-        place = match.end()
+        position = match.end()
     return tuple(steps)
 
 

@@ -1,9 +1,9 @@
 """The row of a Pod, with one state that summarizes all its containers.
 
-The state starts as the phase and is replaced by the state of a container: first init containers, in order,
-up to the first that is not done; then, when these are done, the containers from last to first, so that the
-first container wins. Deletion comes over all. Restarts count the phase that shows: init containers while they
-run, else containers and restartable init containers.
+The state starts as the phase. The state of a container replaces it: first of the init containers, in order, up to the
+first that is not done; when all are done, of the containers from last to first, so that the first container wins. A
+deletion replaces every other state. Restarts are counted for init containers while they run, then for containers and
+restartable init containers.
 """
 
 from collections.abc import Iterable

@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 _MODES = ("ExactCount", "All")
 _LIMIT = 32
-"""How many requests a claim may have."""
+"""The largest number of requests of a claim."""
 _NODE_CHOICES = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
 

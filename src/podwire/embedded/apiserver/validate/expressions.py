@@ -1,4 +1,4 @@
-"""Checks expressions that requests are admitted by.
+"""Checks the expressions of webhooks and admission policies.
 
 Source: ``k8s.io/kubernetes/pkg/apis/admissionregistration/validation``.
 """

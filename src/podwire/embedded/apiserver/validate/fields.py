@@ -1,9 +1,9 @@
 """Decodes an object by its schema: types checked, unknown fields found and dropped, nulls dropped.
 
-It stands for the decoding into Go structs of Kubernetes' API server, with its messages. A value of the wrong
-type is an error whatever the client asked for; unknown and duplicate fields are an error, a warning or nothing
-by the request's ``fieldValidation`` and are dropped anyway. Empty lists and maps that need not be there are
-dropped, and quantities get their canonical form, as happens when Go encodes them again.
+It replaces the decoding into Go structs of Kubernetes' API server, with the same messages. A value of the wrong type is
+always an error. Unknown and duplicate fields are dropped; by the request's ``fieldValidation`` they are also an error
+or a warning. Optional lists and maps that are empty are dropped, and quantities get their canonical form, as Go encodes
+them.
 
 One pass over the object, a microsecond or two a field.
 """
@@ -26,7 +26,7 @@ _GO = {"string": "string", "boolean": "bool", "number": "float64"}
 
 
 class Decoded(NamedTuple):
-    """The object as the API understands it, and the paths of the fields that it does not know."""
+    """The decoded object, and the paths of unknown fields."""
 
     obj: Json
     unknown: list[str]
@@ -221,7 +221,7 @@ def decode_metadata(meta: Any, kind: ResourceKind) -> Decoded:
 
 
 class _Repeated(dict[str, Any]):
-    """A parsed object that remembers which of its keys came twice."""
+    """A parsed object with the names of its duplicate keys."""
 
     twice: tuple[str, ...] = ()
 
@@ -246,7 +246,7 @@ def _walk(value: Any, path: str, out: list[str]) -> None:
 
 
 def duplicates(raw: bytes) -> list[str]:
-    """The paths of fields that stand twice in a JSON text; empty for text that is no JSON."""
+    """The paths of duplicate fields in a JSON text; empty for text that is no JSON."""
     try:
         document = json.loads(raw, object_pairs_hook=_pairs)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the schema of a CustomResourceDefinition may not have besides what makes it structural.
+"""Checks types, patterns and logical junctors in the schema of a CustomResourceDefinition.
 
-Types and patterns are checked at every level; below ``allOf``, ``anyOf``, ``oneOf`` and ``not`` only constraints may
-stand. The texts are those of ``apiextensions-apiserver/pkg/apiserver/schema/validation.go``.
+Types and patterns are checked at every level; below ``allOf``, ``anyOf``, ``oneOf`` and ``not`` only constraints are
+allowed. The texts are those of ``apiextensions-apiserver/pkg/apiserver/schema/validation.go``.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Checks of the network kinds: Service, endpoints, Ingress, NetworkPolicy.
 
-What depends on the cluster's ranges (is this address free, is this port in range) is the allocator's to say.
+The allocator checks what depends on the cluster's ranges: whether an address is free, and whether a port is in range.
 """
 
 from collections.abc import Iterable, Iterator

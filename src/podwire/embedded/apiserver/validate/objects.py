@@ -1,4 +1,4 @@
-"""Checks an object before it is stored: metadata for all kinds, then what its kind wants, by a table.
+"""Checks an object before it is stored: first its metadata, then the rules of its kind, found in a table.
 
 Messages, reasons and field paths are those of Kubernetes. An update is checked as a whole and against the old
 object; status writes check the metadata alone.
@@ -53,7 +53,7 @@ def _keys(new: Json, fields: tuple[str, ...]) -> Iterator[Cause]:
 
 
 def _frozen(new: Json, old: Json | None, fields: tuple[str, ...]) -> Iterator[Cause]:
-    """What may not change once ``immutable`` is set."""
+    """The fields that may not change once ``immutable`` is set."""
     if old is None or not old.get("immutable"):
         return
     detail = "field is immutable when `immutable` is set"

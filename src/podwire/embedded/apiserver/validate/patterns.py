@@ -1,9 +1,9 @@
-"""Regular expressions of CustomResourceDefinitions: RE2 syntax, as Kubernetes takes it, compiled for Python.
+"""Regular expressions of CustomResourceDefinitions: Kubernetes' RE2 syntax, compiled for Python.
 
-RE2 has no lookaround, no backreferences and no atomic groups; a pattern with these is refused. Of RE2's own syntax
-``\\z``, ``\\Q...\\E``, POSIX classes (``[[:alpha:]]``) and classes of Unicode (``\\pL``) differ from Python: the first
-and the POSIX classes are translated, the others are refused with their place, since a pattern that is not checked would
-let wrong objects pass.
+RE2 has no lookaround, no backreferences and no atomic groups, so a pattern with these is refused. Of RE2's own syntax,
+``\\z``, ``\\Q...\\E``, POSIX classes (``[[:alpha:]]``) and Unicode classes (``\\pL``) differ from Python. ``\\z`` and
+POSIX classes are translated. The others are refused with their position, since a pattern that is not checked would let
+invalid objects pass.
 """
 
 import re

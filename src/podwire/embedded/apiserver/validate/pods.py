@@ -205,6 +205,14 @@ def _volumes(spec: Json, path: str) -> Iterator[Cause]:
             yield causes.forbidden(f"{where}.{extra}", "may not specify more than 1 volume type")
         if not sources:
             yield causes.required(where, "must specify a volume type")
+        yield from _projected_sources(volume, where)
+
+
+def _projected_sources(volume: Json, where: str) -> Iterator[Cause]:
+    for index, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
+        if sum(value is not None for value in source.values()) > 1:
+            path = f"{where}.projected.sources[{index}]"
+            yield causes.forbidden(path, "may not specify more than 1 volume type per source")
 
 
 def _scheduling(spec: Json, path: str) -> Iterator[Cause]:
@@ -285,7 +293,7 @@ def check_template(template: Any, path: str, claims: Iterable[str] = ()) -> Iter
 
 
 def _frozen(spec: Json, old: Json) -> Json:
-    """The spec with what may change put back to what it was."""
+    """The spec with all mutable fields set back to their old values."""
     out = dict(spec)
     for field in ("containers", "initContainers"):
         pairs = zip(spec.get(field) or (), old.get(field) or (), strict=False)

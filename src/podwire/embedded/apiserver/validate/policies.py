@@ -54,7 +54,7 @@ def check_validating_policy(new: Json, old: Json | None) -> Iterator[Cause]:
 
 
 def _common(spec: Json) -> Iterator[Cause]:
-    """What policies of both kinds have."""
+    """The checks that both kinds of policies share."""
     if spec.get("failurePolicy") not in _FAILURE_POLICIES:
         yield causes.unsupported("spec.failurePolicy", spec.get("failurePolicy"), _FAILURE_POLICIES)
     if spec.get("paramKind") is not None:
@@ -233,7 +233,7 @@ def check_validating_binding(new: Json, old: Json | None) -> Iterator[Cause]:
 
 
 def _bound(spec: Json) -> Iterator[Cause]:
-    """What bindings of both kinds have."""
+    """The checks that both kinds of bindings share."""
     name = str(spec.get("policyName") or "")
     if not name:
         yield causes.required("spec.policyName")

@@ -21,7 +21,7 @@ _WRONG_TYPE = (
 
 
 def check_selectable(declared: Any, schema: Any, path: str) -> Iterator[Cause]:
-    """What is wrong with the selectable fields of a version; ``path`` is where they stand."""
+    """The problems of the selectable fields of a version, at ``path``."""
     known: set[str] = set()
     for index, entry in enumerate(declared or ()):
         where, text = f"{path}[{index}]", str(entry.get("jsonPath") or "")

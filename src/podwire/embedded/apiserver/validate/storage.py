@@ -69,7 +69,7 @@ def check_claim(new: Json, old: Json | None) -> Iterator[Cause]:
 
 
 def _changed_claim(spec: Json, old: Json) -> Iterator[Cause]:
-    """What of a stored claim may change: the volume and the class that it gets, and a bound claim's size."""
+    """Refuses changes of a stored claim, except of its volume, its class and, when it is bound, its size."""
     before: Json = old.get("spec") or {}
     frozen = dict(spec)
     if not before.get("volumeName"):

@@ -1,4 +1,4 @@
-"""From the replicas that metrics ask for to the replicas that are set: stabilization, limits, policies. Pure.
+"""Computes the replicas to set from the replicas that metrics ask for: stabilization, policies, limits. Pure.
 
 1. Stabilization: within the window of a direction the most cautious recommendation counts, which is the highest for
    the way down (300 s by default) and the lowest for the way up (0 s).
@@ -61,7 +61,7 @@ class ScaleEvent(NamedTuple):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What an autoscaler has recommended and done; entries that no window reaches are dropped by the owner."""
+    """The recommendations and changes of an autoscaler; the owner drops entries that are older than all windows."""
 
     recommendations: Sequence[Recommendation] = ()
     events: Sequence[ScaleEvent] = ()
@@ -84,13 +84,13 @@ def rules(spec: AutoscalerSpec, downscale_s: float) -> tuple[ScalingRules, Scali
     return _complete(up, _UP, 0), _complete(down, _DOWN, downscale_s)
 
 
-def _complete(given: ScalingRules, default: ScalingRules, window_s: float) -> ScalingRules:
-    window = given.stabilization_window_seconds
+def _complete(rules: ScalingRules, default: ScalingRules, window_s: float) -> ScalingRules:
+    window = rules.stabilization_window_seconds
     return ScalingRules(
         stabilization_window_seconds=math.ceil(window_s) if window is None else window,
-        select_policy=given.select_policy,
-        policies=given.policies or default.policies,
-        tolerance=given.tolerance,
+        select_policy=rules.select_policy,
+        policies=rules.policies or default.policies,
+        tolerance=rules.tolerance,
     )
 
 

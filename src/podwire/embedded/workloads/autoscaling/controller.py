@@ -131,8 +131,8 @@ class AutoscalerController:
         return decision
 
     async def _publish(self, scaler: HorizontalPodAutoscaler, decision: ScalingDecision) -> None:
-        for note in decision.notes:
-            self._events.event(_subject(scaler), "Warning", note.reason, note.message)
+        for event in decision.events:
+            self._events.event(_subject(scaler), "Warning", event.reason, event.message)
         patch = changed_status(scaler.status, decision.status)
         if patch:
             meta = scaler.metadata

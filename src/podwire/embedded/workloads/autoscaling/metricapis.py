@@ -24,20 +24,20 @@ from podwire.model.selector import LabelSelector, selector_text
 _CUSTOM, _EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
 _VERSIONS: Mapping[str, tuple[str, ...]] = {_CUSTOM: ("v1beta2", "v1beta1"), _EXTERNAL: ("v1beta1",)}
 """The versions that are understood, the preferred one first."""
-_WORDS: Mapping[str, str] = {_CUSTOM: "custom", _EXTERNAL: "external"}
+_TITLES: Mapping[str, str] = {_CUSTOM: "custom", _EXTERNAL: "external"}
 _WINDOW_S = 60.0
 """The window of a metric that names none."""
 _LONG_AGO = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
 
 
-class _Described(msgspec.Struct, frozen=True):
+class _ObjectName(msgspec.Struct, frozen=True):
     name: str = ""
 
 
 class _Value(msgspec.Struct, frozen=True, rename="camel"):
     value: str | int | float
     timestamp: str | None = None
-    described_object: _Described = _Described()
+    described_object: _ObjectName = _ObjectName()
     window_seconds: int | None = None
 
 
@@ -81,10 +81,10 @@ class ExtensionMetrics:
 
         Raises: MetricFailure; ApiUnreachable.
         """
-        place = f"{self._namespace}/{resource}/{quote(name, safe='')}"
+        path = f"{self._namespace}/{resource}/{quote(name, safe='')}"
         if resource == "namespaces":
-            place = f"{quote(name, safe='')}/metrics"
-        path = f"namespaces/{place}/{quote(metric, safe='')}"
+            path = f"{quote(name, safe='')}/metrics"
+        path = f"namespaces/{path}/{quote(metric, safe='')}"
         return _milli((await self._values(_CUSTOM, path, _selection("metricLabelSelector", selector)))[0])
 
     async def external(self, metric: str, selector: LabelSelector | None) -> int:
@@ -97,11 +97,11 @@ class ExtensionMetrics:
 
     async def _values(self, group: str, path: str, query: Mapping[str, str]) -> tuple[_Value, ...]:
         """At least one value."""
-        word = _WORDS[group]
-        prefix = f"unable to fetch metrics from {word} metrics API"
+        title = _TITLES[group]
+        prefix = f"unable to fetch metrics from {title} metrics API"
         version = await self._version(group)
         if not version:
-            raise MetricFailure(f"{prefix}: no {word} metrics API ({group}) registered")
+            raise MetricFailure(f"{prefix}: no {title} metrics API ({group}) registered")
         answer = await self._client.raw("GET", f"/apis/{group}/{version}/{path}", query)
         if answer.status != 200:
             raise MetricFailure(f"{prefix}: {decode_failure(answer.status, answer.body).message}")
@@ -110,7 +110,7 @@ class ExtensionMetrics:
         except msgspec.DecodeError as failure:
             raise MetricFailure(f"{prefix}: cannot decode the answer: {failure}") from failure
         if not found:
-            raise MetricFailure(f"no metrics returned from {word} metrics API")
+            raise MetricFailure(f"no metrics returned from {title} metrics API")
         return found
 
     async def _version(self, group: str) -> str:

@@ -54,11 +54,11 @@ class AutoscalerSettings(msgspec.Struct, frozen=True, rename="camel", kw_only=Tr
 
     @property
     def periods(self) -> Periods:
-        """How long new pods are doubted."""
+        """The periods in which the metrics of new pods are not trusted."""
         return Periods(self.cpu_initialization_period_s, self.initial_readiness_delay_s)
 
 
-class Note(NamedTuple):
+class WarningEvent(NamedTuple):
     """A Warning Event on the autoscaler."""
 
     reason: str
@@ -66,7 +66,7 @@ class Note(NamedTuple):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What is known of the target when the plan is made; ``readings`` in the order of ``spec.metrics``."""
+    """The observed facts about the target; ``readings`` in the order of ``spec.metrics``."""
 
     replicas: int
     selector: str
@@ -76,7 +76,7 @@ class Observed(msgspec.Struct, frozen=True):
     now: datetime.datetime
     now_s: float
     rivals: str = ""
-    """All autoscalers that select the pods, where another one does, too."""
+    """All autoscalers that select the pods; empty when no other autoscaler does."""
     existing: int = 0
     """The replicas that the scale has, which may differ from ``replicas``, those that it wants."""
 
@@ -87,13 +87,13 @@ class ScalingDecision(msgspec.Struct, frozen=True):
     status: AutoscalerStatus
     rescale_to: int | None = None
     reason: str = ""
-    notes: tuple[Note, ...] = ()
+    events: tuple[WarningEvent, ...] = ()
     recommendation: int | None = None
     """The replicas that metrics asked for, before stabilization and limits."""
 
 
 def plan(scaler: HorizontalPodAutoscaler, observed: Observed, settings: AutoscalerSettings) -> ScalingDecision:
-    """The decision for an autoscaler whose target's scale was read."""
+    """The decision for an autoscaler, after its target's scale was read."""
     spec, current = scaler.spec, observed.replicas
     status = with_condition(
         scaler.status, ABLE, "True",
@@ -125,7 +125,7 @@ def _changed(decision: ScalingDecision, observed: Observed, replicas: int, reaso
     text = ("SucceededRescale", f"the HPA controller was able to update the target scale to {replicas}")
     status = with_condition(decision.status, ABLE, "True", text, observed.now)
     status = msgspec.structs.replace(status, desired_replicas=replicas, last_scale_time=stamp)
-    return ScalingDecision(status, replicas, reason, decision.notes, decision.recommendation)
+    return ScalingDecision(status, replicas, reason, decision.events, decision.recommendation)
 
 
 def failed_rescale(
@@ -137,15 +137,17 @@ def failed_rescale(
     status = msgspec.structs.replace(
         status, desired_replicas=before.desired_replicas, last_scale_time=before.last_scale_time
     )
-    note = Note("FailedRescale", f"New size: {decision.rescale_to}; reason: {decision.reason}; error: {problem}")
-    return ScalingDecision(status, notes=(*decision.notes, note), recommendation=decision.recommendation)
+    event = WarningEvent(
+        "FailedRescale", f"New size: {decision.rescale_to}; reason: {decision.reason}; error: {problem}"
+    )
+    return ScalingDecision(status, events=(*decision.events, event), recommendation=decision.recommendation)
 
 
 def failed_scale(scaler: HorizontalPodAutoscaler, problem: str, now: datetime.datetime) -> ScalingDecision:
     """The decision when the target's scale cannot be read."""
     text = ("FailedGetScale", f"the HPA controller was unable to get the target's current scale: {problem}")
     return ScalingDecision(
-        with_condition(scaler.status, ABLE, "False", text, now), notes=(Note("FailedGetScale", problem),)
+        with_condition(scaler.status, ABLE, "False", text, now), events=(WarningEvent("FailedGetScale", problem),)
     )
 
 
@@ -157,12 +159,12 @@ def _by_metrics(
 ) -> ScalingDecision:
     refusal = _selector_refusal(observed)
     if refusal is not None:
-        note, text = refusal
+        event, text = refusal
         status = with_condition(status, ACTIVE, "False", text, observed.now)
-        return ScalingDecision(status, notes=(note, Note("FailedComputeMetricsReplicas", note.message)))
+        return ScalingDecision(status, events=(event, WarningEvent("FailedComputeMetricsReplicas", event.message)))
     tolerance = _tolerance(spec, settings)
     best, best_name = 0, ""
-    notes: list[Note] = []
+    events: list[WarningEvent] = []
     shown: list[dict[str, Any]] = []
     failures: list[tuple[str, str]] = []
     for metric, reading in zip(spec.metrics, observed.readings, strict=True):
@@ -170,7 +172,7 @@ def _by_metrics(
             proposal = _propose(metric, reading, observed, tolerance, settings.periods)
         except MetricFailure as failure:
             reason, prefix = _FAILURES[metric.type]
-            notes.append(Note(reason, str(failure)))
+            events.append(WarningEvent(reason, str(failure)))
             failures.append((reason, str(failure)))
             shown.append({"type": ""})
             if len(failures) == 1:
@@ -185,10 +187,10 @@ def _by_metrics(
         text = (reason, f"the HPA was unable to compute the replica count: {problem}")
         whole = f"invalid metrics ({len(failures)} invalid out of {len(spec.metrics)}), first error is: {first}"
         status = with_condition(status, ACTIVE, "False", text, observed.now)
-        return ScalingDecision(status, notes=(*notes, Note("FailedComputeMetricsReplicas", whole)))
+        return ScalingDecision(status, events=(*events, WarningEvent("FailedComputeMetricsReplicas", whole)))
     text = ("ValidMetricFound", f"the HPA was able to successfully calculate a replica count from {best_name}")
     status = with_condition(status, ACTIVE, "True", text, observed.now)
-    return _normalized(spec, status, observed, settings, Wanted(best, best_name, tuple(notes)))
+    return _normalized(spec, status, observed, settings, Wanted(best, best_name, tuple(events)))
 
 
 class Wanted(NamedTuple):
@@ -196,7 +198,7 @@ class Wanted(NamedTuple):
 
     replicas: int
     metric: str
-    notes: tuple[Note, ...]
+    events: tuple[WarningEvent, ...]
 
 
 def _normalized(
@@ -208,21 +210,21 @@ def _normalized(
     )
     status = with_condition(status, ABLE, "True", result.able, observed.now)
     status = with_condition(status, LIMITED, "True" if result.limited else "False", result.limit, observed.now)
-    decision = ScalingDecision(status, notes=wanted.notes, recommendation=wanted.replicas)
+    decision = ScalingDecision(status, events=wanted.events, recommendation=wanted.replicas)
     if result.replicas == current:
         status = msgspec.structs.replace(status, desired_replicas=current)
-        return ScalingDecision(status, notes=wanted.notes, recommendation=wanted.replicas)
+        return ScalingDecision(status, events=wanted.events, recommendation=wanted.replicas)
     reason = "All metrics below target" if wanted.replicas < current else f"{wanted.metric} above target"
     return _changed(decision, observed, result.replicas, reason)
 
 
-def _selector_refusal(observed: Observed) -> tuple[Note, tuple[str, str]] | None:
+def _selector_refusal(observed: Observed) -> tuple[WarningEvent, tuple[str, str]] | None:
     if not observed.selector:
-        note = Note("SelectorRequired", "selector is required")
-        return note, ("InvalidSelector", "the HPA target's scale is missing a selector")
+        event = WarningEvent("SelectorRequired", "selector is required")
+        return event, ("InvalidSelector", "the HPA target's scale is missing a selector")
     if observed.rivals:
         problem = f"pods by selector {observed.selector} are controlled by multiple HPAs: {observed.rivals}"
-        return Note("AmbiguousSelector", problem), ("AmbiguousSelector", problem)
+        return WarningEvent("AmbiguousSelector", problem), ("AmbiguousSelector", problem)
     return None
 
 
@@ -269,9 +271,9 @@ def _explained(metric: MetricSpec, failure: MetricFailure) -> MetricFailure:
     source = metric.resource or metric.container_resource
     if source is None:
         return failure
-    word = "usage" if source.target.average_value is not None else "utilization"
+    unit = "usage" if source.target.average_value is not None else "utilization"
     return MetricFailure(
-        f"failed to get {source.name} {word}: unable to get metrics for resource {source.name}: {failure}"
+        f"failed to get {source.name} {unit}: unable to get metrics for resource {source.name}: {failure}"
     )
 
 

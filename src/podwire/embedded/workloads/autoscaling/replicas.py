@@ -2,10 +2,10 @@
 
     wanted = ceil(replicas * used / target)
 
-within the tolerance nothing changes. A pod without a metric counts as one that would keep the number of replicas from
-moving: on the way down it uses all that it requested, on the way up nothing. A pod that is not ready yet counts as
-using nothing on the way up. Values are thousandths of the resource's unit. The messages of errors are those of
-Kubernetes, which users see in conditions and Events.
+Within the tolerance nothing changes. A pod without a metric counts against the change: when scaling down, its assumed
+use is its whole request; when scaling up, zero. When scaling up, a pod that is not ready yet counts as using nothing.
+Values are thousandths of the resource's unit. The messages of errors are those of Kubernetes, which users see in
+conditions and Events.
 
 Source: ``k8s.io/kubernetes/pkg/controller/podautoscaler`` (replica_calculator.go, metrics/utilization.go).
 """
@@ -46,7 +46,7 @@ class Tolerance(msgspec.Struct, frozen=True):
 
 
 class Periods(msgspec.Struct, frozen=True):
-    """How long new pods are doubted, in seconds."""
+    """The periods, in seconds, in which the metrics of new pods are not trusted."""
 
     cpu_initialization_s: float = 300.0
     """CPU of a pod younger than this counts only when it was measured while the pod was ready."""
@@ -55,7 +55,7 @@ class Periods(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What the number is counted from: the pods that the scale's selector matches, and how much each uses."""
+    """The inputs of the computation: the pods that the scale's selector matches, and the use of each pod."""
 
     resource: str
     container: str
@@ -71,7 +71,7 @@ class Situation(msgspec.Struct, frozen=True):
 class Proposal(msgspec.Struct, frozen=True):
     """The replicas that a metric asks for, and its value now; ``utilization`` is None for a target in units.
 
-    ``value_milli`` is the whole, for a target that is no mean.
+    ``value_milli`` is the total, for a target that is not a mean.
     """
 
     replicas: int

@@ -117,7 +117,7 @@ class MetricReader:
         self._items: list[Json] | MetricFailure | None = None
 
     async def read(self, metric: MetricSpec) -> Reading:
-        """What a metric is now, or why it is not known.
+        """The current value of a metric, or the reason why it is unknown.
 
         Raises: ApiUnreachable.
         """
@@ -154,8 +154,8 @@ class MetricReader:
             return f"unable to get external metric {where}: {problem}"
         if metric.object is not None:
             described = metric.object.described_object or ScaleTarget()
-            what = f"{described.kind} on {self._namespace} {described.name}"
-            return f"unable to get metric {metric.object.metric.name}: {what}/{problem}"
+            target = f"{described.kind} on {self._namespace} {described.name}"
+            return f"unable to get metric {metric.object.metric.name}: {target}/{problem}"
         return f"unable to get metric {metric.pods.metric.name if metric.pods is not None else ''}: {problem}"
 
     async def _list(self) -> list[Json] | MetricFailure:

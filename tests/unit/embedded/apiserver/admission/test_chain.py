@@ -102,6 +102,46 @@ def test_a_class_gives_its_priority(play: Play) -> None:
     play(scenario)
 
 
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+def test_a_pod_that_departs_from_its_class_is_refused(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        await api("POST", CLASSES, {"metadata": {"name": "high"}, "value": 5, "preemptionPolicy": "Never"})
+        for spec, problem in (
+            ({"priority": 6}, "the integer value of priority (6) must not be provided in pod spec; priority admission "
+             "controller computed 5 from the given PriorityClass name"),
+            ({"preemptionPolicy": "PreemptLowerPriority"}, "the string value of PreemptionPolicy "
+             "(PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never "
+             "from the given PriorityClass name"),
+        ):  # fmt: skip
+            status, failure = await api("POST", PODS, _pod("a", priorityClassName="high", **spec))
+            assert (status, failure["message"]) == (403, f'pods "a" is forbidden: {problem}')
+        same = {"priority": 5, "preemptionPolicy": "Never"}
+        assert (await api("POST", PODS, _pod("a", priorityClassName="high", **same)))[0] == 201
+        status, pod = await api("POST", PODS, _pod("b"))
+        assert (status, pod["spec"]["priority"], pod["spec"]["preemptionPolicy"]) == (201, 0, "PreemptLowerPriority")
+
+    play(scenario)
+
+
+def test_a_default_class_is_named_and_stays_alone(play: Play) -> None:
+    async def scenario(api: Any) -> None:
+        default = {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True}
+        assert (await api("POST", CLASSES, default))[0] == 201
+        _, pod = await api("POST", PODS, _pod("a"))
+        assert (pod["spec"]["priorityClassName"], pod["spec"]["priority"]) == ("usual", 7)
+        status, failure = await api("POST", CLASSES, {**default, "metadata": {"name": "second"}})
+        assert (status, failure["message"]) == (
+            403,
+            'priorityclasses.scheduling.k8s.io "second" is forbidden: PriorityClass usual is already marked as '
+            "default. Only one default can exist",
+        )
+        assert (await api("PUT", f"{CLASSES}/usual", {**default, "description": "of all pods"}))[0] == 200
+
+    play(scenario)
+
+
 def test_plugins_of_a_few_kinds_are_asked_about_no_others() -> None:
     """Every plugin that names its kinds names tables that exist, so that none is passed over by a wrong word."""
     tables = {kind.table for kind in KINDS.values()}

@@ -30,8 +30,7 @@ def test_pod() -> None:
     assert {key: value for key, value in spec.items() if key not in ("containers", "tolerations")} == {
         "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst",
         "securityContext": {}, "schedulerName": "default-scheduler", "enableServiceLinks": True,
-        "serviceAccountName": "default", "serviceAccount": "default", "priority": 0,
-        "preemptionPolicy": "PreemptLowerPriority",
+        "serviceAccountName": "default", "serviceAccount": "default",
     }  # fmt: skip
     assert [item["key"] for item in spec["tolerations"]] == [
         "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable",

@@ -113,6 +113,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
      ["spec.containers[0].readinessProbe: Required value: must specify a handler type"]),
     (pod(containers=[box(resources={"limits": {"cpu": "1"}, "requests": {"cpu": "2"}})]),
      ['spec.containers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1']),
+    (pod(volumes=[{"name": "v", "projected": {"sources": [{"secret": {"name": "s"}, "configMap": {"name": "c"}}]}}]),
+     ["spec.volumes[0].projected.sources[0]: Forbidden: may not specify more than 1 volume type per source"]),
     (pod(restartPolicy="Sometimes"),
      ['spec.restartPolicy: Unsupported value: "Sometimes": supported values: "Always", "Never", "OnFailure"']),
     (deployment(selector={"matchLabels": {"app": "other"}}),

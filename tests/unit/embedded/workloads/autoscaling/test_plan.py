@@ -83,7 +83,7 @@ def test_a_missing_metric_changes_nothing() -> None:
     found = decide(scaler(CPU), 2, NO_METRICS)
     problem = "failed to get cpu utilization: unable to get metrics for resource cpu: " + str(NO_METRICS)
     assert found.rescale_to is None
-    assert [tuple(note) for note in found.notes] == [
+    assert [tuple(event) for event in found.events] == [
         ("FailedGetResourceMetric", problem),
         ("FailedComputeMetricsReplicas", "invalid metrics (1 invalid out of 1), first error is: "
                                          f"failed to get cpu resource metric value: {problem}"),
@@ -97,7 +97,7 @@ def test_one_missing_metric_allows_only_the_way_up() -> None:
     up = decide(scaler(CPU, CUSTOM), 2, used(a=100, b=100), UNKNOWN)
     down = decide(scaler(CPU, CUSTOM), 2, used(a=1, b=1), UNKNOWN)
     assert up.rescale_to == 4
-    assert [note.reason for note in up.notes] == ["FailedGetPodsMetric"]
+    assert [event.reason for event in up.events] == ["FailedGetPodsMetric"]
     assert down.rescale_to is None
     assert conditions(down)["ScalingActive"] == ("False", "FailedGetPodsMetric")
 
@@ -120,7 +120,7 @@ def test_failures_of_the_scale_are_conditions() -> None:
     assert conditions(unread) == {"AbleToScale": ("False", "FailedGetScale")}
     refused = failed_rescale(decide(item, 2, used(a=100, b=100)), item.status, "no", NOW)
     assert conditions(refused)["AbleToScale"] == ("False", "FailedUpdateScale")
-    assert refused.notes[-1].message.endswith("above target; error: no")
+    assert refused.events[-1].message.endswith("above target; error: no")
     assert refused.status.desired_replicas == 0
 
 

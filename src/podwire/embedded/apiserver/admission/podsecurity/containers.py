@@ -42,5 +42,5 @@ def counted(items: list[str], noun: str = "container") -> str:
 
 
 def setters(pod: bool, bad: list[str]) -> str:  # noqa: FBT001
-    """What sets a wrong value: the pod, containers, or both; empty when nothing does."""
+    """The pod, the containers or both that set a wrong value; empty when nothing does."""
     return " and ".join((["pod"] if pod else []) + ([counted(bad)] if bad else []))

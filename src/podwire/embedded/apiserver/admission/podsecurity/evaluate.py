@@ -1,4 +1,4 @@
-"""Which controls a level has at a version, and what a pod violates.
+"""The controls of a level at a version, and the violations of a pod.
 
 The table is that of ``k8s.io/pod-security-admission/policy``: each control by its name with the minor versions at which
 it appeared or changed. ``restricted`` has the controls of ``baseline``, except those that a stricter control replaces.

@@ -1,4 +1,4 @@
-"""The Pod Security policy of a namespace, as its labels say.
+"""The Pod Security policy of a namespace, parsed from its labels.
 
 ``pod-security.kubernetes.io/MODE`` has a level, ``pod-security.kubernetes.io/MODE-version`` a version, for the modes
 ``enforce``, ``audit`` and ``warn``. A namespace without labels is ``privileged``. A level that cannot be read enforces

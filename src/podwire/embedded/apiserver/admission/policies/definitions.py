@@ -1,4 +1,4 @@
-"""Policies and bindings as their objects describe them.
+"""Policies and bindings, parsed from their objects.
 
 Both kinds of policies, validating and mutating, are bound to requests in the same way.
 """

@@ -1,7 +1,7 @@
-"""Which policies, bindings and parameters a request meets.
+"""Finds the policies, bindings and parameters that apply to a request.
 
-Policies without a binding meet none. A request that no policy's rules cover costs one look-up: what the rules of all
-policies say to a kind, subresource and operation is kept until a policy, a binding or a definition changes. Source:
+A policy without a binding applies to no request. A request that no policy covers costs one look-up: the policies whose
+rules cover a kind, subresource and operation are cached until a policy, a binding or a definition changes. Source:
 ``k8s.io/apiserver/pkg/admission/plugin/policy/generic``.
 """
 
@@ -36,7 +36,7 @@ class Misconfigured(PodwireError):
 
 
 class Invocation(NamedTuple):
-    """A policy that a request meets through a binding, with one parameter object."""
+    """A policy that applies to a request through a binding, with one parameter object."""
 
     policy: BoundPolicy
     binding: PolicyBinding
@@ -109,7 +109,7 @@ class PolicyHooks:
         )
 
     def invocations(self, policies: tuple[BoundPolicy, ...], request: AdmissionRequest) -> Waits[list[Invocation]]:
-        """What the request meets, policy by policy, binding by binding."""
+        """The invocations for the request, policy by policy, binding by binding."""
         met = []
         for policy in policies:
             kind = self._matched(policy.spec.match_constraints, request)

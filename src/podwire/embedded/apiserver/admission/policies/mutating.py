@@ -33,7 +33,7 @@ class MutationError(PodwireError):
 
 
 class PolicyError(NamedTuple):
-    """What a policy could not do to a request, for a policy that must not be passed over."""
+    """The failure of a policy with ``failurePolicy: Fail``, which refuses the request."""
 
     met: Invocation
     message: str
@@ -49,15 +49,15 @@ class MutatingAdmissionPolicy:
         self._programs = CompiledPolicies(compile_mutating)
 
     def mutate(self, request: AdmissionRequest) -> Waits[None] | None:
-        """Applies the mutations of the policies that the request meets.
+        """Applies the mutations of the policies that apply to the request.
 
-        Raises: ApiError when one fails and must not be passed over.
+        Raises: ApiError when a policy with ``failurePolicy: Fail`` fails.
         """
         policies = self._hooks.candidates(request)
         return remainder(self._mutate(request, policies)) if policies and request.obj else None
 
     def _mutate(self, request: AdmissionRequest, policies: tuple[BoundPolicy, ...]) -> Waits[None]:
-        """Keeps in ``invoked`` the object after the last turn, what to ask again, and what was asked once."""
+        """Keeps in ``invoked`` the object after the first run, the policies to run again, and those that ran."""
         memory = request.invoked.setdefault(_MEMORY, {"object": None, "again": set(), "callable": set()})
         if request.repeated and memory["object"] != request.obj:
             memory["again"] |= memory["callable"]
@@ -82,7 +82,7 @@ class MutatingAdmissionPolicy:
             raise _refusal(request, refused)
 
     def _apply(self, met: Invocation, request: AdmissionRequest) -> Waits[list[PolicyError]]:
-        """Changes the object of the request; each mutation sees what the one before has made of it."""
+        """Changes the object of the request; each mutation sees the result of the mutation before."""
         program = self._programs.program(met.policy)
         if isinstance(program, str):
             return [PolicyError(met, program)]

@@ -1,9 +1,10 @@
-"""The plugin PolicyParameterAccess: who writes a policy or a binding must be able to read its parameters.
+"""The plugin PolicyParameterAccess: the author of a policy or a binding must be able to read its parameters.
 
-Otherwise a policy would tell its author, by what it refuses, what objects hold that the author must not see. A policy
-needs the right to get all objects of its kind of parameters, a binding that to get the object that it names, or to
-list those that its selector chooses; in all namespaces unless it names one. Who changes anything else is not asked.
-Source: ``pkg/registry/admissionregistration`` (``validatingadmissionpolicy/authz.go``,
+Otherwise the author could learn from the policy's refusals what is in objects that the author may not read. To write a
+policy, a client needs the right to get all objects of its ``paramKind``. To write a binding, a client needs the right
+to get the object that the binding names, or to list the objects that its selector chooses, in all namespaces unless the
+binding names one. A write that changes neither field needs no such right. Source:
+``pkg/registry/admissionregistration`` (``validatingadmissionpolicy/authz.go``,
 ``validatingadmissionpolicybinding/authz.go``).
 """
 
@@ -65,7 +66,7 @@ class PolicyParameterAccess:
             raise _forbidden(request, "spec.paramRef", verb, "the objects referenced by paramRef")
 
     def _may_read(self, request: AdmissionRequest, verb: str, wanted: Object | None, namespace: str, name: str) -> bool:
-        """Whether the client may read a kind of parameters; None is a kind that is not known yet, so any."""
+        """Whether the client may read a kind of parameters; None is an unknown kind, for which all kinds are needed."""
         group, version, resource = ANY, ANY, ANY
         if wanted is not None:
             group, _, version = wanted["apiVersion"].rpartition("/")

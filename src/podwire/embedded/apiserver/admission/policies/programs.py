@@ -1,4 +1,4 @@
-"""The compiled policies of one kind, each until the policy changes."""
+"""A cache of the compiled policies of one kind; an entry is valid until its policy changes."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -11,14 +11,14 @@ Program = TypeVar("Program")
 
 
 class CompiledPolicies(Generic[Program]):
-    """Compiles policies when they are asked for."""
+    """Compiles each policy when it is first used."""
 
     def __init__(self, compile_spec: Callable[[PolicySpec], Program]) -> None:
         self._compile = compile_spec
         self._programs: dict[str, tuple[int, Program | str]] = {}
 
     def program(self, policy: BoundPolicy) -> Program | str:
-        """The compiled policy, or what is wrong with it."""
+        """The compiled policy, or the compile error."""
         known = self._programs.get(policy.name)
         if known is None or known[0] != policy.version:
             program: Program | str

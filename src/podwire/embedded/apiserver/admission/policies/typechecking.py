@@ -1,8 +1,9 @@
-"""Checks the expressions of policies against the schemas of the objects that they are for, and writes what it finds.
+"""Checks the expressions of policies against the schemas of their kinds, and writes warnings to the policies' status.
 
-A policy is accepted whatever its expressions ask of an object: it may be for several kinds, and ``object`` has no
-type. The mistakes that a schema shows become warnings in ``status.typeChecking``. Kinds that the rules name with ``*``
-are not checked, and ten at most. Source: ``k8s.io/apiserver/pkg/admission/plugin/policy/validating/typechecking.go``.
+A policy may be for several kinds, so ``object`` has no type when a policy is written, and a wrong field name does not
+refuse the policy. Each mistake that a schema shows becomes a warning in ``status.typeChecking``. At most ten kinds are
+checked, and none that the rules name with ``*``. Source:
+``k8s.io/apiserver/pkg/admission/plugin/policy/validating/typechecking.go``.
 """
 
 import asyncio
@@ -77,15 +78,15 @@ class PolicyTypeChecker:
         complete(self._writer.replace(internal_call(_KIND, "", entry.name, "status"), policy, entry))
 
     def warnings(self, spec: PolicySpec) -> Iterator[Object]:
-        """What schemas say to the validations of a policy, with ``fieldRef`` and ``warning``."""
+        """The warnings about the validations of a policy, with ``fieldRef`` and ``warning``."""
         kinds = self._kinds_of(spec)
         types = [self._types(spec, kind) for kind in kinds]
         for index, validation in enumerate(spec.validations):
             for field in ("expression", "messageExpression"):
                 problems = [
                     f"{kind.group}/{kind.version}, Kind={kind.kind}: {problem}\n"
-                    for kind, given in zip(kinds, types, strict=True)
-                    if (problem := _problem(str(validation.get(field) or ""), given))
+                    for kind, kind_types in zip(kinds, types, strict=True)
+                    if (problem := _problem(str(validation.get(field) or ""), kind_types))
                 ]
                 if problems:
                     yield {"fieldRef": f"spec.validations[{index}].{field}", "warning": "\n".join(problems)}

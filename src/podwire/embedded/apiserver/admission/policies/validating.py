@@ -47,7 +47,7 @@ class ValidatingAdmissionPolicy:
         self._programs = CompiledPolicies(compile_validating)
 
     def validate(self, request: AdmissionRequest) -> Waits[None] | None:
-        """Evaluates the policies that the request meets.
+        """Evaluates the policies that apply to the request.
 
         Raises: ApiError with the first denial.
         """
@@ -60,12 +60,12 @@ class ValidatingAdmissionPolicy:
         for met in (yield from self._hooks.invocations(policies, request)):
             if met.kind not in variables:
                 variables[met.kind] = yield from self._variables(request, met.kind)
-            seen = met.problem or variables[met.kind]
-            if isinstance(seen, str):
+            scope_or_problem = met.problem or variables[met.kind]
+            if isinstance(scope_or_problem, str):
                 if met.policy.spec.failure_policy != "Ignore":
-                    denied.append((met, Denial(seen)))
+                    denied.append((met, Denial(scope_or_problem)))
                 continue
-            for denial in self._denials(met, seen.with_param(met.param)):
+            for denial in self._denials(met, scope_or_problem.with_param(met.param)):
                 actions = ("Deny",) if denial.audit else met.binding.spec.validation_actions
                 if "Deny" in actions:
                     denied.append((met, denial))
@@ -78,7 +78,7 @@ class ValidatingAdmissionPolicy:
             raise _refusal(request, *denied[0])
 
     def _variables(self, request: AdmissionRequest, kind: ResourceKind) -> Waits[RequestVariables | str]:
-        """What expressions see of the request in the version of ``kind``, or why it cannot be had."""
+        """The variables of expressions, in the version of ``kind``, or the reason why they cannot be made."""
         try:
             shown = yield from in_version(request, kind, self._context)
         except ApiError as failure:
@@ -117,7 +117,7 @@ def _failed_validations(program: ValidatingProgram, scope: VariableScope, *, ign
 
 
 def _evaluated_message(expression: Expression | None, scope: VariableScope) -> str:
-    """The text of a ``messageExpression``; empty where it gives none that can be shown."""
+    """The text of a ``messageExpression``; empty when it has no usable result."""
     if expression is None:
         return ""
     try:

@@ -1,7 +1,7 @@
 """Refuses writes that exceed a ResourceQuota of their namespace.
 
-Usage is added up and compared in the turn of the event loop in which the object is stored, so that parallel writes
-never exceed a quota together. Source: ``k8s.io/apiserver/pkg/admission/plugin/resourcequota``.
+Usage is compared in the same turn of the event loop that stores the object, so parallel writes cannot exceed a quota
+together. Source: ``k8s.io/apiserver/pkg/admission/plugin/resourcequota``.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from podwire.embedded.apiserver.admission.quota.usage import CLAIMS, PODS, SERVI
 
 
 class ResourceQuotaAdmission:
-    """Reads quotas and what they count."""
+    """Compares writes with the quotas of their namespace."""
 
     def __init__(self, context: AdmissionContext) -> None:
         self._store = context.store
@@ -24,7 +24,7 @@ class ResourceQuotaAdmission:
         QuotaStatuses(context.store, self._ledger).start()
 
     def validate(self, request: AdmissionRequest) -> None:
-        """Raises: Forbidden for a write that exceeds a quota, or a pod that does not say what a quota counts."""
+        """Raises: Forbidden for a write that exceeds a quota, or for a pod without the requests that a quota counts."""
         if not _uses_more(request):
             return
         table, obj = request.table, request.obj
@@ -73,7 +73,7 @@ def _uses_more(request: AdmissionRequest) -> bool:
 
 
 def _increase(request: AdmissionRequest) -> Resources:
-    """What the object uses more than before."""
+    """The increase of the object's usage."""
     after = usage(request.table, request.obj)
     before = usage(request.table, request.old) if request.old else {}
     zero = Amount(0)

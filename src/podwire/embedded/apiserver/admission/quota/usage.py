@@ -1,4 +1,4 @@
-"""What one object uses, by the names of resources in a ResourceQuota.
+"""The usage of one object, by the names of resources in a ResourceQuota.
 
 Sources: ``k8s.io/kubernetes/pkg/quota/v1/evaluator/core`` and ``k8s.io/apiserver/pkg/quota/v1/generic``.
 """
@@ -35,7 +35,7 @@ def table_of(resource: str) -> str:
 
 
 def usage(table: str, obj: Object) -> Resources:
-    """What an object of a table uses.
+    """The usage of an object of a table.
 
     Raises: ValueError for a value that is no quantity.
     """
@@ -107,8 +107,8 @@ def missing(pod: Object, hard: Iterable[str]) -> str:
         return ""
     lacking: dict[str, set[str]] = {}
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
-        one = {"containers": [container]}
-        present = _named(pod_resources(one, "requests"), pod_resources(one, "limits"))
+        single = {"containers": [container]}
+        present = _named(pod_resources(single, "requests"), pod_resources(single, "limits"))
         for name in required - present.keys():
             lacking.setdefault(name, set()).add(container["name"])
     return "; ".join(f"{name} for: {','.join(sorted(lacking[name]))}" for name in sorted(lacking))
