@@ -63,16 +63,49 @@ def _many_namespaces(number: int) -> NetworkPolicy:
     return _policy(f"ns{number % 50}", number, {}, peer)
 
 
+def _block_each(number: int) -> NetworkPolicy:
+    peer = {"ipBlock": {"cidr": f"172.{16 + (number >> 8)}.{number & 255}.0/24"}}
+    return _policy("ns0", number, {}, peer)
+
+
+def _blocks_of_pods(number: int) -> NetworkPolicy:
+    """The blocks contain pods, which every second policy names by their labels."""
+    pods = {"podSelector": {"matchLabels": {"app": f"a{number % _APPS}"}}, "namespaceSelector": {}}
+    peer = pods if number % 2 else {"ipBlock": {"cidr": f"10.0.{number % 40}.0/24"}}
+    return _policy("ns0", number, {}, peer)
+
+
+def _named_ports(number: int) -> NetworkPolicy:
+    peer = {"podSelector": {"matchLabels": {"app": f"a{number % _APPS}"}}, "namespaceSelector": {}}
+    return _egress("ns0", number, {"to": [peer], "ports": [{"port": 1000 + number}, {"port": "http"}]})
+
+
+def _selector_each(number: int) -> NetworkPolicy:
+    """Each selector selects all pods of the namespace."""
+    term = {"key": "own", "operator": "NotIn", "values": [f"none{number}"]}
+    peer = {"podSelector": {"matchLabels": {"app": f"a{number % _APPS}"}}}
+    return _policy("ns0", number, {"matchExpressions": [term]}, peer)
+
+
 CASES = {
     "the same pods": _same_pods,
     "the same pods, all pods as peers": _same_pods_all_peers,
     "an app each": _own_app,
     "50 namespaces": _many_namespaces,
+    "the same pods, a block each": _block_each,
+    "the same pods, blocks of pods": _blocks_of_pods,
+    "the same pods, named ports": _named_ports,
+    "the same pods, a selector each": _selector_each,
 }
 
 
 def _policy(namespace: str, number: int, pods: object, peer: object) -> NetworkPolicy:
     spec = {"podSelector": pods, "ingress": [{"from": [peer], "ports": [{"port": 1000 + number}]}]}
+    return msgspec.convert({"metadata": {"name": f"g{number}", "namespace": namespace}, "spec": spec}, NetworkPolicy)
+
+
+def _egress(namespace: str, number: int, rule: object) -> NetworkPolicy:
+    spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [rule]}
     return msgspec.convert({"metadata": {"name": f"g{number}", "namespace": namespace}, "spec": spec}, NetworkPolicy)
 
 

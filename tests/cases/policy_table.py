@@ -29,12 +29,12 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from",
     """``number/PROTOCOL``, or a protocol without ports."""
     allowed: bool
     ingress: str = ""
-    """What decides for the destination: a policy and the place of its rule (``shop/db 0``), ``no rule`` or ``none``."""
+    """The decision at the destination: a policy and the index of its rule (``shop/db 0``), ``no rule`` or ``none``."""
     egress: str = ""
-    """The same for the source."""
+    """The decision at the source."""
     audit: str = ""
-    """Who would drop it if the policies in audit were in force: ``shop/a, shop/b``, or a cluster policy and the place
-    of its rule; ``none`` where nobody would."""
+    """The policies in audit that would drop it: ``shop/a, shop/b``, or a cluster policy and the index of its rule;
+    ``none`` when none would."""
     families: tuple[int, ...] = (4, 6)
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from",
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster with policies, and what must become of connections."""
+    """A cluster with policies, and the expected verdicts on connections."""
 
     name: str
     world: World

@@ -33,7 +33,7 @@ BLOCKS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("fd18:1::2/128", ()),
     ("2001:db8::/32", ("2001:db8:1::/48",)),
 )
-"""Ranges and exceptions that there may be of them."""
+"""Ranges, and their possible exceptions."""
 NUMBERS = (1, 53, 5432, 8080, 8081, 9090, 65535)
 NAMES = ("http", "sql", "admin", "sql-udp", "mesh")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
@@ -101,7 +101,7 @@ class RandomPolicies:
         return [make() for _ in range(self._random.randint(least, most))]
 
     def _mixed(self, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
-        """Of two lists by name, each object from either, or from none."""
+        """Combines two lists by name: each object comes from one of them, or is left out."""
         found = {key_of(each.metadata): each for each in new if self._often(0.5)}
         found |= {key_of(each.metadata): each for each in old if self._often(0.7)}
         return tuple(found.values())

@@ -16,7 +16,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {POLICY_MODE: (AUDIT, ENFORCE), POLICY_L
 
 
 def in_audit(annotations: Mapping[str, str]) -> bool:
-    """Whether the policy is in audit: it drops nothing, and what it would drop is counted and logged."""
+    """Whether the policy is in audit: packets that it would drop are counted and logged, but pass."""
     return annotations.get(POLICY_MODE) == AUDIT
 
 

@@ -2,6 +2,7 @@
 
 Ranges and their exceptions may overlap; a kernel's interval map must have each address once. Cutting the ranges at
 every border gives intervals in which the same rules match everywhere. One list holds one family, addresses as numbers.
+A rule that comes or goes costs the intervals that its blocks cover, and two searches.
 """
 
 from bisect import bisect_right
@@ -12,6 +13,7 @@ from ipaddress import ip_address, ip_network
 from itertools import pairwise
 
 from podwire.model.policy import IPBlock
+from podwire.policy.ports import Range, Ranges, merged, without
 
 Interval = tuple[int, int, frozenset[int]]
 """First and last address, both included, and the numbers of the rules whose blocks contain them."""
@@ -25,54 +27,131 @@ class Blocks:
     def __init__(self, blocks: Iterable[tuple[int, IPBlock]], family: int) -> None:
         """``blocks`` are pairs of a rule's number and a block; blocks of the other family are ignored."""
         self.family = family
-        self.intervals: tuple[Interval, ...] = _cut(tuple(blocks), family)
+        self.intervals: list[Interval] = _cut(tuple(blocks), family)
+        """Disjoint and in order; neighbours without a gap have different rules."""
         self._starts = [first for first, _, _ in self.intervals]
+        self._uses = Counter(rules for _, _, rules in self.intervals)
+        self._left: set[frozenset[int]] = set()
 
     def holding(self, address: str) -> frozenset[int]:
         """The rules with a block that contains an address of this family."""
         if not self.intervals:
             return NOWHERE
-        number = _number(address)
-        place = bisect_right(self._starts, number) - 1
-        if place < 0 or self.intervals[place][1] < number:
+        number = number_of(address)
+        index = bisect_right(self._starts, number) - 1
+        if index < 0 or self.intervals[index][1] < number:
             return NOWHERE
-        return self.intervals[place][2]
+        return self.intervals[index][2]
+
+    def uses(self, rules: frozenset[int]) -> int:
+        """How many intervals have exactly these rules."""
+        return self._uses[rules]
+
+    def take_left(self) -> set[frozenset[int]]:
+        """The rules of the intervals that changed since the last call, as they were."""
+        left, self._left = self._left, set()
+        return left
+
+    def add(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
+        """Adds a rule with a new number; returns the ranges that changed."""
+        ranges = _ranges(blocks, self.family)
+        for first, last in ranges:
+            low, high = self._between(first, last)
+            pieces: list[Interval] = []
+            following = first
+            for begin, end, rules in self.intervals[low:high]:
+                if begin < first:
+                    pieces.append((begin, first - 1, rules))
+                elif following < begin:
+                    pieces.append((following, begin - 1, frozenset((number,))))
+                pieces.append((max(begin, first), min(end, last), rules | {number}))
+                if end > last:
+                    pieces.append((last + 1, end, rules))
+                following = end + 1
+            if following <= last:
+                pieces.append((following, last, frozenset((number,))))
+            self._replace(low, high, pieces)
+        return ranges
+
+    def remove(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
+        """Removes a rule that was added with these blocks; returns the ranges that changed."""
+        ranges = _ranges(blocks, self.family)
+        for first, last in ranges:
+            low, high = self._between(first, last)
+            low, high = max(low - 1, 0), high + 1  # neighbours may have the same rules now
+            pieces: list[Interval] = []
+            for begin, end, rules in self.intervals[low:high]:
+                remaining = rules - {number} if first <= begin and end <= last else rules
+                if pieces and pieces[-1][1] == begin - 1 and pieces[-1][2] == remaining:
+                    pieces[-1] = (pieces[-1][0], end, remaining)
+                elif remaining:
+                    pieces.append((begin, end, remaining))
+            self._replace(low, high, pieces)
+        return ranges
+
+    def _between(self, first: int, last: int) -> tuple[int, int]:
+        """The slice of the intervals that overlap a range."""
+        low = bisect_right(self._starts, first) - 1
+        if low < 0 or self.intervals[low][1] < first:
+            low += 1
+        return low, bisect_right(self._starts, last)
+
+    def _replace(self, low: int, high: int, pieces: list[Interval]) -> None:
+        for _, _, rules in self.intervals[low:high]:
+            self._left.add(rules)
+            self._uses[rules] -= 1
+            if not self._uses[rules]:
+                del self._uses[rules]
+        self._uses.update(rules for _, _, rules in pieces)
+        self._starts[low:high] = [first for first, _, _ in pieces]
+        self.intervals[low:high] = pieces
 
 
 @lru_cache(maxsize=1 << 16)
-def _number(address: str) -> int:
+def number_of(address: str) -> int:
     """An address as a number; cached, because every profile looks up the addresses of all pods."""
     return int(ip_address(address))
 
 
-def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> tuple[Interval, ...]:
+def _ranges(blocks: Iterable[IPBlock], family: int) -> Ranges:
+    """The addresses of some blocks of a family, as disjoint ranges."""
+    found: list[Range] = []
+    for block in blocks:
+        whole = _bounds(block.cidr, family)
+        if whole is not None:
+            excepted = (_bounds(text, family) for text in block.excepted)
+            found += without((whole,), merged(bounds for bounds in excepted if bounds is not None))
+    return merged(found)
+
+
+def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> list[Interval]:
     """Walks over all borders and collects the rules that match between two neighbouring borders."""
     covered: Counter[int] = Counter()
     excepted: Counter[int] = Counter()
     changes: dict[int, list[tuple[Counter[int], int, int]]] = {}
-    for place, (_, block) in enumerate(blocks):
+    for index, (_, block) in enumerate(blocks):
         if _bounds(block.cidr, family) is None:
             continue
         for text, count in ((block.cidr, covered), *((part, excepted) for part in block.excepted)):
             bounds = _bounds(text, family)
             if bounds is not None:
-                changes.setdefault(bounds[0], []).append((count, place, 1))
-                changes.setdefault(bounds[1] + 1, []).append((count, place, -1))
+                changes.setdefault(bounds[0], []).append((count, index, 1))
+                changes.setdefault(bounds[1] + 1, []).append((count, index, -1))
     borders = sorted(changes)
     intervals: list[Interval] = []
     for border, following in pairwise(borders):
-        for count, place, step in changes[border]:
-            count[place] += step
-            if not count[place]:
-                del count[place]
-        rules = frozenset(blocks[place][0] for place in covered if place not in excepted)
+        for count, index, step in changes[border]:
+            count[index] += step
+            if not count[index]:
+                del count[index]
+        rules = frozenset(blocks[index][0] for index in covered if index not in excepted)
         if not rules:
             continue
         if intervals and intervals[-1][1] == border - 1 and intervals[-1][2] == rules:
             intervals[-1] = (intervals[-1][0], following - 1, rules)
         else:
             intervals.append((border, following - 1, rules))
-    return tuple(intervals)
+    return intervals
 
 
 def _bounds(cidr: str, family: int) -> tuple[int, int] | None:

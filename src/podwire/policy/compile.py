@@ -23,7 +23,7 @@ from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
 from podwire.policy.owners import AddressOwners
-from podwire.policy.profile import HostGroup, PeerMatch, Profile, ProfileKey
+from podwire.policy.profile import HostGroup, PeerMatch, PolicyChange, Profile, ProfileKey
 from podwire.policy.rules import DIRECTIONS, INGRESS, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
 from podwire.policy.subjects import Subjects
@@ -44,10 +44,6 @@ class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
     egress: ProfileKey | None = None
 
 
-PolicyChange = tuple[CompiledPolicy | None, CompiledPolicy | None]
-"""A policy before and after a change; None: there was none, or it is gone."""
-
-
 class PolicyDelta(msgspec.Struct, kw_only=True):
     """The changes of one :meth:`Compiler.flush`."""
 
@@ -61,6 +57,8 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     hosts: dict[ProfileKey, set[str]] = {}
     """By profile: the addresses that moved to another group. Everything else of the profiles in this field and in
     :attr:`groups` is unchanged."""
+    ranges: dict[ProfileKey, set[int]] = {}
+    """By profile of :attr:`groups`: the families (4, 6) in which ranges came, went or have other rules."""
     lost: dict[ProfileKey, set[str]] = {}
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     lessened: set[ProfileKey] = set()
@@ -191,7 +189,7 @@ class Compiler:
         peers: dict[str, PeerMatch | None] = {}
         changes = self._changes()
         for profile_key in self._uses:
-            profile = self._change(profile_key, changes, delta)
+            profile = self._change(profile_key, changes, peers, delta)
             if profile is None:
                 self.profiles[profile_key] = self._make(profile_key, peers)
                 delta.made.add(profile_key)
@@ -222,17 +220,25 @@ class Compiler:
         return changes
 
     def _change(
-        self, key: ProfileKey, changes: Mapping[tuple[str, str], list[PolicyChange]], delta: PolicyDelta
+        self,
+        key: ProfileKey,
+        changes: Mapping[tuple[str, str], list[PolicyChange]],
+        peers: dict[str, PeerMatch | None],
+        delta: PolicyDelta,
     ) -> Profile | None:
         """Applies changed policies to a profile; returns None if a new profile must be made."""
         profile = self.profiles.get(key)
         if profile is None or not changes:
             return profile
         own = _joined(change for text in key.subjects for change in changes.get((key.direction, text), ()))
-        if not all(profile.fits(policy) for change in own for policy in change if policy is not None):
+        if not profile.fits(own):
             return None
+        nodes: set[str] = set()
         for before, after in own:
-            profile.replace(before, after, self._owners.addresses_matching)
+            changed = profile.replace(before, after, self._owners, self._dirty_addresses)
+            nodes.update(address for part in changed for address in self._owners.nodes_within(*part))
+        for address in nodes:
+            profile.follow(self._known(address, peers), address)
         if own:
             delta.groups[key] = set()
         return profile
@@ -247,6 +253,8 @@ class Compiler:
             delta.groups[key] = change.groups
         if change.hosts:
             delta.hosts[key] = change.hosts
+        if change.ranges:
+            delta.ranges[key] = change.ranges
         if change.lost:
             delta.lost[key] = change.lost
         if change.lessened:

@@ -3,11 +3,12 @@
 A pod is moved to its new profiles between the two, so no element refers to a profile that does not exist.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.tablechains import GroupChange
 
 
 class Contents(Protocol):
@@ -36,6 +37,12 @@ def profiles_left(placed: Mapping[str, tuple[str, PodProfiles]], delta: PolicyDe
                 key for key in (before.ingress, before.egress) if key not in (None, after.ingress, after.egress)
             )
     return left
+
+
+def group_changes(delta: PolicyDelta) -> Iterator[tuple[ProfileKey, GroupChange]]:
+    """The profiles that changed in place, with their changes."""
+    for key in delta.groups.keys() | delta.hosts.keys():
+        yield key, GroupChange(delta.groups.get(key, set()), delta.hosts.get(key, set()), delta.ranges.get(key, set()))
 
 
 def follow(contents: Contents, compiler: Compiler, delta: PolicyDelta, devices: Mapping[str, str]) -> None:

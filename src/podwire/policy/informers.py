@@ -6,21 +6,23 @@ from podwire.cluster.inforce import Versions
 from podwire.kube.client import Client
 from podwire.kube.informer import Informer
 from podwire.kube.optional import follow_when_served
-from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NAMESPACES, NETWORKPOLICIES, PODS
+from podwire.kube.resources import CLUSTERNETWORKPOLICIES, NETWORKPOLICIES
+from podwire.model.meta import Object
 from podwire.model.node import Node
+from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy
 from podwire.policy.objects import Sources
-from podwire.policy.trim import trim_pod
 
 
 class PolicyInformers:
-    """Follows pods, namespaces and policies; ``nodes`` is followed by another part of the agent."""
+    """Follows policies, and pods and namespaces, whose informers are ``selected``.
 
-    def __init__(self, client: Client, nodes: Informer[Node]) -> None:
+    ``nodes`` is followed by another part of the agent.
+    """
+
+    def __init__(self, client: Client, nodes: Informer[Node], selected: tuple[Informer[Pod], Informer[Object]]) -> None:
         self._client = client
-        self.pods = Informer(client, PODS)
-        self.pods.trim = trim_pod
-        self.namespaces = Informer(client, NAMESPACES)
+        self.pods, self.namespaces = selected
         self.nodes = nodes
         self.policies = Informer(client, NETWORKPOLICIES)
         self.cluster_policies: Informer[ClusterNetworkPolicy] = Informer(client, CLUSTERNETWORKPOLICIES)

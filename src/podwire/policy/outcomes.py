@@ -1,4 +1,4 @@
-"""Passes on what became of each policy change: to flows, status, Events, the log and the counters of the metrics."""
+"""Reports the outcome of each policy change to flows, status, Events, the log and the counters of the metrics."""
 
 from collections.abc import Callable, Mapping
 

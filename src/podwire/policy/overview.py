@@ -1,4 +1,4 @@
-"""What the enforcement of policies on a node shows of itself: desired state, versions in force and metrics."""
+"""The pages about the enforcement of policies on a node: desired state, versions in force and metrics."""
 
 from podwire.cluster.inforce import Versions
 from podwire.observe.health import Metric, Sample
@@ -24,7 +24,7 @@ class PolicyOverview:
         return self._enforcement.problem
 
     def share(self) -> Share:
-        """What the kernel should hold for policies, as last programmed."""
+        """The desired state for policies, as last programmed."""
         desired = self._plane.desired()
         return Share(part="policy", desired=desired, note="" if desired else self.problem())
 

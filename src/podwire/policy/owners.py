@@ -12,12 +12,13 @@ import msgspec
 from podwire.cluster.addresses import pod_side_addresses, precedence
 from podwire.model.node import Node
 from podwire.model.pod import Pod
+from podwire.policy.addressorder import AddressOrder
 from podwire.policy.compiled import NamedPort, named_ports
 from podwire.policy.selectors import SelectorIndex, SelectorMatches
 
 
 class PodPeer(msgspec.Struct, frozen=True):
-    """What rules can match of a pod."""
+    """The properties of a pod that rules can match."""
 
     labels: SelectorMatches
     named: tuple[NamedPort, ...]
@@ -38,6 +39,9 @@ class AddressOwners:
         self._stale: set[str] = set()
         """Addresses of pods that have to be looked up again."""
         self._version = index.version
+        self._pods_in_order: dict[int, AddressOrder] = {}
+        self._nodes_in_order: dict[int, AddressOrder] = {}
+        """By family; made when they are needed first, those of nodes again when addresses of nodes change."""
 
     # Objects
 
@@ -56,7 +60,8 @@ class AddressOwners:
 
     def set_node(self, name: str, node: Node | None) -> tuple[str, ...]:
         """Takes over a node; returns the addresses that it had or has."""
-        before = node_addresses(self._nodes.pop(name, None))
+        old = self._nodes.pop(name, None)
+        before = node_addresses(old)
         for address in before:
             if self._node_at.get(address) == name:
                 del self._node_at[address]
@@ -64,11 +69,16 @@ class AddressOwners:
             self._nodes[name] = node
         after = node_addresses(node)
         self._node_at.update(dict.fromkeys(after, name))
+        if list(_places(old)) != list(_places(node)):
+            self._nodes_in_order.clear()
         return (*before, *after)
 
     def _forget(self, address: str) -> None:
         """Makes the pod of an address be looked up again."""
         self._stale.add(address)
+        order = self._pods_in_order.get(_version(address))
+        if order is not None:
+            order.change(address)
         peer = self._peers.pop(address, None)
         if peer is None:
             return
@@ -118,7 +128,7 @@ class AddressOwners:
         return self._pod(address) or self._nodes.get(self._node_at.get(address, ""))
 
     def pod_peer(self, address: str) -> PodPeer | None:
-        """What rules can match of the pod with an address; None: no pod has it. Valid after :meth:`refresh`."""
+        """The properties of the pod with an address; None: no pod has it. Valid after :meth:`refresh`."""
         return self._peers.get(address)
 
     def pods(self) -> Iterable[str]:
@@ -132,6 +142,23 @@ class AddressOwners:
     def all_addresses(self) -> set[str]:
         """All addresses of pods and nodes."""
         return {*self._pods, *self._node_at}
+
+    def within(self, family: int, first: int, last: int) -> Iterator[str]:
+        """The addresses of pods and nodes from ``first`` to ``last``, as numbers of a family (4 or 6)."""
+        order = self._pods_in_order.get(family)
+        if order is None:
+            own = ((address, address) for address in self._pods if _version(address) == family)
+            order = self._pods_in_order[family] = AddressOrder(own)
+        yield from order.within(first, last, self._pods.__contains__)
+        yield from self.nodes_within(family, first, last)
+
+    def nodes_within(self, family: int, first: int, last: int) -> list[str]:
+        """The addresses of nodes in a range, also those in pod ranges of nodes with another address in the range."""
+        order = self._nodes_in_order.get(family)
+        if order is None:
+            places = (pair for node in self._nodes.values() for pair in _places(node) if _version(pair[0]) == family)
+            order = self._nodes_in_order[family] = AddressOrder(places)
+        return order.within(first, last, self._node_at.__contains__)
 
     def of_node(self, name: str) -> tuple[str, ...]:
         """The addresses of a node."""
@@ -167,6 +194,17 @@ class AddressOwners:
 def node_addresses(node: Node | None) -> tuple[str, ...]:
     """All addresses that a node owns."""
     return (*node.addresses, *pod_side_addresses(node)) if node is not None else ()
+
+
+def _places(node: Node | None) -> Iterator[tuple[str, str]]:
+    """The addresses of a node, each with the addresses by which blocks match it."""
+    yield from ((address, address) for address in node_addresses(node))
+    for address, known in pod_side_addresses(node).items() if node is not None else ():
+        yield from ((address, place) for place in known)
+
+
+def _version(address: str) -> int:
+    return 6 if ":" in address else 4
 
 
 def _family(address: str) -> str:

@@ -49,7 +49,7 @@ class PacketLookups(msgspec.Struct, frozen=True):
     party: Callable[[str], Party]
     """The pod or node that owns an address."""
     why: Callable[[Connection, str], tuple[bool, str]]
-    """Whether policies allow a connection now, and why; given a direction, what policies in audit would do there."""
+    """Whether policies allow a connection now, and why; with a direction, the verdict of policies in audit there."""
 
 
 class PolicyLog:

@@ -1,4 +1,4 @@
-"""What policies say of some pods in one direction: the port table of each peer, at the cost of each change (pure).
+"""The rules of policies for some pods in one direction: the port table of each peer, at the cost of a change (pure).
 
 Pods share a profile when policies with the same subjects select them, and when they give the same numbers to the named
 ports of these policies. A profile has the rules of all tiers (:mod:`podwire.policy.profilerules`). Peers to which the
@@ -7,11 +7,13 @@ a few tables. Peers to which only the rules for everyone and for their address a
 
 A policy that comes, changes or goes changes the tables of the groups that its rules match. A rule with selectors that
 another rule has too matches whole groups; a rule with new selectors splits groups, at the cost of the peers that it
-matches. Rules with blocks or nodes, and egress rules with named ports, need a new profile (:meth:`Profile.fits`).
+matches. A rule with blocks costs the ranges that its blocks cover, and the peers in these ranges. Rules with nodes, and
+egress rules with the first or last mention of a named port, need a new profile (:meth:`Profile.fits`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -62,7 +64,7 @@ class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostGroupKey(NamedTuple):
-    """What the table of a group depends on, besides the rules for everyone."""
+    """The inputs of a group's table, besides the rules for all peers."""
 
     rules: frozenset[int]
     """The numbers of the rules that match the peers, without the rules for everyone."""
@@ -104,7 +106,7 @@ class HostGroup:
 
 
 class ProfileChange(msgspec.Struct, kw_only=True):
-    """What changed in a profile since the last :meth:`Profile.take_change`."""
+    """The changes of a profile since the last :meth:`Profile.take_change`."""
 
     groups: set[HostGroup] = set()
     """Groups with another table, new groups, and groups that are empty now."""
@@ -114,10 +116,26 @@ class ProfileChange(msgspec.Struct, kw_only=True):
     """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
     lessened: bool = False
     """Whether a policy that changed may deny traffic now that was accepted before."""
+    ranges: set[int] = set()
+    """The families (4, 6) in which ranges came, went or have other rules."""
 
 
-PeersOf = Callable[[frozenset[int]], Iterable[str]]
-"""Returns the addresses of the pods that any of some selectors matches."""
+class KnownPeers(Protocol):
+    """Finds the addresses of pods and nodes."""
+
+    def addresses_matching(self, selectors: frozenset[int]) -> Iterable[str]:
+        """The addresses of the pods that any of the selectors matches."""
+        ...
+
+    def within(self, family: int, first: int, last: int) -> Iterable[str]:
+        """The addresses of pods and nodes in a range, and addresses of nodes that blocks match by another address."""
+        ...
+
+
+PolicyChange = tuple[CompiledPolicy | None, CompiledPolicy | None]
+"""A policy before and after a change; None: there was none, or it is gone."""
+ChangedRange = tuple[int, int, int]
+"""The family (4 or 6), and the first and last address as numbers."""
 
 
 class Profile:
@@ -129,7 +147,6 @@ class Profile:
         for policy in policies:
             self._rules.add(policy)
         self.blocks = {family: Blocks(tuple(self._rules.blocks()), family) for family in (4, 6)}
-        self._by_address = any(blocks.intervals for blocks in self.blocks.values())
         self._groups: dict[HostGroupKey, HostGroup] = {}
         self._group_of: dict[str, HostGroup] = {}
         self._around: dict[frozenset[int], HostGroup] = {}
@@ -172,7 +189,7 @@ class Profile:
     @property
     def by_address(self) -> bool:
         """Whether the address of a peer changes its table."""
-        return self._by_address
+        return any(blocks.intervals for blocks in self.blocks.values())
 
     @property
     def hosts(self) -> dict[str, PortTable]:
@@ -203,7 +220,11 @@ class Profile:
 
     def ranges(self, family: int) -> tuple[tuple[int, int, HostGroup], ...]:
         """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`."""
-        return tuple((first, last, self.surroundings(rules)) for first, last, rules in self.blocks[family].intervals)
+        around = self._around
+        return tuple(
+            (first, last, around[rules] if rules in around else self.surroundings(rules))
+            for first, last, rules in self.blocks[family].intervals
+        )
 
     def at(self, address: str) -> PortTable:
         """The table of an address."""
@@ -224,7 +245,7 @@ class Profile:
 
     def _holding(self, address: str) -> frozenset[int]:
         """The numbers of the rules with a block that contains an address."""
-        return self.blocks[6 if ":" in address else 4].holding(address) if self._by_address else _NOTHING
+        return self.blocks[6 if ":" in address else 4].holding(address)
 
     def _make(self, key: HostGroupKey, memory: SinglePortRules | None = None) -> PortTable:
         if key.own_node and self.key.direction == "Ingress":
@@ -320,71 +341,131 @@ class Profile:
 
     # Changes of policies
 
-    def fits(self, policy: CompiledPolicy) -> bool:
-        """Whether :meth:`replace` can add, change or delete the policy; otherwise a new profile is needed."""
-        rules = policy.rules[self.key.direction]
-        named = self.key.direction == "Egress" and any(rule.names for rule in rules)
-        return not named and not any(rule.blocks or rule.nodes for rule in rules)
+    def fits(self, changes: Sequence[PolicyChange]) -> bool:
+        """Whether :meth:`replace` can take over all of these changes; otherwise a new profile is needed."""
+        direction, names = self.key.direction, Counter(self._rules.names)
+        for before, after in changes:
+            old = before.rules[direction] if before is not None else ()
+            new = after.rules[direction] if after is not None else ()
+            if any(rule.nodes for rule in (*old, *new)):
+                return False
+            names.subtract(name for rule in old for name, _ in rule.names)
+            names.update(name for rule in new for name, _ in rule.names)
+        return direction == "Ingress" or (+names).keys() == self._rules.names.keys()
 
-    def replace(self, before: CompiledPolicy | None, after: CompiledPolicy | None, peers_of: PeersOf) -> None:
-        """Adds, changes or deletes (``after`` None) a policy."""
+    def replace(
+        self,
+        before: CompiledPolicy | None,
+        after: CompiledPolicy | None,
+        peers: KnownPeers,
+        moving: Iterable[str] = (),
+    ) -> list[ChangedRange]:
+        """Adds, changes or deletes (``after`` None) a policy; returns the ranges with other rules.
+
+        ``moving`` are the addresses that :meth:`follow` is called for afterwards; so are those of nodes in the ranges.
+        """
         rules, self._policies = self._rules, None
         isolation, plain = rules.isolation, rules.only_plain
         self._tables.clear()
         deleted = rules.take_out(before.key) if before is not None else ()
         added = rules.add(after) if after is not None else ()
+        changed = self._cover(deleted, added)
+        if changed:
+            self._surround(deleted, added, {*moving, *(each for part in changed for each in peers.within(*part))})
         for number in added:
-            self._spread(number, peers_of)
+            self._spread(number, peers)
         for group in [group for group in self._groups.values() if not group.key.rules.isdisjoint(deleted)]:
-            self._rekey(group, group.key.rules.difference(deleted))
+            self._rekey(group, group.key._replace(rules=group.key.rules.difference(deleted)))
+        self._forget_surroundings()
         everywhere = isolation != rules.isolation or not rules.everyone.isdisjoint((*deleted, *added))
         rules.delete(deleted)
         self._refresh(everywhere=everywhere)
         narrower = not set(_meanings(before, self.key.direction)) <= set(_meanings(after, self.key.direction))
         begins = rules.isolation.isolated and not isolation.isolated
         self._change.lessened |= narrower or begins or not (plain and rules.only_plain)
+        return changed
 
-    def _spread(self, number: int, peers_of: PeersOf) -> None:
-        """Applies a new rule to the groups of the peers that it matches."""
+    def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> list[ChangedRange]:
+        """Takes the blocks of rules out of the ranges and into them; returns the ranges that changed."""
+        changed: list[ChangedRange] = []
+        for family, blocks in self.blocks.items():
+            for numbers, change in ((deleted, blocks.remove), (added, blocks.add)):
+                for number in numbers:
+                    ranges = change(number, self._rules[number].blocks)
+                    changed += ((family, first, last) for first, last in ranges)
+        self._change.ranges.update(family for family, _, _ in changed)
+        return changed
+
+    def _surround(self, deleted: Iterable[int], added: Iterable[int], addresses: Iterable[str]) -> None:
+        """Moves addresses to the groups with the rules whose blocks contain them now.
+
+        The rules of nodes that blocks match by another address are left to :meth:`follow`.
+        """
+        gone = frozenset(number for number in deleted if self._rules[number].blocks)
+        members: dict[tuple[HostGroup, frozenset[int]], list[str]] = {}
+        for address in addresses:
+            group = self._group_of.get(address)
+            around = self._holding(address) if group is not None else _NOTHING
+            if group is not None and around != group.key.around:
+                members.setdefault((group, around), []).append(address)
+        for (group, around), own in members.items():
+            exempt = group.key.own_node and self.key.direction == "Ingress"
+            rules = group.key.rules if exempt else (group.key.rules - gone) | around.intersection(added)
+            self._regroup(group, own, group.key._replace(rules=rules, around=around))
+
+    def _spread(self, number: int, peers: KnownPeers) -> None:
+        """Applies a new rule to the groups of the peers that its selectors match."""
         rule = self._rules[number]
         if not rule.selectors:
             return
         twin = self._rules.with_same_peers(number)
         if twin is not None:
             for group in [group for group in self._groups.values() if twin in group.key.rules]:
-                self._rekey(group, group.key.rules | {number})
+                self._rekey(group, group.key._replace(rules=group.key.rules | {number}))
             return
-        members: dict[HostGroup | None, list[str]] = {}
-        for address in peers_of(rule.selectors):
-            members.setdefault(self._group_of.get(address), []).append(address)
+        members: dict[HostGroup | frozenset[int], list[str]] = {}
+        for address in peers.addresses_matching(rule.selectors):
+            members.setdefault(self._group_of.get(address) or self._holding(address), []).append(address)
         for before, addresses in members.items():
-            if before is not None and len(before) == len(addresses):
-                self._rekey(before, before.key.rules | {number})
+            if isinstance(before, HostGroup):
+                self._regroup(before, addresses, before.key._replace(rules=before.key.rules | {number}))
             else:
-                self._split(before, addresses, number)
+                self._move_all(addresses, HostGroupKey(before | {number}, before))
 
-    def _split(self, before: HostGroup | None, addresses: list[str], number: int) -> None:
-        """Moves some addresses of a group to the group with one more rule."""
+    def _regroup(self, group: HostGroup, addresses: list[str], key: HostGroupKey) -> None:
+        """Gives some addresses of a group another key, or the whole group if these are all of its addresses."""
+        if len(group) == len(addresses):
+            self._rekey(group, key)
+        else:
+            self._move_all(addresses, key)
+
+    def _move_all(self, addresses: Iterable[str], key: HostGroupKey) -> None:
+        after = None if key.surroundings else self._group_with(key)
         for address in addresses:
-            around = before.key.around if before is not None else self._holding(address)
-            key = before.key if before is not None else HostGroupKey(around, around)
-            self._move(address, self._group_with(key._replace(rules=key.rules | {number})))
+            self._move(address, after)
         self._change.hosts.update(addresses)
 
-    def _rekey(self, group: HostGroup, rules: frozenset[int]) -> None:
-        """Gives a group other rules; if a group with these rules exists, the addresses move there."""
-        key = group.key._replace(rules=rules)
-        into = self._groups.get(key)
-        self._change.groups.add(group)
-        if not key.surroundings and into is None:
-            del self._groups[group.key]
-            group.key = key
-            self._groups[key] = group
+    def _rekey(self, group: HostGroup, key: HostGroupKey) -> None:
+        """Gives a group another key; if a group with that key exists, the addresses move there."""
+        if key == group.key:
             return
-        addresses = tuple(group.all_addresses())
-        for address in addresses:
-            self._move(address, into)
-        self._change.hosts.update(addresses)
+        self._change.groups.add(group)
+        if key.surroundings or key in self._groups:
+            self._move_all(tuple(group.all_addresses()), key)
+            return
+        del self._groups[group.key]
+        group.key = key
+        self._groups[key] = group
+
+    def _forget_surroundings(self) -> None:
+        """Forgets the groups of ranges that are gone."""
+        for rules in {rules for blocks in self.blocks.values() for rules in blocks.take_left()}:
+            if not any(blocks.uses(rules) for blocks in self.blocks.values()):
+                group = self._around.pop(rules, None)
+            else:
+                group = self._around.get(rules)
+            if group is not None:
+                self._change.groups.add(group)
 
     def _refresh(self, *, everywhere: bool) -> None:
         """Makes the tables of changed groups again; ``everywhere``: of all groups, and of the surroundings."""

@@ -45,7 +45,7 @@ class ProfilePolicies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to traffic that no rule allows."""
+    """The ruling for traffic that no rule allows."""
 
     isolated: bool = False
     """Whether NetworkPolicies in force select the pods."""
@@ -164,7 +164,7 @@ class ProfileRules:
 
     @property
     def isolation(self) -> Isolation:
-        """What happens to traffic that no rule allows; without a log setting only if a policy has none."""
+        """The ruling for traffic that no rule allows; it has no log setting only if a policy has none."""
         settings = {setting for setting, count in self._settings.items() if count}
         isolated = any(not audit for audit, _ in settings)
         logs = {log for audit, log in settings if audit != isolated}

@@ -2,7 +2,7 @@
 
 Selectors become numbers of a :class:`~podwire.policy.selectors.SelectorIndex`; the owner of a
 :class:`~podwire.policy.compiled.CompiledPolicy` releases them by its method ``release``. A rule with a field that this
-version does not know fails closed: an Accept rule matches nobody, a Deny or Pass rule denies everything.
+version does not know fails closed: an Accept rule matches no peer, a Deny or Pass rule denies everything.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -123,14 +123,14 @@ def _names(rules: dict[str, tuple[CompiledRule, ...]]) -> dict[str, frozenset[st
 
 
 def _rule(
-    key: str, place: int, rule: IngressRule | EgressRule, namespace: str, take: Callable[..., int]
+    key: str, index: int, rule: IngressRule | EgressRule, namespace: str, take: Callable[..., int]
 ) -> CompiledRule:
     selectors = (_peer(peer, namespace) for peer in rule.peers)
     ports, names = _ports(rule.ports)
     return CompiledRule(
         tier="Namespace",
         policy=key,
-        place=place,
+        place=index,
         everyone=not rule.peers,
         selectors=frozenset(take(selector) for selector in selectors if selector is not None),
         blocks=tuple(peer.ip_block for peer in rule.peers if peer.ip_block is not None),

@@ -11,7 +11,7 @@ with nothing changed writes nothing, tables get the names that the kernel's chai
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from podwire.policy.ports import PortTable, Ruling
 from podwire.policy.profile import HostGroup, Profile, ProfileKey
@@ -214,13 +214,26 @@ class TableChains:
         return {name for key in keys for name in self._denials.get(key, ())}
 
 
+class GroupChange(NamedTuple):
+    """The changes in the groups of a profile."""
+
+    groups: Iterable[HostGroup] = ()
+    """Groups with another table, new groups, and groups that are empty or gone now."""
+    moved: Iterable[str] = ()
+    """Addresses that moved from one group to another."""
+    ranges: Collection[int] = ()
+    """The families (4, 6) in which ranges came, went or have other rules."""
+
+
 class GroupChains:
     """The chains of the tables of one profile, by the groups of its peers and of its surroundings."""
 
-    def __init__(self, tables: TableChains, key: ProfileKey, family: str) -> None:
+    def __init__(self, tables: TableChains, profile: Profile, family: str) -> None:
         self._tables = tables
-        self._key = key
+        self._key = profile.key
         self._family = family
+        self._version = 6 if family == "ip6" else 4
+        self._blocks = profile.blocks[self._version]
         self._chains: dict[HostGroup, str] = {}
 
     def chain(self, group: HostGroup | None) -> str | None:
@@ -234,19 +247,18 @@ class GroupChains:
         return self._chains[group]
 
     def update(
-        self, groups: Iterable[HostGroup], left: Collection[str] = (), *, in_place: bool = True
+        self, groups: Iterable[HostGroup], left: Collection[str] = (), *, around: bool = False, in_place: bool = True
     ) -> set[HostGroup]:
         """Takes over changed groups; returns those that have another chain now, or none.
 
-        ``left`` are the chains that addresses are led to now and not after this change; addresses that get their first
-        group leave the chains of the surroundings. ``in_place`` is False if a pod leaves the profile in the same
-        change.
+        ``left`` are the chains that addresses are led to now and not after this change; ``around``: so are the chains
+        of the surroundings. Addresses that get their first group leave these too. ``in_place`` is False if a pod
+        leaves the profile in the same change.
         """
         changed = [group for group in groups if self._wanted(group) != self._table(group)]
-        if any(group not in self._chains for group in changed):
-            left = {*left, *self._surrounding_chains()}
+        around = around or any(group not in self._chains for group in changed)
         if in_place:
-            self._change_in_place(changed, left)
+            self._change_in_place(changed, left, around=around)
         moved = {group for group in changed if self._wanted(group) != self._table(group)}
         before = [self._chains[group] for group in moved if group in self._chains]
         for group in moved:
@@ -260,28 +272,21 @@ class GroupChains:
         return moved
 
     def follow(
-        self,
-        profile: Profile,
-        change: tuple[Iterable[HostGroup], Iterable[str]],
-        led: Callable[[str], str | None],
-        *,
-        in_place: bool,
-    ) -> set[str] | None:
-        """Takes over changed groups and moved addresses; returns the addresses whose chain may be another one now.
+        self, profile: Profile, change: GroupChange, led: Callable[[str], str | None], *, in_place: bool
+    ) -> tuple[set[str], bool]:
+        """Takes over changed groups and moved addresses.
 
-        ``led`` returns the chain that an address is led to now. Returns None if the surroundings have another chain,
-        so that the profile needs another chain too.
+        ``led`` returns the chain that an address is led to now. Returns the addresses whose chain may be another one
+        now, and whether ranges or surroundings have another chain.
         """
-        groups, moved = change
-        addresses = {address for address in moved if (":" in address) == (self._family == "ip6")}
+        addresses = {address for address in change.moved if (":" in address) == (self._family == "ip6")}
         now = [(led(address), self.chain(profile.group(address))) for address in addresses]
         left = {chain for chain, after in now if chain is not None and chain != after}
-        if any(chain is None for chain, _ in now):
-            left |= self._surrounding_chains()
-        others = self.update(groups, left, in_place=in_place)
-        if any(group.key.surroundings for group in others):
-            return None
-        return addresses.union(*(group.addresses[self._family] for group in others))
+        ranges = self._version in change.ranges
+        around = ranges or any(chain is None for chain, _ in now)
+        others = self.update(change.groups, left, around=around, in_place=in_place)
+        led_elsewhere = addresses.union(*(group.addresses[self._family] for group in others))
+        return led_elsewhere, ranges or any(group.key.surroundings for group in others)
 
     def _surrounding_chains(self) -> set[str]:
         """The chains to which addresses without a chain of their own are led."""
@@ -289,19 +294,25 @@ class GroupChains:
 
     def _wanted(self, group: HostGroup) -> PortTable | None:
         """The table that a group needs in this family; the surroundings have one only where they were taken."""
-        needed = group in self._chains if group.key.surroundings else group.shown and group.addresses[self._family]
+        key = group.key
+        if key.surroundings:
+            needed = group in self._chains and (not key.rules or bool(self._blocks.uses(key.rules)))
+        else:
+            needed = group.shown and bool(group.addresses[self._family])
         return group.table if needed else None
 
     def _table(self, group: HostGroup) -> PortTable | None:
         chain = self._chains.get(group)
         return self._tables.table(chain) if chain is not None else None
 
-    def _change_in_place(self, groups: Iterable[HostGroup], left: Collection[str]) -> None:
+    def _change_in_place(self, groups: Iterable[HostGroup], left: Collection[str], *, around: bool) -> None:
         """Changes the tables of chains to which only groups with the same new table lead."""
         users: dict[str, list[HostGroup]] = {}
         for group in groups:
             if group in self._chains:
                 users.setdefault(self._chains[group], []).append(group)
+        if users and around:
+            left = {*left, *self._surrounding_chains()}
         for chain, own in users.items():
             table = self._wanted(own[0])
             if table is None or chain in left or self._tables.uses(chain) != len(own):

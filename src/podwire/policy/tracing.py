@@ -16,7 +16,7 @@ from podwire.trace.packet import LocalAddresses, Tracer
 
 
 class Tracing(HeldTracing, Protocol):
-    """What a module of :data:`podwire.policy.registry.TRACERS` has."""
+    """The interface of a module of :data:`podwire.policy.registry.TRACERS`."""
 
     def planned(
         self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts, machine: LocalAddresses

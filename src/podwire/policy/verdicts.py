@@ -28,7 +28,7 @@ APART = {
 
 
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9 _./=!,()-]")
-"""What neither labels nor the text form of selectors contain; selectors with invalid values may contain it."""
+"""Characters that neither labels nor the text form of valid selectors contain."""
 
 
 class RuleHit(msgspec.Struct, frozen=True, gc=False):

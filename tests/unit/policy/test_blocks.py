@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.model.policy import IPBlock
-from podwire.policy.blocks import NOWHERE, Blocks
+from podwire.policy.blocks import NOWHERE, Blocks, Interval
 from podwire.policy.evaluate import in_block
 
 
@@ -42,6 +42,32 @@ def test_intervals_are_disjoint_and_in_order_and_neighbours_differ(blocks: list[
         assert last + 1 < following or rules != other
 
 
+@given(BLOCKS, st.data())
+def test_rules_that_come_and_go_leave_other_ranges(blocks: list[tuple[int, IPBlock]], data: st.DataObject) -> None:
+    own: dict[int, list[IPBlock]] = {}
+    for number, block in blocks:
+        own.setdefault(number, []).append(block)
+    made = Blocks((), 4)
+    present: set[int] = set()
+    for number in data.draw(st.lists(st.sampled_from(sorted(own) or [0]), max_size=12)):
+        before, change = list(made.intervals), made.remove if number in present else made.add
+        ranges = change(number, own.get(number, ()))
+        present ^= {number}
+        assert made.intervals == Blocks([pair for pair in blocks if pair[0] in present], 4).intervals
+        assert made.take_left() >= {rules for _, _, rules in before} - {rules for _, _, rules in made.intervals}
+        assert {rules for _, _, rules in made.intervals} == {
+            rules for _, _, rules in (*before, *made.intervals) if made.uses(rules)
+        }
+        for address in range(1024):
+            at = (10 << 24) + address
+            changed = any(first <= at <= last for first, last in ranges)
+            assert changed or rules_at(before, at) == rules_at(made.intervals, at)
+
+
+def rules_at(intervals: list[Interval], address: int) -> frozenset[int]:
+    return next((rules for first, last, rules in intervals if first <= address <= last), NOWHERE)
+
+
 def test_each_family_has_its_own() -> None:
     blocks = [(0, IPBlock(cidr="0.0.0.0/0")), (1, IPBlock(cidr="::/0", excepted=("2001:db8::/32",)))]
     four, six = Blocks(blocks, 4), Blocks(blocks, 6)
@@ -51,4 +77,4 @@ def test_each_family_has_its_own() -> None:
 
 
 def test_invalid_ranges_contain_no_address() -> None:
-    assert Blocks([(0, IPBlock(cidr="10.0.0.0/40")), (1, IPBlock(cidr="all"))], 4).intervals == ()
+    assert Blocks([(0, IPBlock(cidr="10.0.0.0/40")), (1, IPBlock(cidr="all"))], 4).intervals == []

@@ -1,5 +1,6 @@
 """Changes that leave a pod its profile: the rules are as in a new profile, and data planes learn all that changed."""
 
+from ipaddress import ip_network
 from typing import Any
 
 import msgspec
@@ -33,6 +34,33 @@ class Crowd(Chaos):
         moved = msgspec.structs.replace(before, spec=spec)
         turned = msgspec.structs.replace(before, metadata=made.metadata)
         return self.random.choice((made, made, moved, turned))
+
+
+class Blocks(Crowd):
+    """A third of the policies has many blocks: of pods, of nodes and of other addresses, one in another."""
+
+    _many = False
+
+    def policy(self, name: str) -> NetworkPolicy:
+        self._many = self.random.random() < 0.3
+        return super().policy(name)
+
+    def peer(self) -> dict[str, Any]:
+        return {"ipBlock": self.block()} if self._many else super().peer()
+
+    def few(self, make: Any, most: int = 2) -> list[Any]:
+        return super().few(make, 6 if self._many and self.random.random() < 0.5 else most)
+
+    def block(self) -> dict[str, Any]:
+        pick, number = self.random.choice, self.random.randrange(64)
+        if self.random.random() < 0.3:
+            return super().block()
+        base = pick(
+            (f"203.0.{number}.{pick((0, 8, 64, 128))}", f"10.180.{number % 3}.{pick((0, 4, 64))}", "192.168.99.1")
+        )
+        cidr = ip_network(f"{base}/{pick((24, 26, 28, 32))}", strict=False)
+        inner = ip_network(f"{base}/{min(32, cidr.prefixlen + 2)}", strict=False)
+        return {"cidr": str(cidr), "except": [str(inner)] if inner != cidr and self.random.random() < 0.2 else []}
 
 
 def policy(name: str, pods: dict[str, Any], *ports: int) -> NetworkPolicy:
@@ -101,7 +129,7 @@ def test_cluster_policy_that_moved_out_of_audit_denies(old: dict[str, Any], new:
         compiler.set_cluster_policy(each.metadata.name, each)
     compiler.flush()
     compiler.set_cluster_policy("moved", cluster_policy("moved", new, 4))
-    flush(compiler, in_place=False)
+    flush(compiler)
     key = compiler.pods["shop/web"].egress
     assert key is not None
     table = compiler.profiles[key].at(PEER)
@@ -131,11 +159,11 @@ def test_rules_of_a_new_policy_may_share_their_block() -> None:
     compiler.set_policy("shop/a", policy("a", WEB))
     compiler.flush()
     compiler.set_policy("shop/blocks", msgspec.convert(made, NetworkPolicy))
-    flush(compiler, in_place=False)
+    flush(compiler)
     table = ingress(compiler).at(PEER)
     assert [table.ruling("TCP", port).accept for port in (79, 80, 81, 82)] == [False, True, True, False]
     compiler.set_policy("shop/blocks", None)
-    flush(compiler, in_place=False)
+    flush(compiler)
     assert not ingress(compiler).ranges(4)
 
 
@@ -156,9 +184,42 @@ def test_address_that_ends_as_its_rule_goes_is_named() -> None:
     assert address not in ingress(compiler).hosts
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_crowds_of_policies_agree_with_the_evaluator(seed: int) -> None:
-    crowd = Crowd(seed)
+def test_policy_with_another_block_costs_its_ranges_alone() -> None:
+    """The policies have ranges of their own; the last of them changes its block."""
+    compiler = compile_world(WORLD, "n1")
+    for number in range(8):
+        compiler.set_policy(f"shop/p{number}", of_block(number, f"203.0.{number}.0/24"))
+        flush(compiler, in_place=number > 0)
+    compiler.set_policy("shop/p7", of_block(7, "203.0.2.128/25"))
+    flush(compiler)
+    assert [first >> 7 & 0x1FF for first, _, _ in ingress(compiler).ranges(4)] == [0, 2, 4, 5, 6, 8, 10, 12]
+    table = ingress(compiler).at("203.0.2.200")
+    assert [table.ruling("TCP", port).accept for port in (1002, 1007, 1001)] == [True, True, False]
+    assert not ingress(compiler).at("203.0.7.1").ruling("TCP", 1007).accept
+
+
+def of_block(number: int, cidr: str) -> NetworkPolicy:
+    rule = {"from": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": 1000 + number}]}
+    made = {"metadata": {"name": f"p{number}", "namespace": "shop"}, "spec": {"podSelector": WEB, "ingress": [rule]}}
+    return msgspec.convert(made, NetworkPolicy)
+
+
+def test_egress_policy_with_a_known_port_name_changes_in_place() -> None:
+    compiler = compile_world(WORLD, "n1")
+    for number, name in ((0, "http"), (1, "http"), (2, "sql")):
+        rule = {"to": [{"namespaceSelector": {}}], "ports": [{"port": 1000 + number}, {"port": name}]}
+        spec = {"podSelector": WEB, "policyTypes": ["Egress"], "egress": [rule]}
+        made = {"metadata": {"name": f"p{number}", "namespace": "shop"}, "spec": spec}
+        compiler.set_policy(f"shop/p{number}", msgspec.convert(made, NetworkPolicy))
+        flush(compiler, in_place=number == 1)
+    compiler.set_policy("shop/p1", None)
+    flush(compiler)
+
+
+@pytest.mark.parametrize("kind", [Crowd, Blocks])
+@pytest.mark.parametrize("seed", range(15))
+def test_crowds_of_policies_agree_with_the_evaluator(seed: int, kind: type[Crowd]) -> None:
+    crowd = kind(seed)
     mirror = {name: copy(compiler) for name, compiler in crowd.compilers.items()}
     for step in range(20):
         for _ in range(1 + step % 4):

@@ -339,7 +339,7 @@ def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> No
         mirror["profiles"][profile] = now["profiles"][profile]
     for profile in delta.hosts.keys() | delta.groups.keys():
         groups = delta.groups.get(profile, set())
-        if any(group.key.surroundings for group in groups):
+        if profile in delta.ranges or any(group.key.surroundings for group in groups):
             mirror["profiles"][profile][1:] = now["profiles"][profile][1:]
         addresses = {address for group in groups for address in group.all_addresses()}
         hosts = mirror["profiles"][profile][0]

@@ -75,8 +75,10 @@ class BridgeIsolation:
         texts = []
         for bridge, missing in sorted(self.unseen.items()):
             if missing:
-                words = " and ".join(dict.fromkeys(missing.values()))
-                texts.append(f"{bridge}: {words}; pods that policies select are isolated from the bridge's other pods")
+                features = " and ".join(dict.fromkeys(missing.values()))
+                texts.append(
+                    f"{bridge}: {features}; pods that policies select are isolated from the bridge's other pods"
+                )
         if self.unseen and self._missing is not None:
             texts.append(
                 f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; source addresses are not checked"
@@ -214,7 +216,7 @@ class BridgeIsolation:
         return transaction
 
     def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
+        """A descriptor that is readable when :meth:`disturbed` should be called."""
         return self._events.fileno()
 
     def locked(self) -> bool:
@@ -222,7 +224,7 @@ class BridgeIsolation:
         return isinstance(self._plane, Locking) and self._plane.locked()
 
     def disturbed(self) -> bool:
-        """Whether another program may have changed what this data plane holds."""
+        """Whether another program may have changed the rules of this data plane."""
         changed = self._monitor.changed() if self._monitor is not None else ()
         own = ("", "") in changed or (FAMILY, TABLE) in changed
         return self._plane.disturbed() or own
@@ -254,7 +256,7 @@ class BridgeIsolation:
         self._held = None
 
     def close(self) -> None:
-        """Closes the sockets to the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; the rules stay in force."""
         self._events.close()
         self._plane.close()
         for resource in (self._nft, self._monitor, self._netlink):

@@ -45,8 +45,8 @@ def read(netns: NetnsPath, pods: Mapping[str, Collection[str]]) -> BridgePorts |
 
     Raises: KernelError.
     """
-    place = Path(netns) if netns is not None else None
-    links = locate(pods, *KernelLinks(place).read(), {})
+    path = Path(netns) if netns is not None else None
+    links = locate(pods, *KernelLinks(path).read(), {})
     links = {pod: link for pod, link in links.items() if link.port}
     if not links:
         return None

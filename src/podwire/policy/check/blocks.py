@@ -1,4 +1,4 @@
-"""Findings about ipBlocks that match nothing, or not what they seem to match (pure)."""
+"""Findings about ipBlocks that match nothing, or that match other addresses than they seem to (pure)."""
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network, IPv6Network, ip_network

@@ -62,7 +62,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     """The path of the field, as ``spec.ingress[0].from[1]``."""
     text: str
-    """What is wrong, and what to do."""
+    """The mistake, and how to correct it."""
     where: str = ""
     """``file:line`` of the field; empty when no file has the object."""
 

@@ -152,10 +152,10 @@ def outline(policy: NetworkPolicy) -> PolicyOutline:
         (INGRESS, "ingress", "from", spec.ingress),
         (EGRESS, "egress", "to", spec.egress),
     )
-    for direction, section, word, section_rules in sections:
+    for direction, section, peers_field, section_rules in sections:
         for place, rule in enumerate(section_rules if direction in spec.types else ()):
             path = f"spec.{section}[{place}]"
-            peers = (_peer(peer, namespace, f"{path}.{word}[{i}]") for i, peer in enumerate(rule.peers))
+            peers = (_peer(peer, namespace, f"{path}.{peers_field}[{i}]") for i, peer in enumerate(rule.peers))
             ports = tuple(_port(port, f"{path}.ports[{i}]") for i, port in enumerate(rule.ports))
             rules.append(
                 RuleOutline(
@@ -216,8 +216,8 @@ def outline_cluster(policy: ClusterNetworkPolicy) -> PolicyOutline:
         (EGRESS, "egress", "to", spec.egress),
     )
     rules = tuple(
-        _cluster_rule(rule, direction, place, f"spec.{section}[{place}]", word)
-        for direction, section, word, section_rules in sections
+        _cluster_rule(rule, direction, place, f"spec.{section}[{place}]", peers_field)
+        for direction, section, peers_field, section_rules in sections
         for place, rule in enumerate(section_rules)
     )
     subject = _pods(spec.subject.namespaces, spec.subject.pods)
@@ -235,7 +235,7 @@ def outline_cluster(policy: ClusterNetworkPolicy) -> PolicyOutline:
 
 
 def _cluster_rule(
-    rule: ClusterIngressRule | ClusterEgressRule, direction: str, place: int, path: str, word: str
+    rule: ClusterIngressRule | ClusterEgressRule, direction: str, place: int, path: str, peers_field: str
 ) -> RuleOutline:
     known = all(peer.known for peer in rule.peers) and all(entry.known for entry in rule.protocols)
     ports = tuple(port for i, entry in enumerate(rule.protocols) for port in _protocol(entry, path, i))
@@ -244,7 +244,7 @@ def _cluster_rule(
         place=place,
         path=path,
         action=rule.action if known or rule.action == "Accept" else "Deny",
-        peers=tuple(_cluster_peer(peer, f"{path}.{word}[{i}]") for i, peer in enumerate(rule.peers)),
+        peers=tuple(_cluster_peer(peer, f"{path}.{peers_field}[{i}]") for i, peer in enumerate(rule.peers)),
         everyone=not known and rule.action != "Accept",
         known=known,
         ports=ports,

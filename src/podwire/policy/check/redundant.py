@@ -58,8 +58,8 @@ def _never_reached(policies: list[PolicyOutline]) -> Iterator[Finding]:
 
 def _decides(covering: list[PolicyRule]) -> str:
     actions = sorted({owned[1].action for owned in covering})
-    words = {"Accept": "accepts", "Deny": "denies", "Pass": "passes on"}
-    return words[actions[0]] if len(covering) == 1 else "decide"
+    verbs = {"Accept": "accepts", "Deny": "denies", "Pass": "passes on"}
+    return verbs[actions[0]] if len(covering) == 1 else "decide"
 
 
 def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[PolicyRule]) -> list[PolicyRule]:

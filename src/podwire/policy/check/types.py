@@ -61,7 +61,7 @@ def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding
             "policyTypes: [Egress], or [Ingress, Egress] if you mean both"
         )
         yield policy.finding("isolates-ingress-too", "spec.egress", text)
-    for direction, section, word in _SECTIONS:
+    for direction, section, peers_field in _SECTIONS:
         rules = spec.get(section)
         if rules == [] and direction not in policy.types:
             text = (
@@ -70,7 +70,7 @@ def _written(policy: PolicyOutline, spec: Mapping[str, Any]) -> Iterator[Finding
             )
             yield policy.finding("does-not-isolate", f"spec.{section}", text)
         for place, rule in enumerate(rules or () if direction in policy.types else ()):
-            for field in (word, "ports"):
+            for field in (peers_field, "ports"):
                 if isinstance(rule, dict) and rule.get(field) == []:
                     text = f"an empty list restricts nothing: the rule is for {_all(field, direction)}"
                     yield policy.finding("empty-list-allows-all", f"spec.{section}[{place}].{field}", text)

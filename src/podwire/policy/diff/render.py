@@ -37,9 +37,9 @@ def text(comparison: ClusterComparison, lines: tuple[Line, Line]) -> Iterator[st
             yield f"  now {'allowed' if after.allowed else 'denied'}: {ports}"
             yield f"    before: {_outcome(before, lines[0])}"
             yield f"    after:  {_outcome(after, lines[1])}"
-    for word, only in (("gone", groups.only_old), ("new", groups.only_new)):
+    for change, only in (("gone", groups.only_old), ("new", groups.only_new)):
         if only:
-            yield f"{word}, so not compared: pods {', '.join(_some(only))}"
+            yield f"{change}, so not compared: pods {', '.join(_some(only))}"
     denied, allowed = _pairs(comparison.differences)
     yield f"{count(denied, 'pair')} now denied, {count(allowed, 'pair')} now allowed"
 

@@ -58,7 +58,7 @@ class Enforcer(Protocol):
         """The pods by the names of their own devices."""
         ...
 
-    def attach(self, one: AttachedPod) -> None:
+    def attach(self, pod: AttachedPod) -> None:
         """Reports a pod on this node.
 
         Raises: KernelError; the enforcement tries again.

@@ -46,7 +46,7 @@ class Totals:
         self._past: dict[RuleHit, Count] = {}
         self._last: dict[tuple[str, str], Counted] = {}
         self._earlier: dict[tuple[str, str], Count] = {}
-        """What rules counted for other policies than those of their last reading."""
+        """Packets that rules counted for other policies than those of their last reading."""
 
     def keep(self, family: str, readings: Mapping[str, Counted]) -> None:
         """Keeps the last readings of rules, by name, that are removed or reset now."""

@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from podwire.dataplane.contents import KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
-from podwire.policy.contents import profiles_left
+from podwire.policy.contents import group_changes, profiles_left
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
 from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
 from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, known_tables
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
-from podwire.policy.profile import HostGroup, Profile, ProfileKey
-from podwire.policy.tablechains import GroupChains, TableChains
+from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules, Ruleset
@@ -59,9 +59,13 @@ class Contents:
         chains = {**self._keyed.chains, **self._generate(leading=False)}
         return FamilyContents(chains, {ipset.name: ipset for ipset in self._keyed.filled_sets()}, self.layout.jumps())
 
+    def resized(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a set is missing, or has another number of elements than desired."""
+        return any(sizes.get(name) != len(elements) for name, elements in self._keyed.elements.items())
+
     def differs(self, saved: Saved, sizes: Mapping[str, int]) -> bool:
         """Whether the rules differ from the desired ones, or a set has a different number of elements."""
-        if any(sizes.get(name) != len(elements) for name, elements in self._keyed.elements.items()):
+        if self.resized(sizes):
             return True
         rules = self.rules()
         return bool(steps(saved, {}, FamilyContents(rules.chains, {}, rules.jumps), {}))
@@ -97,8 +101,7 @@ class Contents:
         for key in delta.made:
             self._write(profiles[key])
         left = profiles_left(self._placed, delta)
-        for key in delta.groups.keys() | delta.hosts.keys():
-            change = delta.groups.get(key, set()), delta.hosts.get(key, set())
+        for key, change in group_changes(delta):
             self._change(profiles[key], change, in_place=key not in left)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
@@ -160,7 +163,7 @@ class Contents:
         """Writes a whole profile: in place if its chain stays the same; else to a new chain, and moves its pods."""
         key, family = profile.key, self.layout.family
         before, groups_before = self._names.get(key), self._groups.get(key)
-        groups = self._groups[key] = GroupChains(self._tables, key, family)
+        groups = self._groups[key] = GroupChains(self._tables, profile, family)
         self._tables.know(profile)
         nets, rest = networks(profile, 6 if family == "ip6" else 4)
         default = groups.take(rest)
@@ -217,20 +220,20 @@ class Contents:
                 self._keyed.remove_set(name)
         self._numbers[names.IN if chain.startswith(f"{names.IN}-") else names.OUT].give_back(chain)
 
-    def _change(self, profile: Profile, change: tuple[set[HostGroup], set[str]], *, in_place: bool) -> None:
+    def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
         """Takes over changed groups of a profile, and addresses that moved from one group to another."""
         groups, chain = self._groups[profile.key], self._names[profile.key]
         hosts, _ = names.profile_sets(chain, self.layout.family)
         have = self._keyed.elements[hosts]
-        chains = {self._writer.element(table): table for _, table in groups.items()} if change[1] else {}
+        chains = {self._writer.element(table): table for _, table in groups.items()} if change.moved else {}
 
         def led(address: str) -> str | None:
             element = have.get(address)
             return chains.get(element) if element is not None else None
 
         self._tables.know(profile)
-        addresses = groups.follow(profile, change, led, in_place=in_place)
-        if addresses is None:
+        addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
+        if ranges:
             self._write(profile)
             return
         elements: dict[str, IpSetElement] = {}

@@ -64,6 +64,7 @@ class Numbers:
         self._next = max(first, max(known.values(), default=first - 1) + 1)
         self._free = sorted(set(range(first, self._next)) - set(known.values()))
         self._left = dict(known)
+        self._new: set[str] = set()
         self.used: dict[str, int] = {}
 
     @property
@@ -77,7 +78,11 @@ class Numbers:
         Raises: KernelError when no number is free.
         """
         if name not in self.used:
-            self.used[name] = self._left.pop(name) if name in self._left else self._fresh()
+            if name in self._left:
+                self.used[name] = self._left.pop(name)
+            else:
+                self.used[name] = self._fresh()
+                self._new.add(name)
         return self.used[name]
 
     def _fresh(self) -> int:
@@ -90,14 +95,22 @@ class Numbers:
         return self._next - 1
 
     def give_back(self, name: str) -> None:
-        """Gives the number of a name back; elements of sets may still use it until :meth:`settle`."""
-        self._left[name] = self.used.pop(name)
+        """Gives the number of a name back; elements of sets may still use it until :meth:`settle`.
+
+        A number that was taken since the last :meth:`settle` is free at once: the kernel never had its chain.
+        """
+        if name in self._new:
+            self._new.remove(name)
+            heapq.heappush(self._free, self.used.pop(name))
+        else:
+            self._left[name] = self.used.pop(name)
 
     def settle(self) -> None:
         """Frees the numbers that were given back; to be called when no element of a set uses them any more."""
         for number in self._left.values():
             heapq.heappush(self._free, number)
         self._left.clear()
+        self._new.clear()
 
 
 def branches(root: str, numbers: Mapping[str, int], marks: MarkBits) -> dict[str, Rules]:
@@ -135,7 +148,13 @@ def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: Ma
             continue
         for rule in rules:
             words = rule.split()
-            if words[:3] == ["-m", "mark", "--mark"] and words[-2] == "-g" and words[-1].startswith(prefix):
+            branch = words[-1].startswith(f"{root}-") and "-" in words[-1].removeprefix(f"{root}-")
+            if (
+                words[:3] == ["-m", "mark", "--mark"]
+                and words[-2] == "-g"
+                and words[-1].startswith(prefix)
+                and not branch
+            ):
                 value = int(words[3].partition("/")[0], 16)
                 number = value // marks.of(1)[0]
                 if words[3] != marks.within(number):

@@ -1,14 +1,15 @@
 """The contents of the table of one family; an update costs only as much as the change (pure).
 
 A change is the difference of two partial tables: the chains and sets that it touches, before and after. A profile's
-chain and its ranges never change; its exact addresses, and the single ports of its tables, change one by one.
+chain and its ranges never change: other ranges make another chain, with the same map of exact addresses. These
+addresses, and the single ports of tables, change one by one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
-from podwire.policy.contents import profiles_left
+from podwire.policy.contents import group_changes, profiles_left
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
     Chains,
@@ -18,8 +19,9 @@ from podwire.policy.dataplanes.nftables.layout import (
     profile_name,
 )
 from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known_tables
-from podwire.policy.profile import HostGroup, Profile, ProfileKey
-from podwire.policy.tablechains import GroupChains, TableChains
+from podwire.policy.dataplanes.nftables.rangechains import RangeChain, RangeChains
+from podwire.policy.profile import Profile, ProfileKey
+from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Chain, Element, Set, Table
 from podwire.state.nft_diff import (
@@ -48,10 +50,13 @@ class Contents:
             self._keyed.add_set(declared)
         self._keyed.changes()  # the fixed chains and sets are not part of the first change
         self._names: dict[ProfileKey, str] = {}
+        self._hosts: dict[ProfileKey, str] = {}
+        self._ranges: dict[ProfileKey, tuple[RangeChain, ...]] = {}
         self._groups: dict[ProfileKey, GroupChains] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._writer = PortChainWriter(layout, self._keyed)
         self._tables = TableChains(self._writer, known_tables(have))
+        self._parts = RangeChains(layout, self._keyed)
 
     def meaning(self, name: str) -> RuleHit | None:
         """The rule of a chain that exists or was removed lately; None: the chain is unknown."""
@@ -110,9 +115,15 @@ class Contents:
             self._keyed.claim(pod, self._of_device(device, profiles))
 
     def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
+        return self.layout.placed(device, profiles.addresses, self._chains_of(profiles))
+
+    def _led(self, device: str, profiles: PodProfiles, direction: str) -> Elements:
+        """The elements of :meth:`_of_device` that lead to the profile of one direction."""
+        return self.layout.leading(device, profiles.addresses, self._chains_of(profiles), direction)
+
+    def _chains_of(self, profiles: PodProfiles) -> Chains:
         ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
-        chains = Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
-        return self.layout.placed(device, profiles.addresses, chains)
+        return Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
 
     def move(self, layout: TableLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
@@ -125,8 +136,7 @@ class Contents:
         for key in delta.made:
             self._write(profiles[key])
         left = profiles_left(self._placed, delta)
-        for key in delta.groups.keys() | delta.hosts.keys():
-            change = delta.groups.get(key, set()), delta.hosts.get(key, set())
+        for key, change in group_changes(delta):
             self._change(profiles[key], change, in_place=key not in left)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
@@ -134,14 +144,15 @@ class Contents:
         for key in keys:
             if key in self._names:
                 self._end(self._names.pop(key))
+                self._parts.drop(self._ranges.pop(key))
+                self._keyed.remove_set(self._hosts.pop(key))
                 self._groups.pop(key).drop()
                 self._tables.forget(key)
 
     def _end(self, name: str) -> None:
         for chain in {name, node_name(name)} & self._keyed.chains.keys():
             self._keyed.remove_chain(chain)
-        for declared in self.layout.profile_sets(name):
-            self._keyed.remove_set(declared.name)
+        self._keyed.remove_set(self.layout.ranges(name).name)
 
     def commit(self) -> Transaction:
         """The transaction for all changes since the last call."""
@@ -153,67 +164,74 @@ class Contents:
         return Table(family=self.layout.family, name=TABLE, chains=chains, sets=sets)
 
     def _write(self, profile: Profile) -> None:
-        """Writes a whole profile to new chains, and moves its pods."""
-        key, family = profile.key, self.layout.family
-        before = (self._names.get(key), self._groups.get(key))
-        groups = self._groups[key] = GroupChains(self._tables, key, family)
+        """Writes a whole profile."""
+        key, before = profile.key, self._groups.get(profile.key)
+        groups = self._groups[key] = GroupChains(self._tables, profile, self.layout.family)
         self._tables.know(profile)
-        default = groups.take(profile.surroundings())
-        ranges = tuple(
-            (first, last, groups.take(group)) for first, last, group in profile.ranges(6 if family == "ip6" else 4)
-        )
+        for group in (profile.surroundings(), *(group for _, _, group in profile.ranges(self._version))):
+            groups.take(group)
         groups.update(profile.groups())
-        name = profile_name(key, default, ranges)
-        if name == before[0]:
-            self._keyed.fill_set(self._filled(name, groups))
+        hosts = self._filled(key, groups)
+        if key in self._hosts:
+            self._keyed.fill_set(hosts)
         else:
-            pods = [
-                (pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)
-            ]
-            for pod, _, _ in pods:
-                self._keyed.release(pod, self._of_device(*self._placed.pop(pod)))
-            self._add(name, key, ranges, default)
-            self._names[key] = name
-            for pod, device, profiles in pods:
-                self.place(pod, device, profiles)
-        if before[1] is not None:
-            before[1].drop()
-        if before[0] is not None and name != before[0]:
-            self._end(before[0])
+            self._hosts[key] = hosts.name
+            self._keyed.add_set(hosts)
+        self._arrange(profile)
+        if before is not None:
+            before.drop()
 
-    def _add(self, name: str, key: ProfileKey, ranges: tuple[tuple[int, int, str], ...], default: str) -> None:
-        _, by_range = self.layout.profile_sets(name)
-        self._keyed.add_set(self._filled(name, self._groups[key]))
-        elements = dict(self.layout.ranged(by_range, first, last, chain) for first, last, chain in ranges)
-        self._keyed.add_set(by_range.with_elements(elements.items()))
+    def _arrange(self, profile: Profile) -> None:
+        """Writes the ranges of a profile and what applies elsewhere: with another chain, to which its pods move."""
+        key, groups = profile.key, self._groups[profile.key]
+        default = groups.take(profile.surroundings())
+        ranges = [(first, last, groups.take(group)) for first, last, group in profile.ranges(self._version)]
+        arranged = self._parts.take(ranges, key)
+        name, before = profile_name(key, default, arranged), self._names.get(key)
+        if name != before:
+            self._add(name, key, arranged, default)
+            self._names[key] = name
+            for pod, (device, profiles) in self._placed.items():
+                if key in (profiles.ingress, profiles.egress):
+                    self._keyed.claim(pod, self._led(device, profiles, key.direction))
+            if before is not None:
+                self._end(before)
+        self._parts.drop(self._ranges.get(key, ()))
+        self._ranges[key] = arranged
+
+    @property
+    def _version(self) -> int:
+        return 6 if self.layout.family == "ip6" else 4
+
+    def _add(self, name: str, key: ProfileKey, ranges: tuple[RangeChain, ...], default: str) -> None:
+        elements = (self.layout.ranged(*each) for each in ranges)
+        self._keyed.add_set(self.layout.ranges(name).with_elements(elements))
         self._put(self.layout.profile_chain(name, key, default))
         if key.to_own_node:
             self._put(self.layout.node_chain(name, key))
 
-    def _filled(self, name: str, groups: GroupChains) -> Set:
+    def _filled(self, key: ProfileKey, groups: GroupChains) -> Set:
         """The map of a profile's exact addresses."""
-        declared, _ = self.layout.profile_sets(name)
         pairs = ((group, leading_to(chain)) for group, chain in groups.items())
-        return declared.with_elements(
+        return self.layout.hosts(key).with_elements(
             (self.layout.key(address), element)
             for group, element in pairs
             for address in group.addresses[self.layout.family]
         )
 
-    def _change(self, profile: Profile, change: tuple[set[HostGroup], set[str]], *, in_place: bool) -> None:
+    def _change(self, profile: Profile, change: GroupChange, *, in_place: bool) -> None:
         """Takes over changed groups of a profile, and addresses that moved from one group to another."""
-        groups, declared = self._groups[profile.key], self.layout.profile_sets(self._names[profile.key])[0]
-        have = self._keyed.elements[declared.name]
+        groups, hosts = self._groups[profile.key], self._hosts[profile.key]
+        have = self._keyed.elements[hosts]
 
         def led(address: str) -> str | None:
             element = have.get(self.layout.key(address))
             return element.verdict.chain if element is not None and element.verdict is not None else None
 
         self._tables.know(profile)
-        addresses = groups.follow(profile, change, led, in_place=in_place)
-        if addresses is None:
-            self._write(profile)
-            return
+        addresses, ranges = groups.follow(profile, change, led, in_place=in_place)
+        if ranges:
+            self._arrange(profile)
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}
         for address in addresses:
@@ -221,7 +239,7 @@ class Contents:
             if chain is not None and chain not in elements:
                 elements[chain] = leading_to(chain)
             changes[self.layout.key(address)] = elements[chain]
-        self._keyed.put_elements(declared.name, changes)
+        self._keyed.put_elements(hosts, changes)
 
     def _to_own_node(self, key: ProfileKey | None) -> str:
         """The chain for packets from pods to their own node; empty: no policy applies to them."""

@@ -53,11 +53,11 @@ class NftablesPolicy:
         self._counters = RuleCounters(self._contents, self._read_counters)
 
     def close(self) -> None:
-        """Closes the sockets to the kernel; what is in force stays."""
+        """Closes the sockets to the kernel; the rules stay in force."""
         self._tables.close()
 
     def fileno(self) -> int:
-        """Readable when :meth:`disturbed` should be asked."""
+        """A descriptor that is readable when :meth:`disturbed` should be called."""
         return self._tables.fileno()
 
     def disturbed(self) -> bool:

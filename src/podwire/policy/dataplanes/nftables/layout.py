@@ -5,6 +5,7 @@ The cost of a packet between two pods does not depend on the number of policies:
     egress                  device and address -> goto <profile>; without policies: accept
     ingress                 device -> goto <profile>; without policies: accept
     in-<p>, out-<p>         peer's address -> goto <ports>;   first exact addresses, then ranges, then the default
+    ranges-<r>              peer's address -> goto <ports>;   a part of many ranges; the map of a profile jumps there
     ports-<t>               protocol and port -> goto <rule>
     rule-<r>                count; log; accept or drop
 
@@ -31,9 +32,10 @@ address does, through the map ``bridged``. :mod:`podwire.policy.bridges` enforce
 Neighbour discovery passes.
 
 The rules and ranges of a profile's chain never change: other rules or ranges make another chain, and one map element
-moves a device from the old chain to the new one. The exact addresses change one by one. So do the single ports of a
-table, if no packet that was led to the table is led elsewhere after the change (:mod:`podwire.policy.tablechains`). So
-a packet is decided either by the state before a change or by the state after it, never by a mixture.
+moves a device from the old chain to the new one. Both chains share the map of exact addresses, which change one by one.
+So do the single ports of a table, if no packet that was led to the table is led elsewhere after the change
+(:mod:`podwire.policy.tablechains`). So a packet is decided either by the state before a change or by the state after
+it, never by a mixture.
 
 Default deny in doubt: a packet from a pod's device with a source address that does not belong to the pod is dropped. So
 is a packet with an address of this node's pods that comes from or goes to a device which is not in the maps. The policy
@@ -54,10 +56,13 @@ from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule, Verdict
 from podwire.state.nft_text import parse_rule
+from podwire.state.nft_types import pack
 
 TABLE = "podwire-policy"
 RULE, PORTS = "rule-", "ports-"
 """The prefixes of the names of the chains of rules and of tables of ports."""
+PART, HOSTS = "ranges-", "-hosts"
+"""The prefix of the names of chains of ranges, and the end of the names of the maps of exact addresses."""
 SHARED = "egress-sources"
 """The only set of pods whose keys have no device."""
 PRIORITY = -5
@@ -249,51 +254,63 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
 
     def placed(self, device: str, addresses: tuple[str, ...], chains: "Chains") -> dict[str, dict[bytes, Element]]:
         """The elements for a pod's device, by the name of the set."""
-        sets = {declared.name: declared for declared in self._device_sets()}
-        own = [address for address in addresses if (":" in address) == (self.family == "ip6")]
-        sources = [f"{device} . {address}" for address in own]
-        if device in self.bridges:
-            return self._sending(sets, sources, own, chains) | {
-                "bridged": dict(sets["bridged"].element(address, _leads(chains.ingress)) for address in own),
-                "self": dict(
-                    sets["self"].element(f"{source} . {destination}") for source in own for destination in own
-                ),
-            }
-        return self._sending(sets, sources, own, chains) | {
-            "pod-devices": dict((sets["pod-devices"].element(device),)),
-            "own": dict(sets["own"].element(source) for source in sources),
-            "ingress": dict((sets["ingress"].element(device, _leads(chains.ingress)),)),
-        }
-
-    def _sending(
-        self, sets: dict[str, Set], sources: list[str], own: list[str], chains: "Chains"
-    ) -> dict[str, dict[bytes, Element]]:
+        name, own = device_key(device), self._own(addresses)
         return {
-            "egress": dict(sets["egress"].element(source, _leads(chains.egress)) for source in sources),
-            SHARED: dict(sets[SHARED].element(address, _leads(chains.egress)) for address in own),
-            "to-node": dict(sets["to-node"].element(source, _leads(chains.to_node)) for source in sources),
+            **self.leading(device, addresses, chains, "Ingress"),
+            **self.leading(device, addresses, chains, "Egress"),
+            **(
+                {"self": {source + destination: Element() for source in own for destination in own}}
+                if device in self.bridges
+                else {"pod-devices": {name: Element()}, "own": {name + address: Element() for address in own}}
+            ),
         }
 
-    def profile_sets(self, name: str) -> tuple[Set, Set]:
-        """The two maps of a profile: exact addresses and ranges."""
-        data = ("verdict",)
-        return (
-            Set(name=f"{name}-hosts", key=(self.address,), data=data),
-            Set(name=f"{name}-ranges", key=(self.address,), data=data, flags=("interval",)),
-        )
+    def leading(
+        self, device: str, addresses: tuple[str, ...], chains: "Chains", direction: str
+    ) -> dict[str, dict[bytes, Element]]:
+        """Those elements of :meth:`placed` that lead to the chains of one direction."""
+        name, own = device_key(device), self._own(addresses)
+        if direction == "Ingress":
+            element = _leads(chains.ingress)
+            return {"bridged": dict.fromkeys(own, element)} if device in self.bridges else {"ingress": {name: element}}
+        sources, egress = [name + address for address in own], _leads(chains.egress)
+        return {
+            "egress": dict.fromkeys(sources, egress),
+            SHARED: dict.fromkeys(own, egress),
+            "to-node": dict.fromkeys(sources, _leads(chains.to_node)),
+        }
+
+    def _own(self, addresses: Iterable[str]) -> list[bytes]:
+        """The addresses of this family, as keys."""
+        return [self.key(address) for address in addresses if (":" in address) == (self.family == "ip6")]
+
+    def hosts(self, key: ProfileKey) -> Set:
+        """The map of a profile's exact addresses; it stays when other ranges make another chain."""
+        return Set(name=f"{_word(key)}-{_short(_json(key))}{HOSTS}", key=(self.address,), data=("verdict",))
+
+    def ranges(self, name: str) -> Set:
+        """The map of the ranges of a profile's chain."""
+        return Set(name=f"{name}-ranges", key=(self.address,), data=("verdict",), flags=("interval",))
 
     def profile_chain(self, name: str, key: ProfileKey, default: str) -> Chain:
         """The chain of a profile; ``default`` is the chain for all other peers."""
-        peer = f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
         known = "" if self.keep else "ct direction reply "
         rules = self.rules(
             f"{known}ct state established accept",
             "ct state invalid counter drop",
-            f"{peer} vmap @{name}-hosts",
-            f"{peer} vmap @{name}-ranges",
+            f"{self._peer(key)} vmap @{self.hosts(key).name}",
+            f"{self._peer(key)} vmap @{name}-ranges",
             f"goto {default}",
         )
         return Chain(name=name, comment=comment(key), rules=rules)
+
+    def part(self, name: str, key: ProfileKey) -> tuple[Set, Chain]:
+        """The map and the chain of a part of a profile's ranges; packets from elsewhere return."""
+        declared = Set(name=f"{name}-map", key=(self.address,), data=("verdict",), flags=("interval",))
+        return declared, Chain(name=name, rules=self.rules(f"{self._peer(key)} vmap @{declared.name}"))
+
+    def _peer(self, key: ProfileKey) -> str:
+        return f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
 
     @property
     def _to_itself(self) -> tuple[str, ...]:
@@ -310,12 +327,11 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         """The key of an exact address in a profile's map."""
         return pack_ip(address)
 
-    def ranged(self, declared: Set, first: int, last: int, chain: str) -> tuple[bytes, Element]:
-        """The map element of a range of addresses; both ends are included."""
+    def ranged(self, first: int, last: int, chain: str) -> tuple[bytes, Element]:
+        """The map element of a range of addresses, both ends included; a part of ranges is jumped to."""
         size = _BITS[self.family] // 8
-        start, element = declared.element("::" if self.family == "ip6" else "0.0.0.0", f"goto {chain}")
-        start = first.to_bytes(size, "big")
-        return start, msgspec.structs.replace(element, end=last.to_bytes(size, "big"))
+        verdict = Verdict("jump" if chain.startswith(PART) else "goto", chain)
+        return first.to_bytes(size, "big"), Element(verdict=verdict, end=last.to_bytes(size, "big"))
 
     def ports_sets(self, name: str, table: PortTable, key: ProfileKey) -> tuple[Set, ...]:
         """The maps of a table of ports, one for each protocol whose ports have different rulings.
@@ -370,8 +386,14 @@ class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     to_node: str
 
 
-def _leads(chain: str) -> str:
-    return f"goto {chain}" if chain else "accept"
+def _leads(chain: str) -> Element:
+    return leading_to(chain) if chain else Element(verdict=Verdict("accept"))
+
+
+@lru_cache(maxsize=1 << 12)
+def device_key(device: str) -> bytes:
+    """The key of a device in a set."""
+    return pack(("ifname",), (device,))
 
 
 def leading_to(chain: str) -> Element:
@@ -438,10 +460,22 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _word(key: ProfileKey) -> str:
+    return "in" if key.direction == "Ingress" else "out"
+
+
 def profile_name(key: ProfileKey, default: str, ranges: tuple[tuple[int, int, str], ...]) -> str:
     """The name of a profile's chain, given the chains for all other peers and for ranges of addresses."""
-    word = "in" if key.direction == "Ingress" else "out"
-    return f"{word}-{_short(msgspec.json.encode((key, default, ranges)).decode())}"
+    return f"{_word(key)}-{_short(_json((key, default, ranges)))}"
+
+
+def part_name(key: ProfileKey, ranges: tuple[tuple[int, int, str], ...]) -> str:
+    """The name of the chain of a part of a profile's ranges, which profiles of the same direction share."""
+    return f"{PART}{_short(_json((key.direction, ranges)))}"
 
 
 def node_name(name: str) -> str:

@@ -7,8 +7,10 @@ to 3 of some 10,000 packets). So new chains and sets are committed first, then t
 them, and at last the chains and sets without references are deleted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from podwire.policy.dataplanes.nftables.layout import HOSTS
+from podwire.state.nft import Element
 from podwire.state.nft_diff import (
     AddChain,
     AddElements,
@@ -16,6 +18,7 @@ from podwire.state.nft_diff import (
     AddSet,
     AddTable,
     DeleteChain,
+    DeleteElements,
     DeleteSet,
     DeleteTable,
     FlushChain,
@@ -33,16 +36,29 @@ def steps(transaction: Transaction) -> Iterator[Transaction]:
     chains = {o.chain.name for o in operations if isinstance(o, AddChain) and not o.chain.hook}
     sets = {o.set.name for o in operations if isinstance(o, AddSet)}
     gone = {o.name for o in operations if isinstance(o, DeleteChain)}
-    phases: tuple[list[Operation], ...] = ([], [], [])
+    added = {o.set.name: o.elements for o in operations if isinstance(o, AddElements)}
+    phases: tuple[list[Operation], ...] = ([], [], [], [])
     for operation in operations:
+        if gone and isinstance(operation, DeleteElements) and operation.set.name.endswith(HOSTS):
+            for phase, part in zip(phases[1:3], _parted(operation, added), strict=True):
+                phase += [part] if part.elements else []
+            continue
         phases[_phase(operation, chains | sets, gone)].append(operation)
     for phase in phases:
         if phase:
             yield Transaction(transaction.family, transaction.table, tuple(phase))
 
 
+def _parted(operation: DeleteElements, added: Mapping[str, Mapping[bytes, Element]]) -> Iterator[DeleteElements]:
+    """The elements that are replaced by others, and those that are gone."""
+    new = added.get(operation.set.name, {})
+    for replaced in (True, False):
+        elements = {key: element for key, element in operation.elements.items() if (key in new) == replaced}
+        yield DeleteElements(operation.set, elements)
+
+
 def _phase(operation: Operation, new: set[str], gone: set[str]) -> int:
-    """0: nothing refers to the object yet; 1: packets reach the object; 2: nothing refers to the object any more."""
+    """0: nothing refers to the object yet; 1: packets reach the object; 3: nothing refers to the object any more."""
     match operation:
         case AddTable() | AddSet():
             return 0
@@ -53,8 +69,8 @@ def _phase(operation: Operation, new: set[str], gone: set[str]) -> int:
         case AddElements(set=declared):
             return 0 if declared.name in new else 1
         case FlushChain(name=name):
-            return 2 if name in gone else 1
+            return 3 if name in gone else 1
         case DeleteChain() | DeleteSet():
-            return 2
+            return 3
         case _:
             return 1

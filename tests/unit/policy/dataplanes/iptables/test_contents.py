@@ -4,6 +4,7 @@ import random
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.policy.test_changes_in_place import Blocks
 from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.errors import KernelError
@@ -145,7 +146,16 @@ def fresh(layout: ChainLayout, compiler: Compiler, kernel: Kernel | None = None)
 @pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_lead_from_one_state_to_the_next(seed: int, family: str) -> None:
-    chaos = Chaos(6000 + seed)
+    follow_changes(Chaos(6000 + seed), family)
+
+
+@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("seed", [*range(4), 30])
+def test_steps_lead_from_many_ranges_to_others(seed: int, family: str) -> None:
+    follow_changes(Blocks(seed), family)
+
+
+def follow_changes(chaos: Chaos, family: str) -> None:
     layout, kernel = LAYOUTS[family], Kernel()
     compiler = chaos.compilers["n1"]
     contents = fresh(layout, compiler)

@@ -77,12 +77,26 @@ def test_names_keep_their_numbers_and_new_names_take_free_ones() -> None:
 def test_released_number_stays_valid_until_all_is_settled() -> None:
     numbers = Numbers(1, 9, {})
     assert numbers.take("a") == 1
+    numbers.settle()
     numbers.give_back("a")
     assert (numbers.leading, numbers.take("b")) == ({"a": 1}, 2)
     assert numbers.take("a") == 1, "its number is still its own"
     numbers.give_back("a")
     numbers.settle()
     assert numbers.take("c") == 1
+
+
+def test_number_of_a_chain_never_written_selects_nothing() -> None:
+    numbers = Numbers(1, 9, {})
+    numbers.take("a")
+    numbers.give_back("a")
+    assert numbers.leading == {}
+    assert numbers.take("b") == 1
+
+
+def test_numbers_are_known_where_names_begin_as_branches_do() -> None:
+    wanted = {f"TO-{number:x}ab": number for number in (5, 6, 17, 18, 40, 41, 42)}
+    assert known_numbers(branches("TO", wanted, MARKS), "TO", "TO-", MARKS) == wanted
 
 
 def test_foreign_bits_and_ambiguous_numbers_are_unknown() -> None:

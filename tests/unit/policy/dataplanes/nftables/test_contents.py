@@ -5,11 +5,13 @@ import random
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.unit.policy.test_changes_in_place import Blocks
 from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import Compiler, PolicyDelta, compile_world
+from podwire.policy.dataplanes.nftables import rangechains
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.settings import LogSettings
@@ -131,7 +133,17 @@ def fresh(layout: TableLayout, compiler: Compiler, have: Table | None = None) ->
 @pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("seed", range(12))
 def test_transactions_lead_from_one_state_to_the_next(seed: int, family: str) -> None:
-    chaos = Chaos(5000 + seed)
+    follow_changes(Chaos(5000 + seed), family)
+
+
+@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("seed", range(6))
+def test_transactions_lead_from_many_ranges_to_others(seed: int, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rangechains, "FEW", 4)
+    follow_changes(Blocks(seed), family)
+
+
+def follow_changes(chaos: Chaos, family: str) -> None:
     layout = LAYOUTS[family]
     contents = Contents(layout)
     kernel = Kernel(contents.table())
@@ -156,19 +168,33 @@ def led(table: Table, addresses: set[str]) -> dict[tuple[str, bytes, str], str]:
             profile = element.verdict.chain if element.verdict is not None else ""
             for address in addresses if profile else ():
                 packed = pack_ip(address)
-                ranges = table.set(f"{profile}-ranges").elements.items()
-                inside = (each for first, each in ranges if first <= packed <= each.end)
+                hosts = table.set(
+                    next(rule for rule in map(str, chains[profile].rules) if "-hosts" in rule).split("@")[1]
+                )
                 last = chains[profile].rules[-1].statements[-1]
-                way = table.set(f"{profile}-hosts").elements.get(packed) or next(inside, None)
+                way = hosts.elements.get(packed) or inside(table, f"{profile}-ranges", packed)
                 verdict = way.verdict if way is not None else last
                 assert isinstance(verdict, Verdict)
                 found[name, key, address] = verdict.chain
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_chains_change_in_place_only_if_no_packet_leaves_them(seed: int) -> None:
-    chaos = Chaos(8000 + seed)
+def inside(table: Table, name: str, packed: bytes) -> Element | None:
+    """The element of the range that contains an address, also where a part of the ranges is jumped to."""
+    ranges = table.set(name).elements.items()
+    element = next((each for first, each in ranges if first <= packed <= (each.end or first)), None)
+    if element is None or element.verdict is None or element.verdict.kind != "jump":
+        return element
+    return inside(table, f"{element.verdict.chain}-map", packed)
+
+
+@pytest.mark.parametrize("kind", [Chaos, Blocks])
+@pytest.mark.parametrize("seed", range(10))
+def test_chains_change_in_place_only_if_no_packet_leaves_them(
+    seed: int, kind: type[Chaos], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rangechains, "FEW", 4)
+    chaos = kind(8000 + seed)
     compiler = chaos.compilers["n1"]
     contents = fresh(LAYOUTS["ip"], compiler)
     contents.commit()

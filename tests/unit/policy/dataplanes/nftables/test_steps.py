@@ -2,18 +2,20 @@
 
 import pytest
 from tests.unit.policy.dataplanes.nftables.test_contents import LAYOUTS, Kernel, follow, fresh
+from tests.unit.policy.test_changes_in_place import Blocks
 from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.policy.compile import compile_world
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.steps import steps
-from podwire.state.nft import Table
-from podwire.state.nft_diff import AddElements, DeleteElements, diff
+from podwire.state.nft import Chain, Set, Table
+from podwire.state.nft_diff import AddElements, DeleteChain, DeleteElements, diff
 
 
+@pytest.mark.parametrize("kind", [Chaos, Blocks])
 @pytest.mark.parametrize("seed", range(6))
-def test_chain_and_element_to_it_need_two_transactions(seed: int) -> None:
-    chaos = Chaos(7000 + seed)
+def test_chain_and_element_to_it_need_two_transactions(seed: int, kind: type[Chaos]) -> None:
+    chaos = kind(7000 + seed)
     contents = fresh(LAYOUTS["ip"], chaos.compilers["n1"])
     contents.commit()
     kernel = Kernel(contents.table())
@@ -23,6 +25,8 @@ def test_chain_and_element_to_it_need_two_transactions(seed: int) -> None:
         follow(contents, chaos.compilers["n1"], chaos.compilers["n1"].flush())
         for step in steps(contents.commit()):
             parts += 1
+            ending = any(isinstance(each, DeleteChain) for each in step.operations)
+            assert not (ending and any(isinstance(each, DeleteElements) for each in step.operations))
             known = set(kernel.chains)
             met = {name for name in kernel.sets if name in kernel.used()}
             kernel.commit(step)
@@ -68,3 +72,26 @@ def test_a_single_element_is_one_transaction() -> None:
     assert isinstance(step.operations[0], AddElements)
     (back,) = steps(diff(fuller, table))
     assert isinstance(back.operations[0], DeleteElements)
+
+
+def test_address_leaves_a_shared_map_between_both_chains() -> None:
+    """The old chain's ranges decide about no address that leaves: its element goes when no packet comes there."""
+    before = table("in-a", {"10.0.0.1": "ports-x", "10.0.0.2": "ports-x"}, "ports-x")
+    after = table("in-b", {"10.0.0.2": "ports-y"}, "ports-y")
+    new, switch, leave, end = (str(step) for step in steps(diff(before, after)))
+    assert "add chain in-b" in new
+    assert "10.0.0.2" in switch
+    assert "10.0.0.1" not in switch
+    assert "delete element in-hosts { 10.0.0.1" in leave
+    assert "delete chain in-a" in end
+
+
+def table(profile: str, hosts: dict[str, str], ports: str) -> Table:
+    own = Set(name="in-hosts", key=("ipv4_addr",), data=("verdict",))
+    devices = Set(name="ingress", key=("ifname",), data=("verdict",))
+    chains = (Chain(name=profile, rules=LAYOUTS["ip"].rules("ip saddr vmap @in-hosts")), Chain(name=ports))
+    sets = (
+        own.with_elements(own.element(address, f"goto {chain}") for address, chain in hosts.items()),
+        devices.with_elements((devices.element("eth0", f"goto {profile}"),)),
+    )
+    return Table(family="ip", name="podwire-policy", chains=chains, sets=sets)

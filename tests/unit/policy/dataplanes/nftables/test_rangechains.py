@@ -1,0 +1,75 @@
+"""Many ranges of a profile in parts: the same parts after each way to the ranges, few new parts for a change."""
+
+import random
+
+from podwire.dataplane.contents import KeyedContents
+from podwire.policy.dataplanes.nftables.layout import TableLayout
+from podwire.policy.dataplanes.nftables.rangechains import FEW, MOST, RangeChain, RangeChains
+from podwire.policy.profile import ProfileKey
+from podwire.state.nft import Chain, Element, Set
+
+KEY = ProfileKey(direction="Ingress")
+Contents = KeyedContents[Chain, Set, bytes, Element]
+
+
+def ranges(numbers: list[int]) -> list[RangeChain]:
+    return [(number << 8, (number << 8) + 255, f"ports-{number}") for number in sorted(numbers)]
+
+
+def parts(family: str = "ip") -> tuple[RangeChains, Contents]:
+    keyed: Contents = KeyedContents()
+    return RangeChains(TableLayout(family=family), keyed), keyed
+
+
+def test_few_ranges_are_one_map() -> None:
+    made, keyed = parts()
+    few = ranges(list(range(FEW)))
+    assert made.take(few, KEY) == tuple(few)
+    assert not keyed.chains
+    assert not keyed.sets
+
+
+def test_parts_hold_all_ranges_and_span_them() -> None:
+    made, keyed = parts()
+    many = ranges(random.Random(1).sample(range(1 << 16), 1000))
+    spans = made.take(many, KEY)
+    assert 10 < len(spans) < 100
+    held = [
+        element.verdict.chain for name in keyed.sets for element in keyed.elements[name].values() if element.verdict
+    ]
+    assert sorted(held) == sorted(chain for _, _, chain in many)
+    assert all(len(elements) <= MOST for elements in keyed.elements.values())
+    for first, last, name in spans:
+        own = keyed.elements[f"{name}-map"]
+        assert min(own) == first.to_bytes(4, "big")
+        assert max(element.end for element in own.values()) == last.to_bytes(4, "big")
+
+
+def test_one_more_range_makes_few_parts_anew() -> None:
+    made, _ = parts()
+    numbers = random.Random(2).sample(range(1 << 16), 1000)
+    before = made.take(ranges(numbers[:-1]), KEY)
+    after = made.take(ranges(numbers), KEY)
+    assert 1 <= len(set(after) - set(before)) <= 3
+    assert parts()[0].take(ranges(numbers), KEY) == after
+
+
+def test_ranges_of_ipv6_are_parted_too() -> None:
+    made, _ = parts("ip6")
+    many = [(number << 64, (number << 64) + 5, "ports-x") for number in range(1000)]
+    spans = made.take(many, KEY)
+    assert 10 < len(spans) < 100
+
+
+def test_directions_share_no_parts_and_profiles_do() -> None:
+    made, keyed = parts()
+    many = ranges(list(range(200)))
+    one, other = made.take(many, KEY), made.take(many, ProfileKey(direction="Egress"))
+    assert not {name for _, _, name in one} & {name for _, _, name in other}
+    assert made.take(many, ProfileKey(direction="Ingress", subjects=("a",))) == one
+    made.drop(one)
+    assert {name for _, _, name in one} <= keyed.chains.keys()
+    for spans in (one, other):
+        made.drop(spans)
+    assert not keyed.chains
+    assert not keyed.sets
