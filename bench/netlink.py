@@ -5,10 +5,16 @@ for all: veth pair across two namespaces, address, gateway and default route, ne
 a pod off the network ends for podwire when no packet reaches it; the devices go together in the background, which is
 measured apart.
 
+Reading routes gives values in podwire: all objects of the namespace. Beside it ``ip -j route show`` is read by a JSON
+parser, which gives routes as dictionaries, and ``ip route show`` prints lines that nobody parses. CPU is user and
+system time of this process and of the processes that it starts.
+
     sudo python -m bench.netlink [--quick]
 """
 
+import json
 import os
+import resource
 import subprocess
 import tempfile
 import time
@@ -38,17 +44,37 @@ def timed(action: Callable[..., object]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
+def cpu_s() -> float:
+    """User and system time of this process and of those that it has started and that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
 class Task:
     """The measurements of one task."""
 
     def __init__(self, task: str) -> None:
         self.task = task
         self.ms: dict[str, list[float]] = {"podwire": [], "ip -batch": [], "pyroute2": []}
+        self.cpu_ms: dict[str, list[float]] = {"podwire": []}
+
+    def note(self, who: str, action: Callable[..., object]) -> None:
+        """Measures one run."""
+        began = cpu_s()
+        self.ms.setdefault(who, []).append(timed(action))
+        self.cpu_ms.setdefault(who, []).append((cpu_s() - began) * 1e3)
 
     def row(self) -> Row:
         """Its row; peers that were not measured are left out."""
-        peers = tuple((name, tuple(ms)) for name, ms in self.ms.items() if name != "podwire" and ms)
-        return Row(self.task, "ms", tuple(self.ms["podwire"]), peers)
+        return self._row(self.task, self.ms)
+
+    def rows(self) -> list[Row]:
+        """Its row and that of its CPU time."""
+        return [self.row(), self._row(f"{self.task}, CPU", self.cpu_ms)]
+
+    def _row(self, title: str, ms: dict[str, list[float]]) -> Row:
+        peers = tuple((name, tuple(values)) for name, values in ms.items() if name != "podwire" and values)
+        return Row(title, "ms", tuple(ms["podwire"]), peers)
 
 
 def pod_states(number: int, netns_path: Path) -> tuple[NetworkState, NetworkState]:
@@ -144,23 +170,33 @@ def measure_routes(folder: Path, count: int) -> list[Row]:
     row, again, read = Task(f"add {count:,} routes"), Task("apply them again"), Task("read them")
     routes = [f"{10 + i // 65536}.{i // 256 % 256}.{i % 256}.0/24" for i in range(count)]
     state = NetworkState(routes=tuple(Route(dst, "10.89.0.2", "eth0") for dst in routes))
-    for attempt in range(3):
+    lines = "".join(f"route add {dst} via 10.89.0.2 dev eth0\n" for dst in routes)
+    for attempt in range(5):
         paths = [folder / f"routes{attempt}{i}" for i in range(3)]
         own, _other, third = [with_uplink(path) for path in paths]
-        row.ms["podwire"].append(timed(lambda own=own: network.apply(own, state, OWNER).check()))
-        again.ms["podwire"].append(timed(lambda own=own: network.apply(own, state, OWNER).check()))
-        read.ms["podwire"].append(timed(lambda own=own: network.read(own)))
-        lines = "".join(f"route add {dst} via 10.89.0.2 dev eth0\n" for dst in routes)
-        row.ms["ip -batch"].append(timed(lambda path=paths[1], lines=lines: batch(path, lines)))
-        read.ms["ip -batch"].append(timed(lambda path=paths[1]: batch(path, "route show\n")))
+        row.note("podwire", lambda own=own: network.apply(own, state, OWNER).check())
+        row.note("ip -batch", lambda path=paths[1]: batch(path, lines))
+        again.note("podwire", lambda own=own: network.apply(own, state, OWNER).check())
+        for _ in range(3):
+            read.note("podwire", lambda own=own: network.read(own))
+            read.note("ip -j, parsed", lambda path=paths[1]: read_json(path))
+            read.note("ip, text", lambda path=paths[1]: batch(path, "route show\n"))
         index = network.read_link(third, "eth0").index
         with pyroute2.IPRoute(netns=str(paths[2])) as oracle:
             if attempt == 0:
-                row.ms["pyroute2"].append(timed(lambda o=oracle, i=index: add_routes(o, routes, i)))
-                read.ms["pyroute2"].append(timed(lambda o=oracle: list(o.get_routes(family=2))))
+                row.note("pyroute2", lambda o=oracle, i=index: add_routes(o, routes, i))
+                read.note("pyroute2", lambda o=oracle: list(o.get_routes(family=2)))
         for path in paths:
             netns.delete(path)
-    return [one.row() for one in (row, again, read)]
+    return [*row.rows(), *again.rows(), *read.rows()]
+
+
+def read_json(netns_path: Path) -> list[dict[str, object]]:
+    """The routes as ip(8) gives them to programs."""
+    with netns.inside(netns_path):
+        done = subprocess.run(["ip", "-j", "route", "show"], check=True, capture_output=True)
+    routes: list[dict[str, object]] = json.loads(done.stdout)
+    return routes
 
 
 def add_routes(oracle: pyroute2.IPRoute, routes: list[str], index: int) -> None:

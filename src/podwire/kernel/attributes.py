@@ -41,6 +41,11 @@ def u32(kind: int, value: int) -> bytes:
     return _U32.pack(8, kind, value)
 
 
+def u16(kind: int, value: int) -> bytes:
+    """A number of 16 bits."""
+    return attribute(kind, value.to_bytes(2, byteorder))
+
+
 def be16(kind: int, value: int) -> bytes:
     """A number of 16 bits in network order."""
     return attribute(kind, value.to_bytes(2, "big"))
@@ -83,10 +88,10 @@ def messages(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
     Raises: ProtocolError when a length points outside.
     """
-    offset, end = 0, len(datagram)
-    while offset + NLMSGHDR.size <= end:
-        size, kind, flags, sequence, _port = NLMSGHDR.unpack_from(datagram, offset)
-        if size < NLMSGHDR.size or offset + size > end:
+    offset, end, header, unpack_from = 0, len(datagram), NLMSGHDR.size, NLMSGHDR.unpack_from
+    while offset + header <= end:
+        size, kind, flags, sequence, _port = unpack_from(datagram, offset)
+        if size < header or offset + size > end:
             raise ProtocolError("remote", f"netlink message of {size} bytes with {end - offset} left")
-        yield kind, flags, sequence, datagram[offset + NLMSGHDR.size : offset + size]
+        yield kind, flags, sequence, datagram[offset + header : offset + size]
         offset += (size + 3) & ~3

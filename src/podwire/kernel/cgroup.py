@@ -1,4 +1,4 @@
-"""Control groups: the folders of one node's containers, their limits, and what they have used.
+"""Control groups: the folders of one node's containers, their limits and their usage.
 
 A container is in a folder of version 2, which counts CPU time even without controllers and ends all members at once.
 A controller (``cpu``, ``memory``) belongs to either version 2 or a hierarchy of version 1, by how the machine was
@@ -205,7 +205,7 @@ def cpu_us(folder: Path) -> int | None:
 
 
 def working_set_bytes(group: Hierarchies) -> int | None:
-    """The memory of a group without file pages that nobody has used lately; None when the group is gone.
+    """The memory of a group without inactive file pages; None when the group is gone.
 
     Where no memory controller counts it: the proportional set sizes of the members.
     """

@@ -3,7 +3,7 @@
 A probe uses the feature in a namespace of its own, instead of reading versions or configuration: distributions
 backport, and modules load on demand. The answer is ``no`` only when the kernel says that it does not know the feature;
 any other failure, above all missing privileges, is ``unknown`` with the reason. A probe takes 1-30 ms; it runs at the
-first request, and its answer is kept.
+first request, and its answer is kept. A program that is not there is looked for again at each request (0.1 ms).
 
 ``minimum`` is the first kernel version that can have the feature; empty for a program.
 """
@@ -18,8 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
-from podwire.kernel import link_codec, netns
+from podwire.kernel import link_codec, netns, network
 from podwire.kernel.attributes import nested, text, u32
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.nft import Nft
@@ -39,6 +41,9 @@ from podwire.kernel.uapi import (
     NLM_F_EXCL,
     RTM_NEWLINK,
 )
+from podwire.state.link import Link
+from podwire.state.link_kinds import Vlan
+from podwire.state.network import NetworkState
 from podwire.state.nft import Chain
 from podwire.state.nft_diff import AddChain, AddRule, AddTable, Transaction
 from podwire.state.nft_rules import LogStatement, Rule
@@ -98,6 +103,24 @@ def _lower_link(kind: str) -> Callable[[], None]:
         except KernelError as failure:
             if failure.errno != errno.EINVAL:
                 raise
+
+    return probe
+
+
+def _locked_port(port: Link) -> Callable[[], None]:
+    """A probe for a kind of device as a locked port of a bridge; older kernels ignore the setting silently."""
+
+    def probe() -> None:
+        descriptor = netns.create_anonymous()
+        try:
+            with Netlink(descriptor) as scratch:
+                member = replace(port.over("below"), name="port", master="probe", locked=True, alias="probe")
+                below = Link("below", "veth", peer="beside")
+                network.add(scratch, NetworkState(links=(Link("probe", "bridge"), below, member))).check()
+                if not network.read_link(scratch, "port").locked:
+                    raise Unsupported("locked bridge ports", detail="the setting is ignored")
+        finally:
+            os.close(descriptor)
 
     return probe
 
@@ -209,6 +232,8 @@ FEATURES: dict[str, Feature] = {
     "wireguard": Feature("5.6", _link("wireguard")),
     "wireguard-go": Feature("", _wireguard_go),
     "macvlan": Feature("2.6.23", _lower_link("macvlan")),
+    "locked-vlan-port": Feature("5.18", _locked_port(Link("port", "vlan", attributes=Vlan(1)))),
+    "locked-macvlan-port": Feature("5.18", _locked_port(Link("port", "macvlan", mode="private"))),
     "ipvlan": Feature("3.19", _lower_link("ipvlan")),
     "tun": Feature("2.4", _file("/dev/net/tun", "tun")),
     "ipv6": Feature("2.2", _file("/proc/sys/net/ipv6", "ipv6")),
@@ -227,7 +252,7 @@ _PACKAGES = {"bird": "bird2"}
 
 
 class Features:
-    """The answers of this kernel, each probed on first use."""
+    """The answers of this kernel, each probed on first use; and of programs, which may be installed at any time."""
 
     def __init__(self) -> None:
         self._answers: dict[str, FeatureAnswer] = {}
@@ -237,7 +262,7 @@ class Features:
 
         Raises: KeyError for another name.
         """
-        if name not in self._answers:
+        if name not in self._answers or (not FEATURES[name].minimum and not self._answers[name]):
             self._answers[name] = _answer(name, FEATURES[name])
         return self._answers[name]
 

@@ -79,12 +79,13 @@ def _environment() -> dict[str, str]:
 def legacy_tables(netns_path: Path | str | None = None) -> frozenset[str]:
     """Tables of legacy iptables that exist in a namespace, of either family."""
     with netns.inside(netns_path):
-        tables: set[str] = set()
-        for name in _NAMES.values():
-            path = Path("/proc/thread-self/net", name)
-            if path.exists():
-                tables.update(path.read_text(encoding="ascii").split())
-    return frozenset(tables)
+        return frozenset().union(*map(legacy_tables_of, _NAMES))
+
+
+def legacy_tables_of(family: str) -> frozenset[str]:
+    """Tables of legacy iptables of one family that exist in the namespace of the calling thread."""
+    path = Path("/proc/thread-self/net", _NAMES[family])
+    return frozenset(path.read_text(encoding="ascii").split()) if path.exists() else frozenset()
 
 
 def nft_tables(netns_path: Path | str | None = None) -> frozenset[tuple[str, str]]:

@@ -1,19 +1,34 @@
 """Detects changes of iptables rules by other programs in a network namespace.
 
-For the nft kind the kernel sends notifications. For legacy rules it sends none; ``changed`` then returns True every 30
-s.
+For the nft kind the kernel sends notifications. For legacy rules it sends none. There the numbers of entries, the sizes
+and the hook offsets of the tables are compared every 0.2 s with those after the last write of podwire, by one system
+call for each table. A change that keeps all of them, such as a rule that takes the place of an equally long one, is not
+seen; for these ``changed`` also returns True every 30 s. While changes follow one another, the pause after each doubles
+up to 30 s.
 """
 
+import ctypes
+import socket
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from podwire.kernel.iptables import FAMILIES, Programs, Ticker
+from podwire.kernel import netns
+from podwire.kernel.failure import refusal
+from podwire.kernel.iptables import FAMILIES, Iptables, Programs, Ticker, legacy_tables_of
+from podwire.kernel.looks import LOOK_S
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_monitor import NftMonitor
 
 POLL_S = 30.0  # as kube-proxy's syncPeriod
+_SO_GET_INFO = 64  # IPT_SO_GET_INFO and IP6T_SO_GET_INFO, linux/netfilter_ipv4/ip_tables.h
+_INFO = struct.Struct("=32s52x")
+"""struct ipt_getinfo: the name of the table, then hooks, offsets, the number of entries and their size."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_FAMILIES = {"ip": (socket.AF_INET, socket.SOL_IP), "ip6": (socket.AF_INET6, 41)}  # SOL_IPV6, linux/socket.h
 
 
 class ChainWatch(Protocol):
@@ -35,8 +50,18 @@ class ChainWatch(Protocol):
         """Must be called with the process id of an iptables program that podwire starts; its changes are ignored."""
         ...
 
+    def restore(self, tool: Iptables, text: str) -> None:
+        """Runs iptables-restore; the changes of the text are not reported.
+
+        Raises: KernelError.
+        """
+        ...
+
     def notifications_off(self, write: Callable[[], int]) -> None:
-        """Calls ``write`` with notifications off; ``write`` returns the number of changed tables."""
+        """Calls ``write``, which reads everything first, with notifications off.
+
+        ``write`` returns the number of changed tables.
+        """
         ...
 
     def close(self) -> None:
@@ -72,6 +97,9 @@ class _NftWatch:
             chains, self._chains = self._chains, {}
         return {table: frozenset(names) for table, names in chains.items()}
 
+    def restore(self, tool: Iptables, text: str) -> None:
+        tool.restore(text, self.ignore_process)
+
     def notifications_off(self, write: Callable[[], int]) -> None:
         self._monitor.pause()
         before = self._nft.generation()
@@ -87,14 +115,88 @@ class _NftWatch:
         self._nft.close()
 
 
-class _Poll:
+class TableInfos:
+    """What the kernel says of legacy tables in one network namespace, without their rules."""
+
+    def __init__(self, netns_path: NetnsPath, tables: Iterable[str]) -> None:
+        self._netns_path = netns_path
+        self._tables = frozenset(tables)
+        self._sockets: dict[str, socket.socket] = {}
+        with netns.inside(netns_path):
+            for family, (number, _) in _FAMILIES.items():
+                try:
+                    self._sockets[family] = socket.socket(number, socket.SOCK_RAW, socket.IPPROTO_RAW)
+                except OSError as failure:
+                    if family == FAMILIES[0]:
+                        raise refusal("open", "raw socket", failure.errno or 0) from failure
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        for opened in self._sockets.values():
+            opened.close()
+
+    def read(self) -> dict[tuple[str, str], bytes]:
+        """By family and table: hooks, offsets, the number of entries and their size, as the kernel encodes them.
+
+        Tables that do not exist are left out; asking for one would create it.
+        """
+        with netns.inside(self._netns_path):
+            present = {family: legacy_tables_of(family) & self._tables for family in self._sockets}
+        return {
+            (family, table): self._info(family, table) for family, tables in present.items() for table in sorted(tables)
+        }
+
+    def again(self, known: Mapping[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
+        """The result of :meth:`read` for the same tables; empty for a table that is gone."""
+        return {(family, table): self._info(family, table) for family, table in known}
+
+    def _info(self, family: str, table: str) -> bytes:
+        """Python's getsockopt cannot pass the name of the table."""
+        info = ctypes.create_string_buffer(_INFO.pack(table.encode()), _INFO.size)
+        level, length = _FAMILIES[family][1], ctypes.c_uint(_INFO.size)
+        descriptor = self._sockets[family].fileno()
+        refused = _LIBC.getsockopt(descriptor, level, _SO_GET_INFO, info, ctypes.byref(length))
+        return b"" if refused else info.raw
+
+
+class Poll:
     """Polling, since the kernel sends no notifications for legacy rules."""
 
-    def __init__(self) -> None:
-        self._ticker = Ticker(POLL_S)
+    def __init__(self, netns_path: NetnsPath, tables: Iterable[str]) -> None:
+        self._infos = TableInfos(netns_path, tables)
+        self._ticker = Ticker(LOOK_S)
         self.fileno = self._ticker.fileno
-        self.changed = self._ticker.ticked
-        self.close = self._ticker.close
+        self._lock = threading.Lock()
+        """Held while podwire writes, because another thread calls :meth:`changed`."""
+        self._known: dict[tuple[str, str], bytes] = {}
+        self._missed = False
+        self._compare_at = time.monotonic() + POLL_S
+        self._pause_s, self._rested_at = LOOK_S, 0.0
+
+    def close(self) -> None:
+        self._ticker.close()
+        self._infos.close()
+
+    def changed(self) -> bool:
+        if not self._ticker.ticked() or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            now = time.monotonic()
+            if now >= self._rested_at and (self._missed or self._differs()):
+                self._known, self._missed = self._infos.again(self._known), False
+                quiet = now - self._rested_at > 2 * self._pause_s
+                self._pause_s = LOOK_S if quiet else min(2 * self._pause_s, POLL_S)
+                self._rested_at = now + self._pause_s
+                return True
+        finally:
+            self._lock.release()
+        if now < self._compare_at:
+            return False
+        self._compare_at = now + POLL_S
+        return True
+
+    def _differs(self) -> bool:
+        return self._infos.again(self._known) != self._known
 
     def take_chains(self) -> Mapping[tuple[str, str], frozenset[str]]:
         return {}
@@ -102,8 +204,22 @@ class _Poll:
     def ignore_process(self, process: int) -> None:
         """Has no effect, since own changes cause no notifications."""
 
+    def restore(self, tool: Iptables, text: str) -> None:
+        if not text:
+            return
+        with self._lock:
+            self._missed = self._missed or self._differs()
+            try:
+                tool.restore(text)
+            finally:
+                self._known = self._infos.read()
+
     def notifications_off(self, write: Callable[[], int]) -> None:
-        write()
+        with self._lock:
+            try:
+                write()
+            finally:
+                self._known, self._missed = self._infos.read(), False
 
 
 def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> ChainWatch:
@@ -111,4 +227,4 @@ def watch(programs: Programs, tables: Iterable[str], netns_path: NetnsPath) -> C
 
     Raises: KernelError.
     """
-    return _NftWatch(netns_path, frozenset(tables)) if programs.kind == "nft" else _Poll()
+    return _NftWatch(netns_path, frozenset(tables)) if programs.kind == "nft" else Poll(netns_path, tables)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import iptables, iptables_chains, network, wireguard
+from podwire.kernel import iptables, iptables_chains, network, udptunnel, wireguard
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Ticker
 from podwire.kernel.iptables_watch import POLL_S
@@ -28,6 +28,7 @@ from podwire.state.ipvs import VirtualServer
 from podwire.state.kinds import PATHS, NetworkMark, SetMark, TableName
 from podwire.state.network import NetworkState, merge
 from podwire.state.nft import AbsentTable, Table
+from podwire.state.udptunnel import UdpTunnel
 from podwire.state.value import StateValue
 from podwire.state.wireguard import WireGuard, WireGuardMark
 
@@ -201,6 +202,13 @@ def _apply_wireguard(
     return tuple(done)
 
 
+# Tunnels of the backend udp; a tunnel is reached by the socket of its process
+
+
+def _apply_tunnels(netns_path: NetnsPath, _names: Sequence[str], desired: Sequence[UdpTunnel]) -> tuple[str, ...]:
+    return tuple(line for tunnel in desired for line in udptunnel.apply(netns_path, tunnel))
+
+
 KERNEL_KINDS: dict[str, KernelKind] = {
     "network": KernelKind(_read_network, _apply_network, _watch_network),
     "nftables": KernelKind(_read_tables, _apply_tables, _watch_tables),
@@ -208,6 +216,7 @@ KERNEL_KINDS: dict[str, KernelKind] = {
     "ipset": KernelKind(_read_sets, _apply_sets, _poll),
     "ipvs": KernelKind(_read_servers, _apply_servers, _poll),
     "wireguard": KernelKind(_read_wireguard, _apply_wireguard, _poll),
+    "udp": KernelKind(udptunnel.read, _apply_tunnels, _poll),
     "absent nftables": KernelKind(_read_tables, _apply_absent, _watch_tables),
 }
 """Every kind by its name in ``state.kinds.KINDS``."""

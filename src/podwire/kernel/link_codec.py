@@ -24,6 +24,7 @@ from podwire.kernel.uapi import (
     IFF_UP,
     IFLA_ADDRESS,
     IFLA_AF_SPEC,
+    IFLA_BRPORT_LOCKED,
     IFLA_BRPORT_MODE,
     IFLA_EXT_MASK,
     IFLA_GROUP,
@@ -92,8 +93,8 @@ def encode_add(link: Link, indexes: Mapping[str, int], netns_fd: int = -1, peer:
         parts.append(u32(IFLA_GROUP, link.group))
     if link.master:
         parts.append(u32(IFLA_MASTER, indexes[link.master]))
-    if link.device:
-        parts.append(u32(IFLA_LINK, indexes[link.device]))
+    if link.lower and not codec_of(link.kind).lower:
+        parts.append(u32(IFLA_LINK, indexes[link.lower]))
     info = [text(IFLA_INFO_KIND, link.kind)]
     data = encode_peer(peer, netns_fd) if peer else _encode_data(link, indexes, netns_fd)
     if data:
@@ -151,8 +152,8 @@ def encode_delete_group(group: int) -> bytes:
 
 def encode_set_port(link: Link, index: int) -> bytes:
     """RTM_SETLINK (family AF_BRIDGE) with the bridge port settings of ``link``."""
-    mode = u8(IFLA_BRPORT_MODE, int(link.hairpin))
-    return header(index, family=AF_BRIDGE) + nested(IFLA_PROTINFO, mode)
+    settings = u8(IFLA_BRPORT_MODE, int(link.hairpin)), u8(IFLA_BRPORT_LOCKED, int(link.locked))
+    return header(index, family=AF_BRIDGE) + nested(IFLA_PROTINFO, *settings)
 
 
 def encode_parameters(index: int, ipv4: Mapping[int, int], *, addr_gen_none: bool, up: bool = False) -> bytes:
@@ -202,6 +203,7 @@ def decode(payload: bytes) -> ReadLink:
         index=index,
         group=number(attributes, IFLA_GROUP),
         hairpin=bool(number(port, IFLA_BRPORT_MODE)),
+        locked=bool(number(port, IFLA_BRPORT_LOCKED)),
         **codec.decode(data),
     )
     lower = number(data, codec.lower) if codec.lower else number(attributes, IFLA_LINK)

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from podwire.kernel.attributes import attribute, be16, number, u8, u32
+from podwire.kernel.attributes import attribute, be16, number, u8, u16, u32
 from podwire.kernel.uapi import (
     IFLA_GENEVE_COLLECT_METADATA,
     IFLA_GENEVE_ID,
@@ -19,6 +19,7 @@ from podwire.kernel.uapi import (
     IFLA_IPTUN_TTL,
     IFLA_IPVLAN_MODE,
     IFLA_MACVLAN_MODE,
+    IFLA_VLAN_ID,
     IFLA_VXLAN_ID,
     IFLA_VXLAN_LEARNING,
     IFLA_VXLAN_LINK,
@@ -29,7 +30,7 @@ from podwire.kernel.uapi import (
 )
 from podwire.state.address import is_v6, pack_ip, unpack_ip
 from podwire.state.link import Link
-from podwire.state.link_kinds import Geneve, IpTunnel, Vxlan
+from podwire.state.link_kinds import Geneve, IpTunnel, Vlan, Vxlan
 
 MACVLAN_MODES = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8, "source": 16}
 """MACVLAN_MODE_*, if_link.h."""
@@ -52,6 +53,16 @@ class LinkCodec(NamedTuple):
     """The attribute with the index of the lower device; 0: IFLA_LINK."""
     forwards: bool = False
     """Whether the device has a forwarding table, whose entries are ``fdb`` objects."""
+
+
+def _encode_vlan(link: Link, _indexes: Mapping[str, int]) -> bytes:
+    vlan = link.attributes
+    assert isinstance(vlan, Vlan), "the link checks the type of its attributes"
+    return u16(IFLA_VLAN_ID, vlan.vid)
+
+
+def _decode_vlan(data: Data) -> Mapping[str, Any]:
+    return {"attributes": Vlan(number(data, IFLA_VLAN_ID))}
 
 
 def _encode_vxlan(link: Link, indexes: Mapping[str, int]) -> bytes:
@@ -147,6 +158,7 @@ def _mode_codec(key: int, form: str, modes: Mapping[str, int]) -> LinkCodec:
 
 
 CODECS: dict[str, LinkCodec] = {
+    "vlan": LinkCodec(_encode_vlan, _decode_vlan),
     "vxlan": LinkCodec(_encode_vxlan, _decode_vxlan, lower=IFLA_VXLAN_LINK, forwards=True),
     "ipip": LinkCodec(_encode_ip_tunnel, _decode_ip_tunnel),
     "sit": LinkCodec(_encode_ip_tunnel, _decode_ip_tunnel),

@@ -31,6 +31,7 @@ from podwire.kernel.uapi import (
     NETCONFA_IFINDEX,
     NETLINK_ADD_MEMBERSHIP,
     NETLINK_ROUTE,
+    RT_TABLE_MAIN,
     RTA_OIF,
     RTM_DELADDR,
     RTM_DELLINK,
@@ -95,16 +96,18 @@ _RECEIVE = 1 << 16
 
 
 class Event(NamedTuple):
-    """One change: kind of object, whether it was removed, interface index, protocol (owner mark).
+    """One change: kind of object, whether it was removed, interface index, protocol (owner mark), destination.
 
     ``lost`` stands for missed changes. ``device`` and ``proto`` are 0 where they do not apply; a sysctl of the whole
-    namespace has device 0.
+    namespace has device 0. ``dst`` is the prefix of a route of the main table as in ``state.route.Route``: who replaces
+    a route is notified with the protocol of the new one alone.
     """
 
     kind: Subject | Literal["lost"]
     removed: bool = False
     device: int = 0
     proto: int = 0
+    dst: str = ""
 
 
 class Monitor:
@@ -194,22 +197,24 @@ def _parameters(payload: bytes) -> Iterator[Event]:
         yield Event("sysctl", device=0 if index >= _SPECIAL else index)
 
 
-def _details(subject: Subject, payload: bytes) -> tuple[int, int]:
-    """Device number and protocol of the object."""
+def _details(subject: Subject, payload: bytes) -> tuple[int, int, str]:
+    """Device number, protocol and destination of the object."""
     if subject == "link":
-        return link_codec.IFINFOMSG.unpack_from(payload)[2], 0
+        return link_codec.IFINFOMSG.unpack_from(payload)[2], 0, ""
     if subject == "address":
         index = route_codec.IFADDRMSG.unpack_from(payload)[4]
         values = attributes.parse(payload, route_codec.IFADDRMSG.size)
-        return index, attributes.number(values, IFA_PROTO)
+        return index, attributes.number(values, IFA_PROTO), ""
     if subject == "neighbour":
         index = route_codec.NDMSG.unpack_from(payload)[1]
         values = attributes.parse(payload, route_codec.NDMSG.size)
-        return index, attributes.number(values, NDA_PROTOCOL)
+        return index, attributes.number(values, NDA_PROTOCOL), ""
     values = attributes.parse(payload, route_codec.RTMSG.size)
     if subject == "rule":
-        return 0, attributes.number(values, FRA_PROTOCOL)
-    return attributes.number(values, RTA_OIF), route_codec.RTMSG.unpack_from(payload)[5]
+        return 0, attributes.number(values, FRA_PROTOCOL), ""
+    fields = route_codec.RTMSG.unpack_from(payload)
+    dst = route_codec.destination(fields[0], fields[1], values) if fields[4] == RT_TABLE_MAIN else ""
+    return attributes.number(values, RTA_OIF), fields[5], dst
 
 
 def _subscribe(groups: Sequence[int]) -> socket.socket:

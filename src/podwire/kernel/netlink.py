@@ -170,8 +170,9 @@ class Netlink:
             for kind, flags, answered_sequence, payload in attributes.messages(self._receive(message)):
                 if answered_sequence != sequence:
                     continue
-                interrupted |= bool(flags & NLM_F_DUMP_INTR)
-                if kind in (NLMSG_DONE, NLMSG_ERROR):
+                if flags & NLM_F_DUMP_INTR:
+                    interrupted = True
+                if kind <= NLMSG_DONE and kind in (NLMSG_DONE, NLMSG_ERROR):
                     failure = _failure(payload, flags, message, done=kind == NLMSG_DONE)
                     if failure is not None:
                         raise failure

@@ -13,13 +13,13 @@ one object; the others are applied.
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound
-from podwire.kernel import link_codec, route_codec, sysctl, tun
+from podwire.kernel import link_codec, route_codec, route_lists, sysctl, tun
 from podwire.kernel.failure import refusal
 from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.netlink import Message, Netlink
@@ -138,11 +138,10 @@ def _read_addresses(netlink: Netlink, devices: _Devices) -> tuple[Address, ...]:
 
 
 def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route, ...]:
-    return _known(
-        route_codec.decode_route(payload, devices.names)
-        for family in (AF_INET, AF_INET6)
-        for payload in _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
-    )
+    payloads: list[bytes] = []
+    for family in (AF_INET, AF_INET6):
+        payloads += _dump(netlink, RTM_GETROUTE, route_codec.encode_route_dump(family, proto=proto), "routes")
+    return _known(route_lists.decode_routes(payloads, devices.names))
 
 
 def _known(values: Any) -> tuple[Any, ...]:
@@ -160,11 +159,14 @@ def _dump_neighbours(netlink: Netlink, names: Mapping[int, str], *, proxy: bool)
 
 
 def _dump_fdb(netlink: Netlink, devices: _Devices) -> Iterator[Fdb | None]:
+    """The forwarding entries of tunnel devices, and of bridges for locked ports; other devices learn their entries."""
     for link in devices.links:
-        if codec_of(link.kind).forwards:
+        forwards = codec_of(link.kind).forwards
+        if forwards or link.locked:
             body = route_codec.encode_fdb_dump(link.index)
             for payload in _dump(netlink, RTM_GETNEIGH, body, f"forwarding entries of {link.name}"):
-                yield route_codec.decode_fdb(payload, devices.names)
+                entry = route_codec.decode_fdb(payload, devices.names)
+                yield entry if entry is None or entry.bridge or forwards else None
 
 
 def read_links(netlink: Netlink) -> tuple[Link, ...]:
@@ -212,11 +214,12 @@ def _resolve(entry: link_codec.ReadLink, names: Mapping[int, str]) -> Link:
 # Writing
 
 
-def apply(netlink: Netlink, desired: NetworkState, owner: OwnerMark) -> Report:
+def apply(netlink: Netlink, desired: NetworkState, owner: OwnerMark, held: Collection[tuple[Any, ...]] = ()) -> Report:
     """Makes the namespace hold exactly ``desired`` under the owner's mark.
 
     Objects of ``desired`` without a mark get the owner's. Objects of other owners are not changed; when one is in the
-    way, the report has a KernelExists. A failure affects one object; the others are applied.
+    way, the report has a KernelExists. A failure affects one object; the others are applied. ``held`` are the keys of
+    routes that the owner had in the kernel before: where another program has replaced one, the owner takes it back.
 
     Raises: KernelError when the state cannot be read.
     """
@@ -227,7 +230,7 @@ def apply(netlink: Netlink, desired: NetworkState, owner: OwnerMark) -> Report:
     for _round in range(_ROUNDS):
         devices = _read_devices(netlink)
         changes = diff(_read(netlink, devices, owner, paths), desired, owner)
-        report = _execute(netlink, changes, devices.indexes)
+        report = _execute(netlink, changes, devices.indexes, held)
         applied += report.applied
         failed = report.failed
         if not any(_has_side_effects(change) for change in report.applied):
@@ -273,7 +276,9 @@ def _has_side_effects(change: Change) -> bool:
     return isinstance(change.value, Link) or (change.verb == "delete" and isinstance(change.value, Address))
 
 
-def _execute(netlink: Netlink, changes: Changes, indexes: dict[str, int]) -> Report:
+def _execute(
+    netlink: Netlink, changes: Changes, indexes: dict[str, int], held: Collection[tuple[Any, ...]] = ()
+) -> Report:
     applied: list[Change] = []
     failed: list[KernelError] = [
         KernelExists("add", str(conflict.value), errno.EEXIST, conflict.reason) for conflict in changes.conflicts
@@ -283,7 +288,9 @@ def _execute(netlink: Netlink, changes: Changes, indexes: dict[str, int]) -> Rep
     def flush() -> None:
         failures = netlink.batch([message for _, message in waiting])
         failed.extend(x for at, x in failures.items() if not _is_already_deleted(waiting[at][0], x))
-        applied.extend(dict.fromkeys(x for at, (x, _) in enumerate(waiting) if at not in failures))
+        for at, (step, _) in enumerate(waiting):  # the messages of one step follow each other
+            if at not in failures and (not applied or step is not applied[-1]):
+                applied.append(step)
         waiting.clear()
 
     for step in changes.steps:
@@ -297,7 +304,7 @@ def _execute(netlink: Netlink, changes: Changes, indexes: dict[str, int]) -> Rep
                 _make_link(netlink, step.value, indexes)
                 applied.append(step)
             else:
-                waiting.extend((step, message) for message in _messages(step, indexes))
+                waiting.extend((step, message) for message in _messages(step, indexes, held))
         except KernelError as failure:
             failed.append(failure)
     deletions = [at for at, (step, _) in enumerate(waiting) if _deletes_link(step)]
@@ -345,7 +352,7 @@ def _make_link(netlink: Netlink, link: Link, indexes: dict[str, int]) -> None:
     indexes[link.name] = read_link(netlink, link.name).index
     if link.kind == "veth" and link.peer and not link.peer_netns:
         indexes[link.peer] = read_link(netlink, link.peer).index
-    if link.alias or link.hairpin or link.kind == "tun":
+    if link.alias or link.hairpin or link.locked or link.kind == "tun":
         for failure in netlink.batch(_set_messages(link, indexes)).values():
             raise failure
 
@@ -379,7 +386,7 @@ _TYPES: dict[type, tuple[int, int]] = {
 }
 
 
-def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
+def _messages(step: Change, indexes: Mapping[str, int], held: Collection[tuple[Any, ...]]) -> list[Message]:
     """The requests of one step, in order.
 
     Raises: KernelNotFound when a device that the object names does not exist.
@@ -390,21 +397,24 @@ def _messages(step: Change, indexes: Mapping[str, int]) -> list[Message]:
             return _set_messages(value, indexes)
         body = link_codec.header(value.index or indexes.get(value.name, 0))
         return [Message(RTM_DELLINK, 0, body, "delete", value)]
-    with _unknown_device_errors(step.verb, value):
+    try:
         body = encode(value, indexes)
+    except (KeyError, ValueError):
+        with _unknown_device_errors(step.verb, value):
+            raise
     new, delete = _TYPES[type(value)]
     if step.verb == "delete":
         return [Message(delete, 0, body, "delete", value)]
-    return [Message(new, NLM_F_CREATE | _new_flags(step), body, step.verb, value)]
+    return [Message(new, NLM_F_CREATE | _new_flags(step, held), body, step.verb, value)]
 
 
-def _new_flags(step: Change) -> int:
+def _new_flags(step: Change, held: Collection[tuple[Any, ...]]) -> int:
     """Flags of a creation: a new route must not replace another owner's; replacing a route must leave no gap."""
     value = step.value
     if isinstance(value, Fdb) and value.mac == ZERO_MAC:
         return NLM_F_APPEND
-    if isinstance(value, Route | FibRule) and step.verb == "add":
-        return NLM_F_EXCL
+    if step.verb == "add" and isinstance(value, (Route, FibRule)):  # noqa: UP038 - a union is made at each call
+        return NLM_F_REPLACE if held and value.key in held else NLM_F_EXCL
     return NLM_F_REPLACE
 
 

@@ -164,12 +164,12 @@ def _tree_elements(raw: list[dict[int, bytes]]) -> dict[bytes, Element]:
         key=lambda pair: pair[0],
     )
     elements: dict[bytes, Element] = {}
-    place = 0
+    index = 0
     for key, element in starts:
-        while place < len(ends) and ends[place] <= key:
-            place += 1
-        if place < len(ends):
-            last = (int.from_bytes(ends[place], "big") - 1).to_bytes(len(key), "big")
+        while index < len(ends) and ends[index] <= key:
+            index += 1
+        if index < len(ends):
+            last = (int.from_bytes(ends[index], "big") - 1).to_bytes(len(key), "big")
         else:
             last = b"\xff" * len(key)
         data = attributes(element.get(uapi.NFTA_SET_ELEM_DATA, b""))

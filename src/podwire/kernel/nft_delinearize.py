@@ -368,11 +368,11 @@ class _Reader:
             self.out.append(Reject("tcp reset"))
             return
         default = {"ip": "icmp", "ip6": "icmpv6"}.get(self.family, "icmpx")
-        word = "icmpx" if kind == uapi.NFT_REJECT_ICMPX_UNREACH else default
-        for name, value in REJECT_CODES[word].items():
+        reject_type = "icmpx" if kind == uapi.NFT_REJECT_ICMPX_UNREACH else default
+        for name, value in REJECT_CODES[reject_type].items():
             if value == code:
-                plain = word == default and name == "port-unreachable"
-                self.out.append(Reject("" if plain else f"{word} {name}"))
+                plain = reject_type == default and name == "port-unreachable"
+                self.out.append(Reject("" if plain else f"{reject_type} {name}"))
                 return
         raise _Unknown("reject")
 

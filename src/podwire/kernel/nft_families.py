@@ -52,7 +52,7 @@ class FamilyTables:
         return self._listen(missed=missed) or missed or heard
 
     def _listen(self, *, missed: bool = False) -> bool:
-        """Takes what notifications name; returns whether they name one of the tables, or some were missed."""
+        """Reads notifications; returns whether they name one of the tables, or whether some were missed."""
         with self._lock:
             changed = self._monitor.read()
             own = {family: changed[family, self.name] for family in FAMILIES if (family, self.name) in changed}

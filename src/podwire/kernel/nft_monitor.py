@@ -1,4 +1,4 @@
-"""Notifications of nftables changes, and what they name of one table.
+"""Notifications of nftables changes, and the changed objects of each table.
 
 Notifications carry whole objects: one about a deleted element has its key, data and comment. :class:`Touched` keeps
 the deleted elements of a table as the kernel encoded them, so that they can be written again as they were.
@@ -22,7 +22,7 @@ _SO_ATTACH_FILTER = 26
 
 
 class Touched(msgspec.Struct):
-    """What notifications named of a table."""
+    """The objects of a table that notifications named."""
 
     missed: bool = False
     """Whether there may be changes that no notification named."""
@@ -147,7 +147,7 @@ class _Repeated(msgspec.Struct, frozen=True):
 
 
 def _note(kind: int, body: bytes, found: dict[tuple[str, str], Touched], keep: str) -> _Repeated:
-    """Adds what a notification is about; returns how more of the same kind are recognized."""
+    """Adds the object of a notification; returns the pattern of further notifications about the same object."""
     kind_of_object = kind & 0xFF
     fields = nl.attributes(body[4:])
     table = nl.string(fields.get(_TABLE_NAME))

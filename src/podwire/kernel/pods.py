@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelNotFound
 from podwire.kernel import link_codec, route_codec, sysctl
-from podwire.kernel.attributes import attribute
+from podwire.kernel.attributes import attribute, u32
 from podwire.kernel.netlink import Message, Netlink
 from podwire.kernel.netns import open_netns
 from podwire.kernel.network import DELETE_GROUP, encode, read_raw_link
@@ -33,6 +33,7 @@ from podwire.kernel.uapi import (
     IF_OPER_UP,
     IFF_UP,
     IFLA_IFALIAS,
+    IFLA_NET_NS_FD,
     IPV4_DEVCONF,
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -101,6 +102,41 @@ def wire(host: Netlink, netns: Path | str, node: NetworkState, pod: NetworkState
                 raise
     finally:
         os.close(descriptor)
+
+
+def make_leg(host: Netlink, netns: Path | str, leg: Link) -> None:
+    """Creates a pod's second interface on a device of the node, in the pod's namespace; it is down.
+
+    Raises: KernelNotFound when the namespace or the lower device does not exist; KernelError.
+    """
+    descriptor = open_netns(netns)
+    try:
+        indexes = {leg.device: read_raw_link(host, leg.device).link.index}
+        body = link_codec.encode_add(leg, indexes) + u32(IFLA_NET_NS_FD, descriptor)
+        host.request(Message(RTM_NEWLINK, _ADD, body, "add", leg))
+    finally:
+        os.close(descriptor)
+
+
+def read_leg(pod: Netlink, name: str) -> link_codec.ReadLink | None:
+    """A pod's second interface; its lower device is the index in the node's namespace. None: there is none.
+
+    Raises: KernelError.
+    """
+    try:
+        read = read_raw_link(pod, name)
+    except KernelNotFound:
+        return None
+    return read if read.link.kind == "macvlan" else None
+
+
+def delete_leg(pod: Netlink, leg: link_codec.ReadLink) -> None:
+    """Deletes a pod's second interface; a missing one is ignored.
+
+    Raises: KernelError.
+    """
+    with contextlib.suppress(KernelNotFound):
+        pod.request(Message(RTM_DELLINK, 0, link_codec.header(leg.link.index), "delete", leg.link))
 
 
 def _make_pair(host: Netlink, node: NetworkState, peer: Link, descriptor: int) -> int:

@@ -3,7 +3,7 @@
 Sources: rtnetlink(7); include/uapi/linux/{rtnetlink,if_addr,neighbour,fib_rules}.h; net/ipv4/fib_frontend.c and
 net/ipv6/route.c for defaults. Encoders raise KeyError with the name of a device that is not in ``indexes``. Decoders
 return None for objects that the kernel makes itself: local and kernel routes, multicast, learned neighbours. Cost: 2-4
-us to encode a value, 4-8 us to decode one.
+us to encode a value, 4-8 us to decode one; :mod:`podwire.kernel.route_lists` decodes many routes.
 
 ``proto`` is also written to neighbours (NDA_PROTOCOL, kernel 4.20) and addresses (IFA_PROTO, 5.18), so that every
 object carries its owner's mark. Forwarding entries have no field for it.
@@ -34,6 +34,8 @@ from podwire.kernel.uapi import (
     FRA_TABLE,
     IFA_ADDRESS,
     IFA_BROADCAST,
+    IFA_CACHEINFO,
+    IFA_F_DEPRECATED,
     IFA_F_NODAD,
     IFA_F_NOPREFIXROUTE,
     IFA_FLAGS,
@@ -49,6 +51,7 @@ from podwire.kernel.uapi import (
     NDA_LLADDR,
     NDA_MASTER,
     NDA_PROTOCOL,
+    NTF_MASTER,
     NTF_PROXY,
     NTF_SELF,
     NUD_NOARP,
@@ -91,6 +94,9 @@ IFADDRMSG = struct.Struct("=BBBBI")
 RTMSG = struct.Struct("=BBBBBBBBI")
 """Family, dst length, src length, tos, table, protocol, scope, type, flags."""
 
+_PLAIN_ROUTE = struct.Struct("=HH4sHH4sHHI")
+"""RTA_DST, RTA_GATEWAY and RTA_OIF of an IPv4 route."""
+
 NDMSG = struct.Struct("=BxxxiHBB")
 """Family, index, state, flags, type."""
 
@@ -129,6 +135,9 @@ def _split(cidr: str) -> tuple[bytes, int]:
 # Addresses
 
 
+_LIFETIMES, _FOREVER = struct.Struct("=IIII"), 0xFFFFFFFF  # struct ifa_cacheinfo, INFINITY_LIFE_TIME: linux/if_addr.h
+
+
 def encode_address(address: Address, indexes: Mapping[str, int]) -> bytes:
     """RTM_NEWADDR or RTM_DELADDR. IPv4 gets its subnet's broadcast address as from ip(8) with ``brd +``."""
     packed, length = _split(address.cidr)
@@ -147,6 +156,8 @@ def encode_address(address: Address, indexes: Mapping[str, int]) -> bytes:
     if family == AF_INET and length < 31:
         ones = (1 << (32 - length)) - 1
         parts.append(attribute(IFA_BROADCAST, (int.from_bytes(packed, "big") | ones).to_bytes(4, "big")))
+    if address.deprecated:
+        parts.append(attribute(IFA_CACHEINFO, _LIFETIMES.pack(0, _FOREVER, 0, 0)))
     if address.proto:
         parts.append(u8(IFA_PROTO, address.proto))
     return b"".join(parts)
@@ -175,6 +186,7 @@ def decode_address(payload: bytes, names: Mapping[int, str]) -> Address | None:
         cidr=f"{unpack_ip(packed)}/{length}",
         nodad=family == AF_INET or bool(flags & IFA_F_NODAD),
         noprefixroute=bool(flags & IFA_F_NOPREFIXROUTE),
+        deprecated=bool(flags & IFA_F_DEPRECATED),
         scope="" if scope == RT_SCOPE_UNIVERSE else _SCOPE_NAMES.get(scope, str(scope)),
         proto=number(attributes, IFA_PROTO),
     )
@@ -186,29 +198,44 @@ def decode_address(payload: bytes, names: Mapping[int, str]) -> Address | None:
 def encode_route(route: Route, indexes: Mapping[str, int]) -> bytes:
     """RTM_NEWROUTE or RTM_DELROUTE."""
     packed, length = _split_route(route.dst)
-    family = AF_INET6 if len(packed) == 16 else AF_INET
+    family, via, link, table = AF_INET6 if len(packed) == 16 else AF_INET, route.via, route.link, route.table
     scope = SCOPES[route.scope or usual_scope(route)] if family == AF_INET else RT_SCOPE_UNIVERSE
-    table = route.table if route.table < 256 else RT_TABLE_COMPAT
     flags = RTNH_F_ONLINK if route.onlink else 0
     kind = KINDS[route.kind]
-    parts = [RTMSG.pack(family, length, 0, 0, table, route.proto, scope, kind, flags)]
+    if via and link and length and family == AF_INET and not (route.mtu or route.metric or table > 255 or route.encap):
+        head = RTMSG.pack(family, length, 0, 0, table, route.proto, scope, kind, flags)
+        return head + _encode_plain(packed, pack_ip(via), indexes[link], route.src)
+    short = table if table < 256 else RT_TABLE_COMPAT
+    parts = [RTMSG.pack(family, length, 0, 0, short, route.proto, scope, kind, flags)]
     if length:
         parts.append(attribute(RTA_DST, packed))
-    if route.via:
-        parts.append(_encode_via(family, route.via))
-    if route.link and route.kind not in _NO_DEVICE:
-        parts.append(u32(RTA_OIF, indexes[route.link]))
+    if via:
+        parts.append(_encode_via(family, via))
+    if link and route.kind not in _NO_DEVICE:
+        parts.append(u32(RTA_OIF, indexes[link]))
     if route.src:
         parts.append(attribute(RTA_PREFSRC, pack_ip(route.src)))
     if route.mtu:
         parts.append(nested(RTA_METRICS, u32(RTAX_MTU, route.mtu)))
     if route.metric:
         parts.append(u32(RTA_PRIORITY, route.metric))
-    if route.table > 255:
-        parts.append(u32(RTA_TABLE, route.table))
+    if table > 255:
+        parts.append(u32(RTA_TABLE, table))
     if route.encap:
         parts.append(_encode_encap(route))
     return b"".join(parts)
+
+
+def _encode_plain(dst: bytes, gateway: bytes, index: int, src: str) -> bytes:
+    """The attributes of an IPv4 route that has no others than these, as nearly all have: three calls instead of eight.
+
+    The next hop may be of IPv6.
+    """
+    source = attribute(RTA_PREFSRC, pack_ip(src)) if src else b""
+    if len(gateway) == 4:
+        return _PLAIN_ROUTE.pack(8, RTA_DST, dst, 8, RTA_GATEWAY, gateway, 8, RTA_OIF, index) + source
+    via = attribute(RTA_VIA, struct.pack("=H", AF_INET6) + gateway)
+    return attribute(RTA_DST, dst) + via + u32(RTA_OIF, index) + source
 
 
 def _encode_encap(route: Route) -> bytes:
@@ -243,7 +270,7 @@ def _split_route(dst: str) -> tuple[bytes, int]:
 
 def _encode_via(family: int, via: str) -> bytes:
     packed = pack_ip(via)
-    if family_of(via) == family:
+    if len(packed) == (16 if family == AF_INET6 else 4):
         return attribute(RTA_GATEWAY, packed)
     return attribute(RTA_VIA, struct.pack("=H", family_of(via)) + packed)
 
@@ -300,6 +327,14 @@ def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:
         kind=name,
         **(_decode_encap(attributes) if RTA_ENCAP_TYPE in attributes else {}),
     )
+
+
+def destination(family: int, length: int, attributes: Mapping[int, bytes]) -> str:
+    """The prefix of a route, as in :class:`Route`; empty for another family."""
+    if family not in (AF_INET, AF_INET6):
+        return ""
+    packed = attributes.get(RTA_DST, bytes(16 if family == AF_INET6 else 4))
+    return "default" if family == AF_INET and not length else f"{unpack_ip(packed)}/{length}"
 
 
 def _first_hop(attributes: dict[int, bytes]) -> dict[int, bytes]:
@@ -359,9 +394,14 @@ def decode_neighbour(payload: bytes, names: Mapping[int, str]) -> Neighbour | No
 
 
 def encode_fdb(fdb: Fdb, indexes: Mapping[str, int]) -> bytes:
-    """RTM_NEWNEIGH or RTM_DELNEIGH of family AF_BRIDGE; the entry is permanent and on the device itself (NTF_SELF)."""
+    """RTM_NEWNEIGH or RTM_DELNEIGH of family AF_BRIDGE.
+
+    The entry does not age. In the table of a bridge it is static (NUD_NOARP): a permanent one would be an address of
+    the bridge itself.
+    """
+    state, table = (NUD_NOARP, NTF_MASTER) if fdb.bridge else (NUD_PERMANENT | NUD_NOARP, NTF_SELF)
     parts = [
-        NDMSG.pack(AF_BRIDGE, indexes[fdb.link], NUD_PERMANENT | NUD_NOARP, NTF_SELF, 0),
+        NDMSG.pack(AF_BRIDGE, indexes[fdb.link], state, table, 0),
         attribute(NDA_LLADDR, pack_mac(fdb.mac)),
     ]
     if fdb.dst:
@@ -376,12 +416,14 @@ def encode_fdb_dump(index: int) -> bytes:
 
 def decode_fdb(payload: bytes, names: Mapping[int, str]) -> Fdb | None:
     """The entry in an RTM_NEWNEIGH payload of family AF_BRIDGE; None for learned entries and a bridge's own ones."""
-    family, index, state, _flags, _kind = NDMSG.unpack_from(payload)
+    family, index, state, flags, _kind = NDMSG.unpack_from(payload)
     attributes = parse(payload, NDMSG.size)
-    if family != AF_BRIDGE or index not in names or not state & NUD_PERMANENT or NDA_MASTER in attributes:
+    bridge = NDA_MASTER in attributes or bool(flags & NTF_MASTER)
+    static = state == NUD_NOARP if bridge else bool(state & NUD_PERMANENT)
+    if family != AF_BRIDGE or index not in names or not static:
         return None
     dst = unpack_ip(attributes[NDA_DST]) if NDA_DST in attributes else ""
-    return Fdb(link=names[index], mac=_mac(attributes), dst=dst)
+    return Fdb(link=names[index], mac=_mac(attributes), dst=dst, bridge=bridge)
 
 
 def _mac(attributes: Mapping[int, bytes]) -> str:

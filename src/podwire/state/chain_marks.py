@@ -3,7 +3,7 @@
 Chains of Services have kube-proxy's names, so an empty chain of ``nat`` marks them as podwire's (``PODWIRE-PROXY``,
 ``PODWIRE-IPVS``). Two modes use chains of the same name (``KUBE-SERVICES``). While one mode replaces another, both
 marks are in the kernel for a moment; a chain of both then belongs to the new mode, and the old mode does not delete it.
-Chains of policies begin with ``PODWIRE-`` and need no further mark.
+Chains of policies begin with ``PODWIRE-`` and need no further mark; nor do those of masquerade.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -117,7 +117,12 @@ PROXY_IPVS = ChainMark(
 POLICY = ChainMark(tables=("mangle",), prefixes={"mangle": ("PODWIRE-",)}, first=True)
 """Network policies in mode ``iptables``."""
 
-CHAIN_MARKS: list[ChainMark] = [PROXY_IPTABLES, PROXY_IPVS, POLICY]
+MASQUERADE_CHAIN, MASQUERADE_PODS_CHAIN = "PODWIRE-MASQUERADE", "PODWIRE-MASQUERADE-PODS"
+
+MASQUERADE = ChainMark(tables=("nat",), constant={"nat": frozenset((MASQUERADE_CHAIN, MASQUERADE_PODS_CHAIN))})
+"""Masquerade of routing in the form ``iptables``."""
+
+CHAIN_MARKS: list[ChainMark] = [PROXY_IPTABLES, PROXY_IPVS, POLICY, MASQUERADE]
 """Every owner of chains."""
 
 

@@ -160,7 +160,7 @@ def differences(existing: Link, link: Link) -> tuple[str, ...]:
     """The adjustable fields of ``link`` that are set and differ."""
     set_fields = [x for x in ("mtu", "mac", "alias", "group") if getattr(link, x)] + ["up"]
     if link.kind or link.master:
-        set_fields += ["master", "hairpin"] if link.master else ["master"]
+        set_fields += ["master", "hairpin", "locked"] if link.master else ["master"]
     return tuple(x for x in set_fields if getattr(existing, x) != getattr(link, x))
 
 
@@ -206,14 +206,16 @@ def _same_address(existing: Address, address: Address) -> bool:
 def _added(
     present: Sequence[Any], desired: Sequence[Any], remade: Iterable[str], owner: OwnerMark | None = None
 ) -> Iterator[Change]:
+    if not remade and present == desired:
+        return  # 4 ms for 10,000 routes, instead of 30
     existing_by_key: dict[Any, list[Any]] = {}
     for x in present:
         existing_by_key.setdefault(x.key, []).append(x)
     for x in desired:
-        same_key = existing_by_key.get(x.key, [])
-        if any(_same(y, x) for y in same_key) and getattr(x, "link", "") not in remade:
+        same_key = existing_by_key.get(x.key, ()) if existing_by_key else ()
+        if same_key and any(_same(y, x) for y in same_key) and getattr(x, "link", "") not in remade:
             continue
-        owned = not owner or any(y.proto == owner.route_protocol for y in same_key)
+        owned = not same_key or not owner or any(y.proto == owner.route_protocol for y in same_key)
         yield Change("replace" if same_key and owned else "add", x)
 
 
@@ -225,6 +227,8 @@ def _same(existing: Any, desired: Any) -> bool:
 
 
 def _removed(share: Sequence[Any], desired: Sequence[Any], deleted: Iterable[str]) -> Iterator[Change]:
+    if share == desired:
+        return
     desired_keys = {x.key for x in desired}
     for x in share:
         if x.key not in desired_keys and getattr(x, "link", "") not in deleted:
@@ -249,8 +253,9 @@ def _commands(change: Change) -> list[str]:
             state = " nud permanent" if value.permanent and not value.proxy and change.verb != "delete" else ""
             return [f"ip neighbour {change.verb} {_words(value, 1)}{state}"]
         case Fdb():
-            verb = "append" if change.verb == "add" else change.verb
-            return [f"bridge fdb {verb} {_words(value, 1)} self permanent"]
+            verb = "append" if change.verb == "add" and not value.bridge else change.verb
+            table = "static" if value.bridge else "self permanent"  # "master" is a word of the value.
+            return [f"bridge fdb {verb} {_words(value, 1)} {table}"]
         case FibRule():
             family = "-6 " if value.v6 else ""
             rule = _words(value, 1).replace(" -6", "").replace(" mask ", "/")

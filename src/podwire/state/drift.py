@@ -21,6 +21,7 @@ from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_diff import element_changes
+from podwire.state.udptunnel import UdpTunnel
 from podwire.state.wireguard import WireGuard
 
 Sign = Literal["+", "-"]
@@ -149,6 +150,15 @@ def compare_wireguard(title: str, present: Iterable[WireGuard], desired: Iterabl
         old = held.get(device.device)
         before = list(old.lines()) if old is not None else []
         yield from _replaced(f"{title}: wireguard {device.device}", before, list(device.lines()))
+
+
+def compare_udp(title: str, present: Iterable[UdpTunnel], desired: Iterable[UdpTunnel]) -> Iterator[Difference]:
+    """The differences of tunnels of the routing backend udp and their peers."""
+    held = {each.device: each for each in present}
+    for tunnel in desired:
+        old = held.get(tunnel.device)
+        before = list(old.lines()) if old is not None else []
+        yield from _replaced(f"{title}: udp {tunnel.device}", before, list(tunnel.lines()))
 
 
 def _chain_of(ruleset: Ruleset, chain: str) -> list[str]:

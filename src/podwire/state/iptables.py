@@ -1,4 +1,4 @@
-"""What a table of iptables holds, or our share of it, as iptables-save prints it.
+"""The content of a table of iptables, or our share of it, as iptables-save prints it.
 
 A :class:`Ruleset` is one table of one family: whole chains, and single rules in chains that belong to others (the
 jumps from ``PREROUTING`` and its like). A rule is the text behind ``-A CHAIN``, in the words and the order of

@@ -26,8 +26,9 @@ class Link(Value, frozen=True):
     the other end when ``kind`` is ``veth``, ``peer_netns`` the path of the namespace in which that end is created (it
     cannot be read back). ``device`` is the lower device and ``mode`` the mode of macvlan and ipvlan; for ``tun`` the
     mode is ``tun`` or ``tap``. ``index`` is requested at the creation, and always set when read. ``group`` is the
-    device group number. ``hairpin`` lets a bridge port send frames back to their port. ``attributes`` are the options
-    that only its kind has (``link_kinds``).
+    device group number. ``hairpin`` lets a bridge port send frames back to their port; a ``locked`` port drops frames
+    unless a forwarding entry says that their source is behind it. ``attributes`` are the options that only its kind has
+    (``link_kinds``).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Link(Value, frozen=True):
     index: int = 0
     group: int = 0
     hairpin: bool = False
+    locked: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= NAME_MAX or "/" in self.name or " " in self.name:
@@ -86,6 +88,7 @@ LINK = Grammar(
         Option("address", "mac"),
         Option("master", "master"),
         Option("hairpin", "hairpin", "flag"),
+        Option("locked", "locked", "flag"),
         Option("group", "group", "number"),
         Option("alias", "alias"),
         Option("up", "up", "switch", "down"),

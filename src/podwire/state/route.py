@@ -31,7 +31,8 @@ class Address(Value, frozen=True):
     """An address on a device: ``cidr`` with its prefix length.
 
     ``nodad`` skips duplicate address detection (IPv6; detection makes the address unusable for a second);
-    ``noprefixroute`` keeps the kernel from adding the route to the prefix; ``scope`` is empty (global), ``link`` or
+    ``noprefixroute`` keeps the kernel from adding the route to the prefix; ``deprecated``: no new connection of the
+    machine itself begins at the address (a preferred lifetime of 0); ``scope`` is empty (global), ``link`` or
     ``host``, and compared only for IPv4.
     """
 
@@ -39,6 +40,7 @@ class Address(Value, frozen=True):
     cidr: str
     nodad: bool = True
     noprefixroute: bool = False
+    deprecated: bool = False
     scope: str = ""
     proto: int = 0
 
@@ -154,11 +156,15 @@ class Neighbour(Value, frozen=True):
 
 
 class Fdb(Value, frozen=True):
-    """The destination of frames to ``mac``: for a vxlan device the outer address ``dst``; else the bridge port."""
+    """The destination of frames to ``mac``: for a vxlan device the outer address ``dst``; else the bridge port.
+
+    ``bridge``: the entry is in the table of the bridge that has ``link`` as a port, instead of in the device's own.
+    """
 
     link: str
     mac: str
     dst: str = ""
+    bridge: bool = False
 
     def __post_init__(self) -> None:
         canonical(self, "mac", mac_text(self.mac))
@@ -170,8 +176,8 @@ class Fdb(Value, frozen=True):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Device and hardware address; for the all-zero address also ``dst``."""
-        return (self.link, self.mac, self.dst if self.mac == ZERO_MAC else "")
+        """Device, hardware address and table; for the all-zero address also ``dst``."""
+        return (self.link, self.mac, self.dst if self.mac == ZERO_MAC else "", self.bridge)
 
 
 class FibRule(Value, frozen=True):
@@ -237,6 +243,7 @@ ADDRESS = Grammar(
         Option("scope", "scope"),
         Option("dad", "nodad", "noflag"),
         Option("noprefixroute", "noprefixroute", "flag"),
+        Option("deprecated", "deprecated", "flag"),
         _PROTO,
     ),
 )
@@ -272,7 +279,7 @@ NEIGHBOUR = Grammar(
         _PROTO,
     ),
 )
-FDB = Grammar("fdb", "mac", (_DEV, Option("dst", "dst")))
+FDB = Grammar("fdb", "mac", (_DEV, Option("dst", "dst"), Option("master", "bridge", "flag")))
 RULE = Grammar(
     "rule",
     "priority",

@@ -1,4 +1,4 @@
-"""What each part of podwire wants of a kernel, as one document that prints and parses back.
+"""The desired kernel state of each part of podwire, as one document that prints and parses back.
 
 A :class:`Share` is what one part (``cni``, ``routing``, ``proxy``, ``fabric``) states for one network namespace:
 values of the kinds of :mod:`podwire.state.kinds`, and the mark by which its objects are known. A document is shares

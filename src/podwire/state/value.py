@@ -1,9 +1,10 @@
 """The common interface and settings of state values."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import force_setattr
 
 
 class StateValue(Protocol):
@@ -18,7 +19,14 @@ class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=Tru
     """Settings of all state values: frozen, compared by field, not tracked by the garbage collector."""
 
 
+def with_field(value: Any, field: str, content: object) -> Any:
+    """A copy of a canonical value with one field set, to canonical content: nothing is checked again."""
+    made = value.__copy__()
+    force_setattr(made, field, content)
+    return made
+
+
 def canonical(value: Value, field: str, form: str | int | tuple[object, ...]) -> None:
     """Replaces a field by its canonical form; to be called only in ``__post_init__``."""
     if getattr(value, field) != form:
-        msgspec.structs.force_setattr(value, field, form)
+        force_setattr(value, field, form)

@@ -36,7 +36,7 @@ def datagram(kind: int, body: bytes) -> bytes:
         (
             RTM_NEWROUTE,
             route_codec.encode_route(Route("10.0.0.0/8", link="eth0", proto=113), INDEXES),
-            Event("route", False, 7, 113),
+            Event("route", False, 7, 113, "10.0.0.0/8"),
         ),
         (
             RTM_NEWNEIGH,

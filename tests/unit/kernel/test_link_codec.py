@@ -21,7 +21,7 @@ from podwire.kernel.uapi import (
     VETH_INFO_PEER,
 )
 from podwire.state.link import Link
-from podwire.state.link_kinds import Geneve, IpTunnel, Vxlan
+from podwire.state.link_kinds import Geneve, IpTunnel, Vlan, Vxlan
 
 INDEXES = {"eth0": 2, "br0": 3}
 
@@ -36,6 +36,7 @@ LINKS = [
     Link("gnv2", "geneve", attributes=Geneve(7, "fd00::2", 6082)),
     Link("mv", "macvlan", mode="passthru"),
     Link("iv", "ipvlan", mode="l3s"),
+    Link("v7", "vlan", attributes=Vlan(7)),
 ]
 
 
@@ -50,6 +51,8 @@ def test_relations_are_numbers() -> None:
     assert (read.master, read.lower, read.lower_elsewhere) == (3, 2, False)
     tunnel = Link("vx", "vxlan", attributes=Vxlan(1, device="eth0"))
     assert link_codec.decode(link_codec.encode_add(tunnel, INDEXES)).lower == 2
+    tagged = Link("v7", "vlan", attributes=Vlan(7, "eth0"))
+    assert link_codec.decode(link_codec.encode_add(tagged, INDEXES)).lower == 2
 
 
 def test_the_namespace_of_the_other_end_has_a_number() -> None:

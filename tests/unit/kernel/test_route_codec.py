@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.errors import ProtocolError
-from podwire.kernel import route_codec
+from podwire.kernel import route_codec, route_lists
 from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route
 
 INDEXES = {"eth0": 2, "lo": 1}
@@ -53,6 +53,37 @@ def test_a_route_lookup_is_encoded_and_decoded(kind: str, local: bool) -> None:
 @given(st.one_of(_routes(4), _routes(6)))
 def test_routes_round_trip(route: Route) -> None:
     assert route_codec.decode_route(route_codec.encode_route(route, INDEXES), NAMES) == route
+
+
+def _alike(version: Literal[4, 6]) -> st.SearchStrategy[Route]:
+    """Routes of a few forms, some of which are of the same length."""
+    ips = st.ip_addresses(v=version).map(str)
+    return st.builds(
+        Route,
+        (networks4 if version == 4 else networks6).map(_network),
+        via=st.just("") | ips,
+        src=st.just("") | ips,
+        link=st.just("eth0"),
+        proto=st.just(113),
+    )
+
+
+@given(st.lists(st.one_of(_alike(4), _alike(6), _routes(4), _routes(6)), max_size=40))
+def test_many_routes_decode_as_each_alone(routes: list[Route]) -> None:
+    payloads = [route_codec.encode_route(route, INDEXES) for route in routes]
+    alone = [route_codec.decode_route(payload, NAMES) for payload in payloads]
+    assert list(route_lists.decode_routes(payloads, NAMES)) == alone
+
+
+def test_routes_of_one_length_and_two_forms_are_told_apart() -> None:
+    pair = (
+        Route("10.1.0.0/16", via="10.0.0.2", link="eth0", proto=113, scope="link"),
+        Route("10.2.0.0/16", src="10.0.0.2", link="eth0", proto=113, scope="link"),
+    )
+    routes = [*pair, *reversed(pair), *pair, Route("default", via="10.0.0.2", link="eth0", proto=113)] * 3
+    payloads = [route_codec.encode_route(route, INDEXES) for route in routes]
+    assert len({len(payload) for payload in payloads[:6]}) == 1
+    assert list(route_lists.decode_routes(payloads, NAMES)) == routes
 
 
 @pytest.mark.parametrize("kind", ["blackhole", "unreachable", "prohibit", "throw"])
@@ -102,9 +133,9 @@ def test_learned_neighbours_are_left_out() -> None:
     assert route_codec.decode_neighbour(route_codec.encode_neighbour(learned, INDEXES), NAMES) is None
 
 
-@given(st.binary(min_size=6, max_size=6), st.one_of(st.just(""), st.ip_addresses().map(str)))
-def test_forwarding_entries_round_trip(mac: bytes, dst: str) -> None:
-    fdb = Fdb("eth0", mac.hex(":"), dst)
+@given(st.binary(min_size=6, max_size=6), st.one_of(st.just(""), st.ip_addresses().map(str)), st.booleans())
+def test_forwarding_entries_round_trip(mac: bytes, dst: str, bridge: bool) -> None:
+    fdb = Fdb("eth0", mac.hex(":"), dst, bridge)
     assert route_codec.decode_fdb(route_codec.encode_fdb(fdb, INDEXES), NAMES) == fdb
 
 

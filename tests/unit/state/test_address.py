@@ -23,6 +23,12 @@ def test_hardware_addresses_round_trip(data: bytes) -> None:
     assert address.mac_text(text.upper().replace(":", "-")) == text
 
 
+@pytest.mark.parametrize("text", ["10.0.0", "10.0.0.256", "10.0.0.01", "10.0.0.1 ", "10.0.0.999", "fd00::g", ""])
+def test_text_that_is_no_address_is_not_packed(text: str) -> None:
+    with pytest.raises(ValueError):
+        address.pack_ip(text)
+
+
 @pytest.mark.parametrize("text", ["10.0.0", "10.0.0.256", "fd00::g", "", "10.0.0.1/8"])
 def test_no_address(text: str) -> None:
     with pytest.raises(ValueError):

@@ -1,6 +1,7 @@
 """Differences of network states as the commands that an operator would type."""
 
 from hypothesis import given, settings
+from msgspec.structs import replace
 from tests.unit.state.test_network import NODE, states
 
 from podwire.state.changes import Change, Changes, creation_order, diff, differences, must_be_remade
@@ -77,6 +78,19 @@ def test_a_peer_with_a_new_address_is_replaced() -> None:
     assert str(diff(PEERS, want, OWNER)) == (
         "ip neighbour replace 10.244.1.0 lladdr 02:00:00:00:00:03 dev podwire.1 proto 113 nud permanent\n"
         "bridge fdb replace 02:00:00:00:00:02 dev podwire.1 dst 10.89.0.13 self permanent\n"
+    )
+
+
+def test_stations_behind_a_port_are_entries_of_the_bridge() -> None:
+    port = Link("port0", "dummy", master="br0", locked=True, alias="podwire/routing")
+    entry = Fdb("port0", "02:00:00:00:00:0c", bridge=True)
+    bridge = Link("br0", "bridge", alias="podwire/routing")
+    want = NetworkState((bridge, port), fdb=(entry,))
+    assert "bridge fdb add 02:00:00:00:00:0c dev port0 master static\n" in str(diff(NetworkState(), want, OWNER))
+    own = Fdb("port0", "02:00:00:00:00:0c")
+    assert str(diff(NetworkState((bridge, replace(port, locked=False)), fdb=(own, entry)), want, OWNER)) == (
+        "ip link set port0 master br0 locked alias podwire/routing up\n"
+        "bridge fdb delete 02:00:00:00:00:0c dev port0 self permanent\n"
     )
 
 

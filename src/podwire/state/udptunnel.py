@@ -1,0 +1,109 @@
+"""Tunnels of the routing backend udp as values: a device, its UDP address, and the peers with their networks.
+
+The text has a line for a tunnel and one for each of its peers::
+
+    udp podwire-udp listen 192.0.2.11:8285
+    udp-peer podwire-udp 192.0.2.12:8285 networks 10.244.1.0/24,192.0.2.12/32
+"""
+
+from collections.abc import Iterable, Iterator
+
+from podwire.state import grammar
+from podwire.state.address import ip_text, network_text
+from podwire.state.grammar import Grammar, Option
+from podwire.state.value import Value, canonical
+
+
+def endpoint_address(text: str) -> tuple[str, int]:
+    """Address and port of ``192.0.2.12:8285`` or ``[fd89::12]:8285``.
+
+    Raises: ValueError for another text.
+    """
+    address, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) <= 0xFFFF or (":" in address) != address.startswith("["):
+        raise ValueError(f"{text!r} is not ADDRESS:PORT")
+    return ip_text(address.removeprefix("[").removesuffix("]")), int(port)
+
+
+class UdpPeer(Value, frozen=True):
+    """A peer of a tunnel; ``endpoint`` is ADDRESS:PORT.
+
+    ``networks`` are those to which packets go to the peer, and the only sources of the packets that it sends; sorted.
+    """
+
+    endpoint: str
+    networks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        endpoint_address(self.endpoint)
+        canonical(self, "networks", tuple(sorted(map(network_text, self.networks))))
+
+    def line(self, device: str) -> str:
+        """The peer's line below its tunnel."""
+        words = ["udp-peer", device, self.endpoint]
+        return " ".join([*words, "networks", ",".join(self.networks)] if self.networks else words)
+
+
+class UdpTunnel(Value, frozen=True):
+    """A tunnel; ``listen`` is the ADDRESS:PORT from which it sends and on which it receives.
+
+    ``peers`` are in the order of their endpoints. Two peers have different endpoints, and no network in common.
+    """
+
+    device: str
+    listen: str
+    peers: tuple[UdpPeer, ...] = ()
+
+    def __post_init__(self) -> None:
+        endpoint_address(self.listen)
+        canonical(self, "peers", tuple(sorted(self.peers)))
+        _refuse_twice("endpoint", (peer.endpoint for peer in self.peers))
+        _refuse_twice("network", (network for peer in self.peers for network in peer.networks))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The text, a line at a time."""
+        yield f"udp {self.device} listen {self.listen}"
+        yield from (peer.line(self.device) for peer in self.peers)
+
+
+def _refuse_twice(what: str, texts: Iterable[str]) -> None:
+    known: set[str] = set()
+    for text in texts:
+        if text in known:
+            raise ValueError(f"two peers have the {what} {text}")
+        known.add(text)
+
+
+_DEVICE = Grammar("udp", "device", (Option("listen", "listen"),))
+_PEER = Grammar("udp-peer", "endpoint", (Option("networks", "networks"),))
+
+
+def parse(lines: Iterable[str]) -> tuple[UdpTunnel, ...]:
+    """The tunnels of a text, in its order.
+
+    Raises: ValueError naming the wrong word, or the device that a peer's line names and no line declares.
+    """
+    listens: dict[str, str] = {}
+    peers: dict[str, list[UdpPeer]] = {}
+    for line in lines:
+        noun, *words = grammar.split(line) or [""]
+        if noun == _DEVICE.noun:
+            fields = grammar.parse(_DEVICE, words)
+            if "listen" not in fields:
+                raise ValueError(f"{line!r} needs the word 'listen'")
+            listens[fields["device"]] = fields["listen"]
+            peers[fields["device"]] = []
+        elif noun == _PEER.noun and words and words[0] in listens:
+            peers[words[0]].append(_parse_peer(words[1:]))
+        else:
+            raise ValueError(f"{line!r} is below no line `udp DEVICE`")
+    return tuple(UdpTunnel(device, listen, tuple(peers[device])) for device, listen in listens.items())
+
+
+def _parse_peer(words: list[str]) -> UdpPeer:
+    fields = grammar.parse(_PEER, words)
+    networks = fields.get("networks", "")
+    return UdpPeer(fields["endpoint"], tuple(networks.split(",")) if networks else ())
