@@ -46,7 +46,7 @@ def configured_cleaner(
 
 
 class ConfiguredParts(msgspec.Struct, frozen=True):
-    """What follows the settings while it runs."""
+    """The parts of a running proxy that follow the settings."""
 
     proxy: ServiceProxy
     plane: Switch

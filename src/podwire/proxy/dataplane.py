@@ -27,7 +27,7 @@ OWNER = OwnerMark(route_protocol=115, alias_prefix="podwire/proxy")
 
 
 def addresses_of_node(state: NetworkState) -> tuple[str, ...]:
-    """The addresses of a node's devices, without those that a data plane put there for Services."""
+    """The addresses of a node's devices, without the addresses that a data plane added for Services."""
     proxied = {link.name for link in state.links if OWNER.owns_link(link)}
     return tuple(entry.cidr.partition("/")[0] for entry in state.addresses if entry.link not in proxied)
 

@@ -68,7 +68,7 @@ _ZERO: tuple[Any, ...] = (*_UNSAID, False, 0, "0", "0s")
 
 
 class KubeProxySettings(msgspec.Struct, frozen=True):
-    """What a file says: the node, how to reach the API, the section ``proxy``, and the fields without a meaning."""
+    """A parsed file: the node, the API server, the section ``proxy``, and the ignored fields."""
 
     node_name: str
     kubeconfig: str

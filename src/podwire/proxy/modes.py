@@ -33,7 +33,8 @@ def unavailable(mode: str, failure: KernelError, lacks: Callable[[str], str]) ->
 
 
 def hidden_clients(mode: str, policies: int) -> str:
-    """That the cluster's policies see the node in place of the clients of Services; empty where they see clients."""
+    """A warning when policies see the node's address instead of the clients of Services; empty when they see
+    clients."""
     if mode != "userspace" or not policies:
         return ""
     seen = "see" if policies > 1 else "sees"

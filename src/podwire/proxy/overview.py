@@ -1,4 +1,4 @@
-"""What the proxy of a node shows of itself: the desired state, the versions in force and the metrics."""
+"""The pages of a node's proxy: the desired state, the versions in force and the metrics."""
 
 from podwire.cluster.inforce import Versions
 from podwire.errors import KernelError
@@ -36,7 +36,7 @@ class ProxyOverview:
         return {services.resource.plural: services.versions, slices.resource.plural: slices.versions}
 
     def share(self) -> Share:
-        """What the kernel should hold for Services, as last programmed."""
+        """The desired state for Services, as last programmed."""
         desired = self._plane.desired()
         objects = any(isinstance(each, NetworkState) for each in desired)
         return Share(

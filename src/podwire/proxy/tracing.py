@@ -15,10 +15,10 @@ from podwire.trace.packet import LocalAddresses, Tracer
 
 
 class Tracing(HeldTracing, Protocol):
-    """What a module of :data:`podwire.proxy.registry.TRACERS` has."""
+    """The interface of a module of :data:`podwire.proxy.registry.TRACERS`."""
 
     def planned(self, services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
-        """What the data plane would program for these Services; pure."""
+        """The state that the data plane would program for these Services; pure."""
         ...
 
 

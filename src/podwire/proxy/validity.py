@@ -1,4 +1,4 @@
-"""What the API server should never have accepted in Services and EndpointSlices, and what is left out for it (pure).
+"""Finds invalid fields of Services and EndpointSlices that an API server should refuse, and leaves them out (pure).
 
 A wrong port, address, family or protocol costs only the port or endpoint that has it: ``proxy.resolve`` leaves it out,
 and an Event names the field. All other ports, endpoints and Services are programmed. Without this check the kernel, or

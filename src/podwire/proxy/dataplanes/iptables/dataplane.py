@@ -6,7 +6,8 @@
    call of iptables-restore for each family that changed.
 3. A refused text is followed by a full load. When that fails too, the error is raised and the next call loads again.
 4. ``heal`` writes the chains that the kernel's notifications name, then reads and writes what else another program
-   changed. Rules of the nft kind notify of changes at once; for legacy rules ``disturbed`` is true every 30 s.
+   changed. Rules of the nft kind notify of changes at once; the sizes of legacy tables are compared every 0.2 s, and
+   ``disturbed`` is true every 30 s for changes that keep them.
 5. ``close`` leaves everything in force; ``remove`` removes our chains, of both kinds, and nothing else.
 6. Where node ports answer on loopback, ``route_localnet`` is turned on after the rules that guard it exist, and turned
    off before they are removed.
@@ -81,7 +82,7 @@ class IptablesDataPlane:
         self._counters.close()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when :meth:`disturbed` should be asked."""
+        """A descriptor that is readable when :meth:`disturbed` should be called."""
         return self._watch.fileno()
 
     def disturbed(self) -> bool:
@@ -204,7 +205,7 @@ class IptablesDataPlane:
             return ""
         with self._lock:
             text = rules.contents.change(ports_of_family(changed, family)).text()
-        rules.tool.restore(text, self._watch.ignore_process)
+        self._watch.restore(rules.tool, text)
         rules.last = count_rules(text)
         return text
 
@@ -229,7 +230,7 @@ class IptablesDataPlane:
                 continue
             text = document((table, chains_text(chains)) for table, chains in tables.items())
             try:
-                rules.tool.restore(text, self._watch.ignore_process)
+                self._watch.restore(rules.tool, text)
             except KernelError:
                 continue
             written += [text] if text else []

@@ -71,6 +71,11 @@ class Contents:
         family = self.layout.family
         return tuple(declare(kind, family, self._elements[set_name(kind, family)]) for kind in SETS)
 
+    def set_sizes(self) -> dict[str, int]:
+        """The number of elements of every set, by name."""
+        names = (set_name(kind, self.layout.family) for kind in SETS)
+        return {name: len(self._elements[name]) for name in names}
+
     def rulesets(self) -> tuple[Ruleset, ...]:
         """The rules, one value for each table."""
         chains: dict[str, dict[str, Rules]] = {table: {} for table in PROXY_IPVS.tables}
@@ -152,6 +157,10 @@ class NodeContents:
     def sets(self) -> Iterator[IpSet]:
         """Every set with its elements."""
         return (ip_set for contents in self.families.values() for ip_set in contents.sets())
+
+    def set_sizes(self) -> dict[str, int]:
+        """The number of elements of every set, by name."""
+        return {name: size for contents in self.families.values() for name, size in contents.set_sizes().items()}
 
     def rulesets(self) -> dict[str, tuple[Ruleset, ...]]:
         """The rules by family, one value for each table."""

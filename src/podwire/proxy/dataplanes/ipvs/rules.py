@@ -77,7 +77,7 @@ class IpvsRules:
         """
         saved = {ruleset.table: {**dict(ruleset.chains), **_jumps(ruleset)} for ruleset in self._written[family]}
         text = repair(saved, rules, PROXY_IPVS)
-        self._tools[family].restore(text, self.watch.ignore_process)
+        self.watch.restore(self._tools[family], text)
         self._count(family, text)
         self._written[family] = tuple(rules)
         return text

@@ -15,6 +15,7 @@ from podwire.errors import KernelNotFound, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack, Flow
 from podwire.kernel.ipvs import Ipvs, Timeouts
+from podwire.kernel.ipvs_table import IpvsTable, listed, listed_key
 from podwire.kernel.netns import NetnsPath
 from podwire.proxy.dataplanes.ipvs.compile import flags_of
 from podwire.proxy.dataplanes.ipvs.contents import NodeContents
@@ -57,6 +58,7 @@ class VirtualServers:
 
     def __init__(self, netns_path: NetnsPath) -> None:
         self._ipvs = Ipvs(netns_path)
+        self._table = IpvsTable(netns_path)
         self._present: dict[Key, VirtualServer] = {}
         """Our virtual servers in the kernel, including real servers that only keep existing connections."""
         self._draining: set[Key] = set()
@@ -67,6 +69,14 @@ class VirtualServers:
     def close(self) -> None:
         """Closes the socket to the kernel; the virtual servers stay."""
         self._ipvs.close()
+        self._table.close()
+
+    def altered(self) -> bool:
+        """Whether a virtual server of ours is gone, or has another scheduler, other real servers or other weights."""
+        table = self._table.read()
+        return table is not None and any(
+            table.get(listed_key(key)) != listed(server) for key, server in self._present.items()
+        )
 
     def read(self, exclude: Iterable[str], of_kube_proxy: KubeProxyServers) -> None:
         """Reads which virtual servers are ours, including those of kube-proxy, and which are foreign.

@@ -1,6 +1,6 @@
 """The ipsets of mode ``ipvs`` in one network namespace."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import FAMILIES
@@ -42,6 +42,14 @@ class IpvsSets:
             return additions + deletions
 
         return delete
+
+    def resized(self, sizes: Mapping[str, int]) -> bool:
+        """Whether one of these sets is gone, or has another number of elements.
+
+        Raises: KernelError.
+        """
+        held = self._ipset.sizes()
+        return any(held.get(name) != size for name, size in sizes.items())
 
     def add(self, elements: Iterable[IpSet]) -> list[Operation]:
         """Adds elements to sets; returns the operations.

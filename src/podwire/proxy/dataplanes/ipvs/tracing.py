@@ -1,4 +1,4 @@
-"""What the ``ipvs`` data plane puts into a kernel, for :mod:`podwire.proxy.tracing`: as planned, and as it is held."""
+"""The kernel state of the ``ipvs`` data plane for :mod:`podwire.proxy.tracing`: as planned, and as it is held."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
