@@ -35,9 +35,9 @@ _NODE_OF = {"one": "n1", "two": "n1", "far": "n2", "node": "n1"}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data plane does otherwise because Kubernetes' own does, and why.
+    """A deviation of a data plane, because Kubernetes' data plane deviates, too; with the reason.
 
-    With ``seen`` alone the packet gets where it gets elsewhere, from another source.
+    With ``seen`` alone only the source differs: the packet reaches the same endpoint as in other data planes.
     """
 
     refused: bool = False
@@ -46,22 +46,22 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     seen: str = ""
     because: str
     protocol: str = ""
-    """What it is about, of what is otherwise everywhere; empty: all of them."""
+    """The packets to which the deviation is limited; empty: all packets."""
 
 
 class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
-    """One connection attempt and what must become of it."""
+    """One connection attempt and its expected outcome."""
 
     source: str
     target: str
     protocol: str = "tcp"
     reaches: tuple[str, ...] = ()
     sticky: tuple[str, ...] = ()
-    """One of these, and always the same one."""
+    """The endpoints of which one answers, always the same one."""
     refused: bool = False
     dropped: bool = False
     untouched: bool = False
-    """It goes on to where it was sent."""
+    """Whether the packet goes on untranslated to its destination."""
     seen: str = ""
     """client or node; empty: either."""
     bound: str = ""
@@ -70,7 +70,7 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
     """By the name of the data plane."""
 
     def by(self, plane: str) -> "Packet":
-        """What must become of it in a data plane."""
+        """The expected outcome in a data plane."""
         other = self.differs.get(plane)
         if other is None:
             return self
@@ -117,7 +117,7 @@ class Case(msgspec.Struct, frozen=True):
     slices: tuple[api.EndpointSlice, ...]
     packets: tuple[Packet, ...]
     node: NodeFacts = NODE
-    """The node that the case is about."""
+    """The node of the case."""
 
     def by(self, plane: str) -> "Case":
         """The case as a data plane must behave."""

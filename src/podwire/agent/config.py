@@ -19,6 +19,7 @@ from podwire.observe.log import Level
 from podwire.policy.settings import PolicySettings
 from podwire.policy.settings import parse_settings as parse_policy
 from podwire.proxy.settings import ProxySettings, parse_settings
+from podwire.routing.flannel.netconf import parse_conf
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.settings import parse_settings as parse_routing
 from podwire.runtime.unixsockets import too_long
@@ -84,6 +85,19 @@ class HealthSection(Section, frozen=True):
     policy_log: bool = False
 
 
+class FlannelSection(Section, frozen=True):
+    """What is shared with Flannel.
+
+    ``net_conf`` is the path of Flannel's ``net-conf.json``, read in place of ``clusterCIDRs`` and keys of ``routing``;
+    empty: not read. ``announce``: this node writes Flannel's annotations, so that flanneld on other nodes reaches it.
+    ``subnet_file`` is the path of the file for the CNI plugin ``flannel`` (``/run/flannel/subnet.env``); empty: none.
+    """
+
+    net_conf: str = ""
+    announce: bool = False
+    subnet_file: str = ""
+
+
 class AgentConfig(Section, frozen=True):
     """One node's agent.
 
@@ -105,6 +119,7 @@ class AgentConfig(Section, frozen=True):
     routing: dict[str, Any] = {}
     policy: PolicySettings = PolicySettings()
     proxy: dict[str, Any] = {}
+    flannel: FlannelSection = FlannelSection()
     health: HealthSection = HealthSection()
     log_level: Level = "info"
 
@@ -159,6 +174,7 @@ def parse(text: str, source: str) -> AgentConfig:
     except yaml.YAMLError as problem:
         raise not_yaml(problem, source) from problem
     config = convert(document if document is not None else {}, AgentConfig, source)
+    config = _with_flannel(config, source)
     for index, part in enumerate(config.parts):
         if part not in PARTS:
             raise ConfigError(source, f"parts[{index}]", f"{part!r} is not a part; there are {', '.join(PARTS)}")
@@ -213,6 +229,26 @@ def overlay(
         parse_settings(documents["proxy"], source),
         parse_policy(documents["policy"], source),
     )
+
+
+def _with_flannel(config: AgentConfig, source: str) -> AgentConfig:
+    """The configuration with what Flannel's file says.
+
+    Raises: ConfigError for a wrong file, and for a setting that both files have with different values.
+    """
+    file = config.flannel.net_conf
+    if not file:
+        return config
+    try:
+        conf = parse_conf(Path(file).read_bytes(), file)
+    except OSError as problem:
+        raise ConfigError(source, "flannel.netConf", f"{file}: {problem.strerror or problem}") from problem
+    if config.cluster_cidrs and config.cluster_cidrs != conf.networks:
+        raise ConfigError(source, "clusterCIDRs", f"differs from {file}, which has {', '.join(conf.networks)}")
+    for key, value in conf.routing.items():
+        if config.routing.get(key, value) != value:
+            raise ConfigError(source, f"routing.{key}", f"differs from {file}, which has {value}")
+    return msgspec.structs.replace(config, cluster_cidrs=conf.networks, routing={**config.routing, **conf.routing})
 
 
 def _check_network(source: str, path: str, text: str) -> None:

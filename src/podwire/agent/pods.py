@@ -3,7 +3,7 @@
 from podwire.agent.shared import Shared
 from podwire.cni import program
 from podwire.cni.service import CniService, CniSettings
-from podwire.cni.wiring import wiring_facts
+from podwire.cni.wiring import LegFacts, wiring_facts
 from podwire.model.node import Node
 from podwire.routing.machine import KernelMachine
 from podwire.routing.own_node import OwnNode, PodNetworkFacts
@@ -19,7 +19,7 @@ def add(shared: Shared) -> CniService:
         cooldown_s=config.cni.cooldown_s,
     )
     service = CniService(settings, shared.clock)
-    service.recover()
+    service.recover(legs="policy" not in config.parts)  # No policy sees the packets of legs.
     shared.health.ready["cni"] = service.problem
     shared.health.metrics["cni"] = service.samples
     shared.state_page.parts["cni"] = service.shares
@@ -41,9 +41,10 @@ def install_plugin(shared: Shared) -> None:
         program.install(shared.config.cni.bin_path)
 
 
-def hand_over(cni: CniService, facts: PodNetworkFacts) -> None:
-    """Passes facts of routing to the wiring of pods."""
-    cni.set_node(wiring_facts(facts.mtu, facts.addresses, facts.cidrs))
+def hand_over(cni: CniService, facts: PodNetworkFacts) -> bool:
+    """Passes facts of routing to the wiring of pods; returns whether the uplink of pods' legs exists."""
+    leg = LegFacts(facts.leg.uplink, facts.leg.mtu, facts.leg.networks) if facts.leg is not None else None
+    return cni.set_node(wiring_facts(facts.mtu, facts.addresses, facts.cidrs, leg))
 
 
 def follow_node(shared: Shared, cni: CniService) -> None:

@@ -35,7 +35,7 @@ class PolicyPart:
         self.shared = shared
         self.prepared: list[asyncio.Event] = []
         """Events that must be set before the first enforcement."""
-        self.informers = PolicyInformers(client, shared.nodes)
+        self.informers = PolicyInformers(client, shared.nodes, shared.selected())
         shared.events.follow_rejected(*self.informers.own)
         shared.policies = (self.informers.policies, self.informers.cluster_policies)
         self.switch = Switch(PolicyModes(), config.policy.mode, PolicyFacts(marks=config.policy.marks))

@@ -1,14 +1,24 @@
 """Constructs the part ``routing`` of the agent."""
 
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
+from podwire.agent.config import ClusterSettings
+from podwire.agent.flannel import FlannelOutput
 from podwire.agent.pods import hand_over
 from podwire.agent.shared import Shared
+from podwire.cluster.announcer import NetworkStatus
 from podwire.cluster.degraded import FEATURE_MISSING, PEER_UNREACHED
 from podwire.cni.service import CniService
 from podwire.kube.resources import NODES
+from podwire.proxy.settings import parse_settings
+from podwire.routing.egress.follower import EgressFollower
+from podwire.routing.follower import FOLLOWERS, FollowerContext, ObjectFollower
 from podwire.routing.keys import KeyStore
 from podwire.routing.machine import OWNER, KernelMachine
+from podwire.routing.observer import SessionObserver
 from podwire.routing.own_node import PodNetworkFacts
 from podwire.routing.plan import Plan
 from podwire.routing.router import Router
@@ -25,25 +35,101 @@ def add(shared: Shared, cni: CniService | None, supervisor: Supervisor) -> None:
     router.own.run_dir = str(run_dir)
     router.programs = Children(run_dir / "children", spawn_program, supervisor, shared.clock, router.note_child)
     router.keys = KeyStore(Path(config.state_dir, "routing"))
-    router.configure(config.routing_settings)
-    shared.on_settings.append(lambda settings: router.configure(settings.routing))
+    _follow_settings(shared, router)
     nodes.subscribe(router.node_changed)
     shared.health.ready["routing"] = lambda: router.problem
     shared.health.metrics["routing"] = router.samples
     shared.state_page.parts["routing"] = lambda: [router.share(OWNER)]
     shared.in_force.parts["routing"] = lambda: {NODES.plural: nodes.versions} if router.settled else None
 
+    router.followers = _followers(shared, router)
+    flannel = FlannelOutput(config.flannel)
+    egress = EgressFollower(shared.client, router, nodes, *shared.selected())
+    shared.tasks |= egress.tasks(alone="policy" not in config.parts)
+
     async def announce(plan: Plan) -> bool:
+        await egress.applied()
         me, _ = router.own.look()
         if cni is not None and me is not None:
-            hand_over(cni, PodNetworkFacts(plan.pod_mtu, me.addresses, me.pod_cidrs))
-        shared.degraded.report("routing", FEATURE_MISSING, router.missing)
+            facts = PodNetworkFacts(plan.pod_mtu, me.addresses, me.pod_cidrs, plan.leg)
+            if not hand_over(cni, facts):
+                return False  # Peers must not learn of legs that pods do not have.
+        shared.degraded.report("routing", FEATURE_MISSING, "; ".join(filter(None, (router.missing, plan.degraded))))
         shared.degraded.report("peers", PEER_UNREACHED, router.unreached)
-        return await shared.announcer.announce(plan.facts.annotations(), network=True)
+        network = NetworkStatus(router.refused)
+        announced = plan.facts.annotations()
+        if me is not None:
+            announced |= flannel.annotations(me, plan)
+            flannel.write(me, plan, config.networks, masquerade=router.settings.masquerade)
+        return await shared.announcer.announce(announced, network=network)
 
     async def route() -> None:
         await nodes.synced.wait()
         await shared.until_settings_are_known()
+        await egress.known.wait()
         await router.run(announce)
 
+    observer = SessionObserver(router, shared.clock, shared.own_node, shared.announcer.insist)
+    shared.pages["/sessions"] = lambda _query: observer.page()
+    shared.tasks["sessions"] = observer.run
     shared.tasks |= {"routing": route, "routing tick": router.tick}
+
+
+def _follow_settings(shared: Shared, router: Router) -> None:
+    """Configures the router, now and after each change of the cluster's settings."""
+    config = shared.config
+    router.own.leg_obstacle = leg_obstacle(config.parts, parse_settings(config.proxy).mode)
+    router.configure(config.routing_settings)
+
+    def configure(settings: ClusterSettings) -> None:
+        obstacle = leg_obstacle(config.parts, settings.proxy.mode)
+        if obstacle != router.own.leg_obstacle:
+            router.own.leg_obstacle = obstacle
+            router.changed()
+        router.configure(settings.routing)
+
+    shared.on_settings.append(configure)
+
+
+def leg_obstacle(parts: Collection[str], proxy_mode: str) -> str:
+    """Why pods of a node with these parts may have no second interface; empty: they may."""
+    if "policy" in parts:
+        problem = "NetworkPolicies are in force on this node, and would not see the packets of second interfaces"
+        return f"{problem} (run the agent without the part policy, or use another routing.backend)"
+    if "proxy" in parts and proxy_mode == "ipvs":
+        problem = "connections that ipvs translates look like others, so their answers would take second interfaces"
+        return f"{problem} (use another proxy.mode, or another routing.backend)"
+    return ""
+
+
+def _followers(shared: Shared, router: Router) -> Mapping[str, Callable[[], None]]:
+    """Adds a task for the follower of each backend with objects of its own; by backend, what starts the follower."""
+    return {name: _follower(shared, router, name) for name in FOLLOWERS}
+
+
+def _follower(shared: Shared, router: Router, name: str) -> Callable[[], None]:
+    config, needed = shared.config, asyncio.Event()
+    running: list[ObjectFollower] = []
+
+    async def follow() -> None:
+        await needed.wait()
+        context = FollowerContext(
+            client=shared.client,
+            events=shared.events,
+            namespace=config.settings.partition("/")[0] or "kube-system",
+            directory=Path(config.state_dir, "routing"),
+            nodes=shared.all_nodes,
+            masquerade=lambda: router.settings.masquerade,
+            take=partial(router.take_objects, name),
+        )
+        running[:] = [FOLLOWERS.load(name)(context)]
+        await running[0].run()
+
+    def disturb() -> None:
+        for follower in running:
+            follower.disturbed()
+
+    shared.nodes.subscribe(lambda _key, _old, _new: disturb(), replay=False)
+    shared.on_settings.append(lambda _settings: disturb())
+    shared.tasks[f"objects of {name}"] = follow
+    return needed.set

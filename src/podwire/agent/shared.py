@@ -14,9 +14,12 @@ from podwire.kernel.features import Features
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
 from podwire.kube.informer import Informer
-from podwire.kube.resources import NODES
+from podwire.kube.resources import NAMESPACES, NODES, PODS
+from podwire.model.meta import Object
 from podwire.model.node import Node
+from podwire.model.pod import Pod
 from podwire.observe.health import Health
+from podwire.policy.trim import trim_pod
 from podwire.runtime.clock import Clock
 
 Tasks = dict[str, Callable[[], Awaitable[None]]]
@@ -48,8 +51,17 @@ class Shared:
         """The informers of policies, where the agent enforces policies."""
         self.on_settings: list[Callable[[ClusterSettings], None]] = []
         """Called with the settings of the cluster, at the start and whenever they change."""
+        self._selected: tuple[Informer[Pod], Informer[Object]] | None = None
         self.settings_known: asyncio.Event | None = None
         """Set when the settings of the cluster are known; None: the agent follows none."""
+
+    def selected(self) -> tuple[Informer[Pod], Informer[Object]]:
+        """The informers of pods, with the fields that selectors need, and of namespaces; parts run them."""
+        if self._selected is None:
+            pods, namespaces = Informer(self.client, PODS), Informer(self.client, NAMESPACES)
+            pods.trim = trim_pod
+            self._selected = pods, namespaces
+        return self._selected
 
     def all_nodes(self) -> Mapping[str, Node]:
         """The Nodes that are known, by name."""

@@ -57,6 +57,8 @@ def node_access(
         metrics=merged.proxy.metrics,
         policies=merged.policy,
         cluster_cidrs=config.cluster_cidrs,
+        routing=merged.routing,
+        routing_dir=str(Path(config.run_dir, "routing")),
         tunnel_ports=tuple(merged.routing.udp_ports()),
         parts=frozenset(config.parts),
         agent_socket=config.agent_socket,

@@ -14,7 +14,7 @@ the routes of a killed predecessor in place until the neighbours have sent their
 
 from collections.abc import Iterable
 
-from podwire.bgp.configuration import BgpConfiguration, BgpSession, Network
+from podwire.bgp.configuration import BgpConfiguration, BgpSession, Community, Network, RouteRule
 
 METRIC = 2113
 _RECOVERY_S = 30
@@ -26,6 +26,7 @@ _LOG_CLASSES = {
     "debug": "all",
     "info": "{ info, remote, warning, error, auth, fatal, bug }",
     "warning": "{ warning, error, auth, fatal, bug }",
+    "error": "{ error, auth, fatal, bug }",
 }
 
 
@@ -48,6 +49,7 @@ def _machine(config: BgpConfiguration, families: Iterable[int]) -> str:
         f'log "{log}" {_LOG_BYTES} "{log}.1" {_LOG_CLASSES[config.log_level]};',
         *(["debug protocols all;"] if config.log_level == "debug" else []),
         f"router id {config.router_id};",
+        "timeformat protocol iso long;",
         f"graceful restart wait {_RECOVERY_S};",
         "protocol device { scan time 10; }",
         f'protocol direct {{ {" ".join(f"ipv{version};" for version in families)} interface "{config.link}"; }}',
@@ -64,7 +66,13 @@ def _family(config: BgpConfiguration, version: int) -> str:
     own = _of(config.networks, version)
     lines = [f"protocol static own{version} {{", f"  ipv{version};"]
     lines += [f"  route {network} blackhole;" for network in own]
-    lines += ["}", f"filter kernel_out{version} {{", "  if source != RTS_BGP then reject;"]
+    lines.append("}")
+    gateways = [(remote, gateway) for remote, gateway in config.gateways if remote.version == version]
+    if gateways:
+        lines += [f"protocol static gateways{version} {{", f"  ipv{version};"]
+        lines += [f"  route {remote}/{remote.max_prefixlen} via {gateway};" for remote, gateway in gateways]
+        lines.append("}")
+    lines += [f"filter kernel_out{version} {{", "  if source != RTS_BGP then reject;"]
     planned = [str(address) for address in config.planned_next_hops if address.version == version]
     pods = _of(config.pod_networks, version)
     if planned and pods:
@@ -85,41 +93,64 @@ def _family(config: BgpConfiguration, version: int) -> str:
 def _session(config: BgpConfiguration, session: BgpSession) -> str:
     name, version = session.name, session.local.version
     direct = session.on_link and not session.is_internal
-    channel = [f"import filter in_{name};", f"export filter out_{name};"]
-    if not direct:
-        channel.append("gateway recursive;")
-    if session.cluster_id:
-        channel.append("next hop self ebgp;")
-    if session.add_paths:
-        channel.append("add paths on;")
+    restart_s = session.restart_time_s or config.restart_time_s
     lines = [
         *_import_filter(config, session),
         *_export_filter(config, session),
         f"protocol bgp {name} {{",
-        f"  local {session.local} port {session.local_port} as {session.local_as};",
+        f"  local {f'{session.local} ' if session.has_source else ''}port {session.local_port} as {session.local_as};",
         f"  neighbor {session.remote} port {session.remote_port} as {session.remote_as};",
-        "  direct;" if direct else "  multihop;",
-        f"  graceful restart on; graceful restart time {config.restart_time_s};",
+        "  direct;" if direct else f"  multihop {session.hops};" if session.hops else "  multihop;",
+        f"  graceful restart on; graceful restart time {restart_s};",
         "  connect delay time 1; connect retry time 2; error wait time 1, 10;",
+        *_session_options(config, session),
+        f"  ipv{version} {{ {' '.join(_channel(session, direct=direct))} }};",
+        "}",
     ]
-    if session.waits:
-        lines.append("  passive on;")
-    if session.password:
-        lines.append(f'  password "{session.password}";')
-    if not session.is_internal:
-        lines.append("  allow local as 1;")
-    if session.bfd:
-        lines.append("  bfd on;")
-    if session.cluster_id:
-        lines.append(f"  rr client; rr cluster id {session.cluster_id};")
-    lines += [f"  ipv{version} {{ {' '.join(channel)} }};", "}"]
     return _lines(lines)
+
+
+def _session_options(config: BgpConfiguration, session: BgpSession) -> Iterable[str]:
+    """The lines of a session that not every session has."""
+    if session.peer:
+        yield f'  description "{session.peer}";'
+    if config.strict_bind and session.has_source:
+        yield "  strict bind on;"
+    if session.waits:
+        yield "  passive on;"
+    if session.hops:
+        yield "  ttl security on;"
+    if session.keepalive_s:
+        yield f"  hold time {3 * session.keepalive_s}; keepalive time {session.keepalive_s};"
+    if session.password:
+        yield f'  password "{session.password}";'
+    limit = session.own_as_limit if session.own_as_limit is not None else int(not session.is_internal)
+    if limit:
+        yield f"  allow local as {limit};"
+    if session.bfd:
+        yield "  bfd on;"
+    if session.cluster_id:
+        yield f"  rr client; rr cluster id {session.cluster_id};"
+
+
+def _channel(session: BgpSession, *, direct: bool) -> Iterable[str]:
+    yield f"import filter in_{session.name};"
+    yield f"export filter out_{session.name};"
+    if not direct:
+        yield "gateway recursive;"
+    if session.next_hop:
+        yield f"next hop {session.next_hop};"
+    elif session.cluster_id:
+        yield "next hop self ebgp;"
+    if session.add_paths:
+        yield "add paths on;"
 
 
 def _import_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
     """Own networks are refused: the node itself has the only routes to its pods."""
     version = session.local.version
     lines = [f"filter in_{session.name} {{", f"  if net ~ {_within(_of(config.networks, version))} then reject;"]
+    lines += [_rule(rule) for rule in session.imports]
     if session.accepts:
         accepted = _of(session.accepts, version)
         lines.append(f"  if !(net ~ {_within(accepted)}) then reject;" if accepted else "  reject;")
@@ -127,11 +158,22 @@ def _import_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
 
 
 def _export_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
+    version = session.local.version
     changes = [_add_community(numbers) for numbers in session.communities]
     changes += [f"bgp_path.prepend({session.local_as});"] * session.prepends
     then = " ".join(["{", *changes, "accept; }"]) if changes else "accept;"
-    lines = [f"filter out_{session.name} {{", f"  if source = RTS_STATIC then {then}"]
-    pods = _of(config.pod_networks, session.local.version)
+    lines = [f"filter out_{session.name} {{"]
+    if any(remote.version == version for remote, _ in config.gateways):
+        lines.append(f'  if proto = "gateways{version}" then reject;')
+    for network, communities in config.tags:
+        if network.version == version:
+            added = " ".join(map(_add_community, communities))
+            lines.append(f"  if net ~ {_within([network])} then {{ {added} }}")
+    lines += [_rule(rule) for rule in session.exports]
+    if unsent := _of(config.unsent, version):
+        lines.append(f"  if net ~ {_within(unsent)} then reject;")
+    lines.append(f"  if source = RTS_STATIC then {then}")
+    pods = _of(config.pod_networks, version)
     if session.sends == "all":
         lines.append(f"  if source = RTS_BGP then {then}")
     elif session.sends == "pods" and pods:
@@ -139,9 +181,39 @@ def _export_filter(config: BgpConfiguration, session: BgpSession) -> list[str]:
     return [*lines, "  reject;", "}"]
 
 
-def _add_community(numbers: tuple[int, ...]) -> str:
-    attribute = "bgp_community" if len(numbers) == 2 else "bgp_large_community"
-    return f"{attribute}.add(({', '.join(map(str, numbers))}));"
+def _rule(rule: RouteRule) -> str:
+    changes = [_add_community(numbers) for numbers in rule.added]
+    changes += [f"bgp_path.prepend({number});" for number in reversed(rule.prepended)]
+    verdict = "accept;" if rule.accept else "reject;"
+    then = " ".join(["{", *changes, verdict, "}"]) if changes else verdict
+    conditions = list(_conditions(rule))
+    return f"  if {' && '.join(conditions)} then {then}" if conditions else f"  {then}"
+
+
+def _conditions(rule: RouteRule) -> Iterable[str]:
+    if rule.network is not None:
+        if rule.operator in ("equal", "not equal"):
+            yield f"net {'=' if rule.operator == 'equal' else '!='} {rule.network}"
+        else:
+            lengths = f"{{{rule.lengths[0]},{rule.lengths[1]}}}" if rule.lengths is not None else "+"
+            inside = f"net ~ [ {rule.network}{lengths} ]"
+            yield inside if rule.operator == "in" else f"!({inside})"
+    if rule.interface:
+        yield f'defined(ifname) && ifname ~ "{rule.interface}"'
+    if rule.learned:
+        yield "source = RTS_BGP"
+    if rule.community:
+        yield f"{_attribute(rule.community)} ~ [({', '.join(map(str, rule.community))})]"
+    if rule.path_prefix:
+        yield f"bgp_path ~ [= {' '.join(map(str, rule.path_prefix))} * =]"
+
+
+def _add_community(numbers: Community) -> str:
+    return f"{_attribute(numbers)}.add(({', '.join(map(str, numbers))}));"
+
+
+def _attribute(community: Community) -> str:
+    return "bgp_community" if len(community) == 2 else "bgp_large_community"
 
 
 def _within(networks: Iterable[Network]) -> str:

@@ -1,4 +1,5 @@
-"""What one BGP speaker does, as values: its own networks, its neighbours, and the routes that it gives to the kernel.
+"""The configuration of one BGP speaker as values: its networks, its neighbours, and the routes that it exports to the
+kernel.
 
 The words are those of RFC 4271 (BGP-4), RFC 4456 (route reflection), RFC 4724 (graceful restart), RFC 5880 (BFD) and
 RFC 7911 (several paths per prefix). A session carries the routes of one address family, that of its addresses.
@@ -11,15 +12,45 @@ import msgspec
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-LogLevel = Literal["debug", "info", "warning"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Community = tuple[int, ...]
+"""Two numbers are a community (RFC 1997), three a large community (RFC 8092)."""
 
 BGP_PORT = 179
+
+
+class RouteRule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The conditions of a rule, which must all match, and its action; the first rule that matches a route decides."""
+
+    version: Literal[4, 6]
+    """The family of the routes."""
+    accept: bool
+    network: Network | None = None
+    operator: Literal["equal", "not equal", "in", "not in"] = "in"
+    """How the prefix of the route compares with ``network``."""
+    lengths: tuple[int, int] | None = None
+    """Shortest and longest prefix, for the operators ``in`` and ``not in``; None is any."""
+    interface: str = ""
+    """A pattern with ``*`` of the outgoing device."""
+    learned: bool = False
+    """Whether only routes that another neighbour sent match."""
+    peer_type: Literal["", "eBGP", "iBGP"] = ""
+    """The sessions to which the rule applies; empty: all."""
+    community: Community = ()
+    path_prefix: tuple[int, ...] = ()
+    """The numbers with which the path begins."""
+    added: tuple[Community, ...] = ()
+    """Added to accepted routes."""
+    prepended: tuple[int, ...] = ()
+    """Put before the path of accepted routes."""
 
 
 class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session with one neighbour; ``name`` is unique and consists of letters, digits and underscores."""
 
     name: str
+    peer: str = ""
+    """The Node or object that the session is with; printable, without double quotes."""
     local: Address
     local_as: int
     local_port: int = BGP_PORT
@@ -38,12 +69,28 @@ class BgpSession(msgspec.Struct, frozen=True, kw_only=True):
     """Where the neighbour is a client of this route reflector: the identifier of the reflector's cluster."""
     accepts: tuple[Network, ...] = ()
     """Only these networks, and networks inside them, are accepted; empty accepts all."""
-    communities: tuple[tuple[int, ...], ...] = ()
-    """Added to sent routes: two numbers are a community (RFC 1997), three a large community (RFC 8092)."""
+    communities: tuple[Community, ...] = ()
+    """Added to sent routes."""
     prepends: int = 0
     """How often the own number is added to the path of sent routes."""
     bfd: bool = False
     add_paths: bool = False
+    imports: tuple[RouteRule, ...] = ()
+    """For routes of the neighbour; they come after the refusal of own networks, and before ``accepts``."""
+    exports: tuple[RouteRule, ...] = ()
+    """For routes to the neighbour; they come before ``sends``."""
+    next_hop: Literal["", "self", "keep"] = ""
+    """The next hop of sent routes; empty: as RFC 4271 says."""
+    has_source: bool = True
+    """Whether packets to the neighbour have the address ``local``; else the kernel chooses."""
+    restart_time_s: int = 0
+    """As ``BgpConfiguration.restart_time_s``; 0: the same."""
+    keepalive_s: int = 0
+    """The time between two keepalives; a neighbour that is silent three times as long is dead. 0: that of BIRD."""
+    own_as_limit: int | None = None
+    """How often a received path may have the own number; None: once from another autonomous system, else never."""
+    hops: int = 0
+    """With more than 0, packets from farther away are dropped (RFC 5082)."""
 
     @property
     def is_internal(self) -> bool:
@@ -59,6 +106,14 @@ class BgpConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """The device with the node's addresses."""
     networks: tuple[Network, ...] = ()
     """The own networks, which are announced and never accepted."""
+    unsent: tuple[Network, ...] = ()
+    """No route inside these networks is announced, unless a rule of the session accepts it."""
+    tags: tuple[tuple[Network, tuple[Community, ...]], ...] = ()
+    """Communities of announced routes inside a network."""
+    gateways: tuple[tuple[Address, Address], ...] = ()
+    """Neighbours, and the next hop to each of them."""
+    strict_bind: bool = False
+    """Whether BIRD listens only at the addresses of its sessions."""
     sources: tuple[Address, ...] = ()
     """The preferred source address of routes in the kernel, at most one of each family."""
     pod_networks: tuple[Network, ...] = ()

@@ -1,7 +1,8 @@
 """Writes an agent's annotations and its network condition to its Node object.
 
 Both are compared with the Node, so an idle agent writes nothing. ``NetworkUnavailable`` is the condition that keeps the
-scheduler away (by its taint) until the node has a network; only the agent clears it.
+scheduler away (by its taint) until the node has a network; only the agent clears it, and sets it again when routing
+refuses packets to all other nodes.
 
 The API sends every write of a Node to every agent of the cluster. So several changes are one write: at a start the
 write waits, five seconds at most, for the announcement of routing.
@@ -12,7 +13,7 @@ the API is not asked repeatedly.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import NamedTuple
 
 from podwire.errors import ApiError, ApiUnreachable
 from podwire.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Client
@@ -24,6 +25,23 @@ from podwire.runtime.clock import rfc3339
 
 _CONDITION = "NetworkUnavailable"
 _FORBIDDEN = 403
+
+
+class NetworkStatus(NamedTuple):
+    """The network of the node; ``problem`` says why it is unavailable, and is empty when it is ready."""
+
+    problem: str = ""
+
+    @property
+    def condition(self) -> dict[str, str]:
+        """The condition of the Node, without times."""
+        if self.problem:
+            return _condition("True", "PacketsRefused", self.problem)
+        return _condition("False", "PodwireIsUp", "podwire routes pods on this node")
+
+
+def _condition(status: str, reason: str, message: str) -> dict[str, str]:
+    return {"type": _CONDITION, "status": status, "reason": reason, "message": message}
 
 
 class Announcer:
@@ -69,8 +87,8 @@ class Announcer:
         while not await self.announce(annotations) and not self._forbidden:
             await self._client.clock.sleep(backoff.next_delay_s())
 
-    async def announce(self, annotations: Mapping[str, str], *, network: bool = False) -> bool:
-        """Writes all announced annotations, and with ``network`` the condition that the network is ready.
+    async def announce(self, annotations: Mapping[str, str], *, network: NetworkStatus | None = None) -> bool:
+        """Writes all announced annotations, and with ``network`` the condition of the node's network.
 
         Returns whether the Node has them now.
         """
@@ -89,11 +107,11 @@ class Announcer:
                 self._forbidden = isinstance(failure, ApiError) and failure.code == _FORBIDDEN
                 return False
             self._refused, self._forbidden = "", False
-        if network:
+        if network is not None:
             self._begun.set()
         return True
 
-    async def _write(self, node: Node, *, network: bool) -> None:
+    async def _write(self, node: Node, *, network: NetworkStatus | None) -> None:
         """Writes the values that the Node does not have yet."""
         since, written = self._written
         have = node.metadata.annotations
@@ -104,29 +122,29 @@ class Announcer:
             body = {"metadata": {"annotations": different}}
             answer = await self._client.patch(NODES, self._node, body, patch_type=MERGE_PATCH)
             self._written = _version(answer.get("metadata", {}).get("resourceVersion", "")), written | different
-        if network and not _is_clear(node):
+        if network is not None and not _has(node, network.condition):
             await self._client.patch(
                 NODES,
                 self._node,
-                {"status": {"conditions": [self._condition()]}},
+                {"status": {"conditions": [self._timed(network.condition)]}},
                 patch_type=STRATEGIC_MERGE_PATCH,
                 subresource="status",
             )
 
-    def _condition(self) -> dict[str, Any]:
+    def _timed(self, condition: dict[str, str]) -> dict[str, str]:
         now = rfc3339(self._client.clock.now())
-        return {
-            "type": _CONDITION,
-            "status": "False",
-            "reason": "PodwireIsUp",
-            "message": "podwire routes pods on this node",
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
-        }
+        return {**condition, "lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
-def _is_clear(node: Node) -> bool:
-    return any(c.type == _CONDITION and c.status == "False" for c in node.status.conditions)
+def _has(node: Node, condition: dict[str, str]) -> bool:
+    """Whether the Node has the condition; the message of a ready network may be that of another program."""
+    unavailable = condition["status"] == "True"
+    return any(
+        c.type == _CONDITION
+        and c.status == condition["status"]
+        and (not unavailable or c.message == condition["message"])
+        for c in node.status.conditions
+    )
 
 
 def _version(text: str) -> int:

@@ -88,7 +88,7 @@ def difference(lines: Iterable[str], wanted: Versions) -> str:
     have: dict[str, dict[str, str]] = {}
     for part, versions in parts.items():
         if versions is None:
-            return f"{part} is at work"
+            return f"{part} is being programmed"
         for plural, objects in versions.items():
             have.setdefault(plural, {}).update(objects)
     for plural, objects in wanted.items():

@@ -18,6 +18,8 @@ NODE_HEALTH_PORT = "podwire.io/health"
 """Node annotation: the port of the agent's health endpoint. Written by the agent; read by ``policy list|log``."""
 NODE_FALLBACK = "podwire.io/fallback"
 """Node annotation: what works in degraded mode, and why. Written by the node's agent; read by ``podwire status``."""
+NODE_SESSIONS = "podwire.io/sessions"
+"""Node annotation: the sessions of routing with peers. Written by the node's agent; read by ``podwire status``."""
 NODE_LEAVING = "podwire.io/leaving"
 """Node taint. Written by ``podwire up`` before it removes a node; read by the scheduler and by controllers of pods."""
 
@@ -31,6 +33,9 @@ POLICY_ENFORCED = "podwire.io/enforced"
 """Policy annotation: on how many nodes it is in force. Written by the controller policystatus; read by ``policy``."""
 POLICY_REPORT = "podwire.io/report"
 """ConfigMap label: the report of one agent. Written by each agent; read by the controller policystatus."""
+
+EGRESS_LEASE = "podwire.io/egress"
+"""Lease label: the node. Written by the agents of nodes that may have egress addresses; read by agents and egress."""
 
 POD_ADDRESSES = "podwire.io/addresses"
 """Pod annotation: the requested addresses. Written by users and conformance; read by the CNI server."""

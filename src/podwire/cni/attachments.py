@@ -32,8 +32,11 @@ class Plumber(Protocol):
         """Deletes pods' routes and neighbours at once and their devices soon; missing ones are ignored."""
         ...
 
-    def rewire(self, attachments: Iterable[Attachment], node: WiringFacts) -> None:
-        """Gives running pods another MTU."""
+    def rewire(self, attachments: Iterable[Attachment], node: WiringFacts) -> Sequence[str]:
+        """Gives running pods another MTU and leg; returns the failures of single pods as text.
+
+        Raises: KernelNotFound when the uplink of the leg does not exist.
+        """
         ...
 
     def missing(self, planned: Wiring, netns: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The policy gate: ADD waits until the pod's policies can be put in force.
 
-Policies are another part of the agent; they are reached through the functions that the gate is made with.
+The policy part of the agent passes the functions that put policies in force to the gate's constructor.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ class OpenGate:
 
 
 class AdmissionCheck(Protocol):
-    """Tells when a pod may get its device; ``policy.admission`` does."""
+    """Decides when a pod may get its device; implemented by ``policy.admission``."""
 
     async def known(self, pod: str, uid: str = "") -> None:
         """Waits until the policies of a pod can be put in force."""
         ...
 
     def waits_for(self) -> tuple[str, str]:
-        """What :meth:`known` waits for, and what to look at."""
+        """The condition that :meth:`known` waits for, and a hint what to check."""
         ...
 
 

@@ -23,11 +23,11 @@ def pinned(annotations: Mapping[str, str]) -> tuple[Address, ...]:
         return ()
     expected = "expected an address such as 10.244.0.11, or one of each family with a comma between them"
     addresses: list[Address] = []
-    for word in text.split(","):
+    for item in text.split(","):
         try:
-            addresses.append(ip_address(word.strip()))
+            addresses.append(ip_address(item.strip()))
         except ValueError as problem:
-            message = f"annotation {POD_ADDRESSES}: {word.strip()!r} is not an address"
+            message = f"annotation {POD_ADDRESSES}: {item.strip()!r} is not an address"
             raise CniError(INVALID_CONFIG, message, expected) from problem
     if len({address.version for address in addresses}) != len(addresses):
         raise CniError(

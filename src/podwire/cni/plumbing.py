@@ -5,14 +5,15 @@ removes a pod's routes and neighbours and moves its device into a group, and ``d
 group, from another thread and over a socket of its own: 50 devices in the time of two (measured).
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
 from podwire.cni.ipam.ledger import Attachment
 from podwire.cni.ports import TABLE
-from podwire.cni.wiring import OWNER, Wiring, WiringFacts, belongs, plan
-from podwire.errors import KernelExists, KernelNotFound, Unsupported
+from podwire.cni.wiring import LEG, OWNER, Wiring, WiringFacts, alias_of, belongs, leg_mac, plan
+from podwire.errors import KernelError, KernelExists, KernelNotFound, Unsupported
 from podwire.kernel import link_codec, netns, network, pods, sysctl
 from podwire.kernel.conntrack import Conntrack
 from podwire.kernel.monitor import Monitor
@@ -36,6 +37,8 @@ class KernelPlumber:
     def __init__(self, netns_path: NetnsPath = None) -> None:
         self._netns_path = netns_path
         self._netlink = Netlink(netns_path)
+        self._with_legs = False
+        """Whether pods may have legs: DEL need not look into the namespaces of pods that have none."""
         self._nft: Nft | None = None
         self._nft_missing: Unsupported | None = None
         self._ports: TableWatch | None = None
@@ -68,11 +71,15 @@ class KernelPlumber:
         right after DEL.
         """
         try:
-            return pods.wire(self._netlink, netns_path, planned.host, planned.pod)
+            ready = pods.wire(self._netlink, netns_path, planned.host, planned.first)
         except KernelExists:
             if not pods.sweep(self._netns_path):
                 raise
-            return pods.wire(self._netlink, netns_path, planned.host, planned.pod)
+            ready = pods.wire(self._netlink, netns_path, planned.host, planned.first)
+        if planned.leg is None:
+            return ready
+        self._hold_leg(planned, netns_path)
+        return self.is_ready(planned, netns_path)
 
     def is_ready(self, planned: Wiring, netns_path: str) -> bool:
         """Whether packets to and from a wired pod pass.
@@ -84,6 +91,8 @@ class KernelPlumber:
     def unwire(self, attachments: Iterable[Attachment]) -> None:
         """Deletes pods' routes and neighbours, and detaches their devices for ``delete_detached``."""
         present = [attachment for attachment in attachments if self._link_of(attachment) is not None]
+        if self._with_legs:
+            self._delete_legs(present)
         pods.unwire(self._netlink, [plan(attachment, WiringFacts()).host for attachment in present])
 
     def delete_detached(self, addresses: Collection[str] = ()) -> None:
@@ -96,15 +105,65 @@ class KernelPlumber:
             with Conntrack(self._netns_path) as conntrack:
                 conntrack.forget_addresses(addresses)
 
-    def rewire(self, attachments: Iterable[Attachment], node: WiringFacts) -> None:
-        """Gives running pods another MTU: both ends of the device and the default routes."""
+    def rewire(self, attachments: Iterable[Attachment], node: WiringFacts) -> list[str]:
+        """Gives running pods another MTU (both ends of the device and the default routes) and another leg, or none.
+
+        Returns the failures of single pods as text: a program in a pod may have changed what is in its namespace.
+
+        Raises: KernelNotFound when the uplink of the leg does not exist.
+        """
+        failures = []
+        if node.leg is not None:
+            network.read_link(self._netlink, node.leg.uplink)
         for attachment in attachments:
             if self._link_of(attachment) is None or not netns.exists(attachment.netns):
                 continue
             wanted = plan(attachment, node)
             network.apply(self._netlink, NetworkState(links=(Link(attachment.host_link, mtu=node.mtu),)), _NO_OWNER)
-            with Netlink(attachment.netns) as pod:
-                network.apply(pod, wanted.pod, OWNER)
+            try:
+                if wanted.leg is not None:
+                    self._hold_leg(wanted, attachment.netns)
+                    continue
+                with Netlink(attachment.netns) as pod:
+                    network.apply(pod, wanted.pod, OWNER)
+                    self._delete_leg(pod, attachment)
+            except KernelError as failure:
+                if netns.exists(attachment.netns):
+                    failures.append(f"{alias_of(attachment)}: {failure}")
+        return failures
+
+    def _hold_leg(self, planned: Wiring, netns_path: str) -> None:
+        """Makes a pod have its leg, and all the state that goes with it.
+
+        Raises: KernelNotFound when the uplink or the pod is gone; KernelError.
+        """
+        assert planned.leg is not None, "the caller checks it"
+        self._with_legs = True
+        uplink = network.read_link(self._netlink, planned.leg.device).index
+        with Netlink(netns_path) as pod:
+            leg = pods.read_leg(pod, planned.leg.name)
+            if leg is not None and leg.lower != uplink:
+                pods.delete_leg(pod, leg)
+                leg = None
+            if leg is None:
+                pods.make_leg(self._netlink, netns_path, planned.leg)
+            for value in planned.pod.sysctls:
+                sysctl.write(value.path, value.value, netns_path)
+            network.apply(pod, planned.pod, OWNER).check()
+
+    def _delete_leg(self, pod: Netlink, attachment: Attachment) -> None:
+        """Deletes the leg of a pod; another device of the same name stays."""
+        leg = pods.read_leg(pod, LEG)
+        if leg is not None and leg.link.mac == leg_mac(attachment.key):
+            pods.delete_leg(pod, leg)
+
+    def _delete_legs(self, attachments: Iterable[Attachment]) -> None:
+        """Deletes the legs of pods whose namespace may be used again; the kernel takes some 20 ms for each."""
+        for attachment in attachments:
+            with contextlib.suppress(KernelNotFound):
+                if netns.exists(attachment.netns):
+                    with Netlink(attachment.netns) as pod:
+                        self._delete_leg(pod, attachment)
 
     def present(self, attachments: Iterable[Attachment]) -> list[Attachment]:
         """The attachments whose device exists, is complete and is not detached."""
@@ -140,7 +199,8 @@ class KernelPlumber:
         paths = tuple(x.path for x in planned.host.sysctls)
         missing_lines = _missing(network.read(self._netlink, sysctls=paths), planned.host)
         with Netlink(netns_path) as pod:
-            return [*missing_lines, *_missing(network.read(pod), planned.pod)]
+            inner = network.read(pod, sysctls=tuple(x.path for x in planned.pod.sysctls))
+            return [*missing_lines, *_missing(inner, planned.pod)]
 
     def read(self) -> NetworkState:
         """What the node's namespace holds."""

@@ -38,10 +38,10 @@ def check(mapping: PortMapping) -> None:
         raise CniError(INVALID_CONFIG, f"portMappings: hostIP {mapping.host_ip!r} is not an address") from problem
 
 
-def taken(mappings: Iterable[PortMapping], others: Iterable[Attachment]) -> str:
+def taken(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]) -> str:
     """Names the attachment that already holds one of the ports; empty when all ports are free."""
     wanted = {_claim(mapping): mapping for mapping in mappings}
-    for attachment in others:
+    for attachment in attachments:
         for mapping in attachment.ports:
             for (protocol, port, ip), request in wanted.items():
                 theirs = _claim(mapping)
@@ -79,7 +79,7 @@ def plan(attachments: Iterable[Attachment]) -> Table | None:
 
 
 def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], list[Rule], Rule]:
-    word, kind, loopback = _FAMILIES[version]
+    nft, kind, loopback = _FAMILIES[version]
     target = (kind, "inet_service")
     bound = Set(name=f"bound{version}", key=(kind, "inet_proto", "inet_service"), data=target)
     anywhere = Set(name=f"any{version}", key=("inet_proto", "inet_service"), data=target)
@@ -98,20 +98,20 @@ def _family(version: int, attachments: list[Attachment]) -> tuple[list[Set], lis
                 any_elements.append(anywhere.element(f"{protocol} . {port}", value, comment))
             elif ip_address(host).version == version:
                 bound_elements.append(bound.element(f"{host} . {protocol} . {port}", value, comment))
-    destination, protocol_field, port_field = Field(f"{word} daddr"), Field("meta l4proto"), Field("th dport")
+    destination, protocol_field, port_field = Field(f"{nft} daddr"), Field("meta l4proto"), Field("th dport")
     local = Match(Field("fib daddr type"), LiteralValue("local"))
     translate = [
-        Rule((Nat("dnat", word, Mapped(Concat((destination, protocol_field, port_field)), bound.name), ports=True),)),
+        Rule((Nat("dnat", nft, Mapped(Concat((destination, protocol_field, port_field)), bound.name), ports=True),)),
         Rule(
             (
                 Match(destination, LiteralValue(loopback), "!="),
                 local,
-                Nat("dnat", word, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True),
+                Nat("dnat", nft, Mapped(Concat((protocol_field, port_field)), anywhere.name), ports=True),
             )
         ),
     ]
     back = Rule(
-        (Match(Concat((Field(f"{word} saddr"), destination)), SetRef(own.name)), Masquerade()),
+        (Match(Concat((Field(f"{nft} saddr"), destination)), SetRef(own.name)), Masquerade()),
         "a pod to its own port on the node",
     )
     sets = [bound.with_elements(bound_elements), anywhere.with_elements(any_elements), own.with_elements(own_elements)]

@@ -70,12 +70,19 @@ class AttachmentRepair:
         if any(attachment.ports for attachment in self._attachments.by_key.values()):
             self._attachments.hold_ports()
 
-    def node_changed(self) -> None:
-        """To be called when the node's MTU may have changed: running pods get the new MTU."""
+    def node_changed(self) -> Sequence[str]:
+        """To be called when the node's MTU or the leg of pods may have changed: running pods get the new ones.
+
+        Returns the failures of single pods as text.
+
+        Raises: KernelNotFound when the uplink of the leg does not exist; the next call tries again.
+        """
         node = self._node()
-        previous, self._last_node = self._last_node, node
-        if node.mtu != previous.mtu:
-            self._attachments.plumber.rewire(self._attachments.by_key.values(), node)
+        previous = self._last_node
+        changed = node.mtu != previous.mtu or node.leg != previous.leg
+        failures = self._attachments.plumber.rewire(self._attachments.by_key.values(), node) if changed else ()
+        self._last_node = node
+        return failures
 
     def heal(self, *, sysctls: bool = True) -> Sequence[str]:
         """Restores the node's side of running pods after changes by other programs; returns the failures as text.

@@ -3,12 +3,12 @@
 ADD is answered when packets pass to and from the pod: devices and addresses forward packets a short time after they are
 created, which may be long on a busy machine. After :data:`READY_S` ADD is answered anyway.
 
-STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`: a runtime that asks while the node
-starts need not ask again and again.
+STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`, so that a runtime need not repeat the
+request while the node starts.
 
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
-is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` keeps pods'
-routes, neighbours, devices and sysctls on the node's side as they should be. Its guarantees: 1. a deleted route or
+is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` restores pods'
+routes, neighbours, devices and sysctls on the node's side. Its guarantees: 1. a deleted route or
 neighbour of a pod, a changed device or sysctl, and an added or deleted address of the node are followed by a check
 after :data:`HEAL_S`; 2. the next check is :data:`HEAL_REST_S` later, so many new and deleted pods cost one check a
 second; 3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from
@@ -80,32 +80,53 @@ class CniService:
         self._pods = PodNetwork(self.attachments, lambda: self._node)
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 
-    def set_node(self, node: WiringFacts) -> None:
-        """Sets the facts of the node; running pods get a new MTU.
+    def set_node(self, node: WiringFacts) -> bool:
+        """Sets the facts of the node; running pods get a new MTU and leg. Returns whether the leg could be made.
 
         The facts are written to disk: an agent that starts while the API is away serves pods as its predecessor did.
         """
         if node == self._node:
-            return
+            return self._rewired()
         self._log.info("configured pods", mtu=node.mtu, cidrs=",".join(node.cidrs))
         self._ledger.remember("node", msgspec.json.encode(node))
-        self._apply_node(node)
+        return self._apply_node(node)
 
-    def _apply_node(self, node: WiringFacts) -> None:
+    def _apply_node(self, node: WiringFacts) -> bool:
         self._node = node
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
-        self.repair.node_changed()
+        rewired = self._rewired()
         self._disturbed.set()
         if node.cidrs:
             self._served.set()
         else:
             self._served.clear()
+        return rewired
 
-    def recover(self) -> None:
-        """Takes over the pods that an earlier agent wired; to be called before ``run``."""
+    def _rewired(self) -> bool:
+        """Gives running pods what the node's facts say; whether the uplink of their legs exists.
+
+        A failure in the namespace of one pod concerns that pod alone.
+        """
+        try:
+            failures = self.repair.node_changed()
+        except KernelError as failure:
+            self._log.warning("cannot change the network of running pods", problem=failure)
+            return False
+        if failures:
+            self._log.warning("cannot change the network of some running pods", problem="; ".join(failures))
+        return True
+
+    def recover(self, *, legs: bool = True) -> None:
+        """Takes over the pods that an earlier agent wired; to be called before ``run``.
+
+        Without ``legs``, pods lose their second interfaces first.
+        """
         if remembered := self._ledger.fact("node"):
-            self._apply_node(msgspec.json.decode(remembered, type=WiringFacts))
+            node = msgspec.json.decode(remembered, type=WiringFacts)
+            self._apply_node(node)
+            if not legs:
+                self.set_node(msgspec.structs.replace(node, leg=None))
         self.repair.recover(self._settings.network)
         self._unwired.set()
         self._disturbed.set()

@@ -35,40 +35,72 @@ HOST_MAC = "02:70:77:00:00:01"
 
 GATEWAYS = {4: IPv4Address("169.254.1.1"), 6: IPv6Address("fe80::1")}
 _DEFAULT = {4: "0.0.0.0/0", 6: "::/0"}
+LEG = "lan0"
+"""The name of a pod's second interface."""
 _POD_LETTERS = 8
 _HASH_LETTERS = 6
+
+
+class LegFacts(msgspec.Struct, frozen=True):
+    """The second interface of pods: a macvlan device on ``uplink``.
+
+    ``mtu`` in bytes; packets to ``networks`` leave by it.
+    """
+
+    uplink: str
+    mtu: int
+    networks: tuple[str, ...] = ()
 
 
 class WiringFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of the node that pods' wiring depends on.
 
     ``mtu`` in bytes; ``sources`` are the sources of the node's own packets to pods, by family; ``cidrs`` the
-    node's pod CIDRs, none while they are not known.
+    node's pod CIDRs, none while they are not known. ``leg`` None: pods have one interface.
     """
 
     mtu: int = 1500
     sources: dict[int, str] = {}
     cidrs: tuple[str, ...] = ()
+    leg: LegFacts | None = None
 
 
 class Wiring(msgspec.Struct, frozen=True):
-    """The state that one pod adds to its node's namespace, and the whole state of the pod's namespace."""
+    """The state that one pod adds to its node's namespace, and the whole state of the pod's namespace.
+
+    ``leg`` is the pod's second interface as it is created: its lower device is one of the node's namespace. ``pod`` has
+    the leg as a device that another namespace made.
+    """
 
     host: NetworkState
     pod: NetworkState
+    leg: Link | None = None
+
+    @property
+    def first(self) -> NetworkState:
+        """The state of the pod's namespace without the leg."""
+        return NetworkState(
+            links=tuple(link for link in self.pod.links if link.name != LEG),
+            addresses=tuple(address for address in self.pod.addresses if address.link != LEG),
+            neighbours=self.pod.neighbours,
+            routes=tuple(route for route in self.pod.routes if route.link != LEG),
+        )
 
     def __str__(self) -> str:
         return f"# node\n{self.host}\n# pod\n{self.pod}"
 
 
 def wiring_facts(
-    mtu: int, addresses: Iterable[IPv4Address | IPv6Address], cidrs: Iterable[IPv4Network | IPv6Network]
+    mtu: int,
+    addresses: Iterable[IPv4Address | IPv6Address],
+    cidrs: Iterable[IPv4Network | IPv6Network],
+    leg: LegFacts | None = None,
 ) -> WiringFacts:
     """The facts of a node with these addresses; the first address of a family is the source of its packets to pods."""
     sources: dict[int, str] = {}
     for address in addresses:
         sources.setdefault(address.version, str(address))
-    return WiringFacts(mtu=mtu, sources=sources, cidrs=tuple(map(str, cidrs)))
+    return WiringFacts(mtu=mtu, sources=sources, cidrs=tuple(map(str, cidrs)), leg=leg)
 
 
 def key_hash(container: str, ifname: str) -> str:
@@ -102,10 +134,10 @@ def alias_of(attachment: Attachment) -> str:
 
 def owner_of(link: Link) -> tuple[str, str] | None:
     """Container and interface of a device that podwire made, or None for another device."""
-    words = link.alias.split(" ")
-    if link.kind != "veth" or not 2 <= len(words) <= 3:
+    fields = link.alias.split(" ")
+    if link.kind != "veth" or not 2 <= len(fields) <= 3:
         return None
-    container, ifname = words[1], words[2] if len(words) == 3 else "eth0"
+    container, ifname = fields[1], fields[2] if len(fields) == 3 else "eth0"
     return (container, ifname) if link.name.endswith(f"-{key_hash(container, ifname)}") else None
 
 
@@ -193,7 +225,39 @@ def plan(attachment: Attachment, node: WiringFacts) -> Wiring:
             routes=tuple(route for v in versions for route in _pod_routes(v, inner, node.mtu)),
         ),
     )
-    return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(wiring.pod))
+    if node.leg is None:
+        return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(wiring.pod))
+    pod = merge((wiring.pod, _leg_state(attachment, node.leg)))
+    return Wiring(OWNER.stamp(wiring.host), OWNER.stamp(pod), _leg_link(attachment, node.leg))
+
+
+def leg_mac(key: AttachmentKey) -> str:
+    """The hardware address of the pod's leg: locally administered, the same when the pod is wired again."""
+    digest = hashlib.sha1(f"leg {key}".encode(), usedforsecurity=False).digest()
+    return ":".join(f"{byte:02x}" for byte in (0x02, *digest[:5]))
+
+
+def _leg_link(attachment: Attachment, leg: LegFacts) -> Link:
+    mac = leg_mac(attachment.key)
+    return Link(name=LEG, kind="macvlan", mtu=leg.mtu, mac=mac, device=leg.uplink, mode="bridge", up=False)
+
+
+def _leg_state(attachment: Attachment, leg: LegFacts) -> NetworkState:
+    """The leg in the pod's namespace, with the pod's addresses: IPv6 answers only for those of the interface itself.
+
+    Packets may arrive by the other interface than those to their source leave, while nodes change their backend.
+    """
+    versions = {ip.version for ip in attachment.ips}
+    networks = [network for network in leg.networks if (6 if ":" in network else 4) in versions]
+    sysctls = [Sysctl(path=f"net/ipv4/conf/{name}/rp_filter", value="2") for name in (attachment.key.ifname, LEG)]
+    if 6 in versions:
+        sysctls.append(Sysctl(path=f"net/ipv6/conf/{LEG}/accept_ra", value="0"))
+    return NetworkState(
+        links=(Link(name=LEG, mtu=leg.mtu, mac=leg_mac(attachment.key)),),
+        addresses=tuple(Address(link=LEG, cidr=f"{ip}/{ip.max_prefixlen}") for ip in attachment.ips),
+        routes=tuple(Route(dst=network, link=LEG, scope="" if ":" in network else "link") for network in networks),
+        sysctls=tuple(sysctls),
+    )
 
 
 def merged(attachments: Iterable[Attachment], node: WiringFacts) -> NetworkState:

@@ -25,6 +25,7 @@ CONTROLLERS: Registry[Any] = Registry(
         "endpointslicemirroring": "podwire.controllers.endpointslice.mirroring:EndpointSliceMirroringController",
         "service": "podwire.controllers.service.controller:ServiceController",
         "policystatus": "podwire.controllers.policystatus.controller:PolicyStatusController",
+        "egress": "podwire.controllers.egress.controller:EgressController",
     },
 )
 """Controllers of any cluster; a local cluster has further ones in a registry of its own."""

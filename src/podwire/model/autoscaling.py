@@ -41,7 +41,7 @@ class MetricName(Fact, frozen=True):
 
 
 class NamedSource(Fact, frozen=True):
-    """A custom or external metric; ``described_object`` has it, where it is the metric of one object."""
+    """A custom or external metric; ``described_object`` is set for a metric of one object."""
 
     described_object: ScaleTarget | None = None
     metric: MetricName = MetricName()
@@ -84,7 +84,7 @@ class ScalingBehavior(Fact, frozen=True):
 
 
 class AutoscalerSpec(Fact, frozen=True):
-    """What is scaled, between which limits, and by which metrics."""
+    """The target, the limits and the metrics of the autoscaler."""
 
     scale_target_ref: ScaleTarget = ScaleTarget()
     min_replicas: int = 1
@@ -94,7 +94,7 @@ class AutoscalerSpec(Fact, frozen=True):
 
 
 class AutoscalerStatus(Fact, frozen=True):
-    """What was observed and decided last; ``current_metrics`` in the order of ``spec.metrics``."""
+    """The last observation and decision; ``current_metrics`` in the order of ``spec.metrics``."""
 
     observed_generation: int = 0
     last_scale_time: str | None = None

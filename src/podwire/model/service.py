@@ -77,7 +77,7 @@ class LoadBalancerStatus(Fact, frozen=True):
 
 
 class ServiceStatus(Fact, frozen=True):
-    """What controllers report of a Service."""
+    """The status of a Service, written by controllers."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
     conditions: tuple[Condition, ...] = ()

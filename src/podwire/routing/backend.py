@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 from podwire.errors import ConfigError
-from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.nodes import ClusterView, LocalNode, NodeKey, Peer
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState
 from podwire.state.value import StateValue
@@ -25,8 +25,11 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
     therefore has one field with the backend's own name, whose type is a struct with the options.
     """
 
-    allows_direct: ClassVar[bool] = True
-    """Whether ``routing.directRouting`` may send packets past the configured backend; False where it encrypts."""
+    encrypts: ClassVar[bool] = False
+    """Whether packets to peers are encrypted. A node that is configured with such a backend uses no other one."""
+
+    routes_outside: ClassVar[bool] = False
+    """Whether the backend's route to a peer also leads packets to addresses outside the cluster there."""
 
     def check(self, source: str) -> None:
         """Checks values beyond their types.
@@ -40,6 +43,17 @@ class BackendOptions(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_o
         return document
 
 
+class PodLeg(msgspec.Struct, frozen=True, gc=False):
+    """The second interface of each pod: a macvlan device on ``uplink``, with the pod's own addresses.
+
+    ``mtu`` is in bytes; packets to ``networks`` leave by the leg, all others by the pod's first interface.
+    """
+
+    uplink: str
+    mtu: int
+    networks: tuple[str, ...] = ()
+
+
 class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one backend needs on this node.
 
@@ -49,6 +63,8 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     own packets take when they enter the tunnel.
     ``program_values`` are held by the child processes instead of the kernel: they are applied when the processes run.
     ``configured`` is in force only on nodes that are configured with the backend, not on those that merely receive.
+    ``leg`` is the second interface of the node's pods; None: they have one interface. ``degraded`` is what the backend
+    does otherwise than configured, and why; empty when it does nothing otherwise.
     """
 
     network: NetworkState = NetworkState()
@@ -57,6 +73,8 @@ class BackendPlan(msgspec.Struct, frozen=True, kw_only=True):
     tunnels: tuple[str, ...] = ()
     program_values: tuple[StateValue, ...] = ()
     configured: NetworkState = NetworkState()
+    leg: PodLeg | None = None
+    degraded: str = ""
 
 
 class Backend(Protocol):
@@ -110,6 +128,19 @@ class KeyHolder(Protocol):
         The router makes missing ones, and hands all to ``announce``, ``plan`` and ``reaches`` in ``LocalNode.keys``
         below the name of the backend. A node on which the backend is not in use has none there.
         """
+        ...
+
+    def announced_keys(self, node: LocalNode) -> Mapping[str, NodeKey]:
+        """The key pairs of a node as far as it has announced them: without their files."""
+        ...
+
+
+@runtime_checkable
+class ConfiguredByObjects(Protocol):
+    """A backend that API objects of its own configure; ``follower.FOLLOWERS`` has the class that follows them."""
+
+    def take_objects(self, objects: Any) -> None:
+        """Sets what the objects say; called before every other method. Until then there are no objects."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 A node announces its :class:`RoutingFacts` as JSON in the annotation ``podwire.io/routing-facts`` (and the backend
 alone, for users, in ``podwire.io/routing``); everything else is read from the Node object. A node without the
-annotation (its agent has not started yet) is assumed to have the settings of this node.
+annotation (its agent has not started yet) is assumed to have the settings of this node, unless flanneld has announced
+it (:mod:`podwire.routing.flannel.annotations`).
 """
 
 from collections.abc import Mapping
@@ -22,10 +23,14 @@ from msgspec.structs import replace
 
 from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.node import Node
+from podwire.routing.flannel import annotations as flannel
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
 Network = IPv4Network | IPv6Network
+
+READ_ANNOTATIONS = ("projectcalico.org/", flannel.PREFIX)
+"""The prefixes of annotations by which users set up a node for a backend, and by which flanneld announces one."""
 
 
 class RoutingFacts(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -52,6 +57,8 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
     addresses: tuple[Address, ...] = ()
     pod_cidrs: tuple[Network, ...] = ()
     labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    """Those of :data:`READ_ANNOTATIONS`."""
     facts: RoutingFacts | None = None
 
     def address(self, version: int) -> Address | None:
@@ -59,12 +66,20 @@ class Peer(msgspec.Struct, frozen=True, gc=False, order=True, kw_only=True):
         return next((a for a in self.addresses if a.version == version), None)
 
 
+class Device(msgspec.Struct, frozen=True, gc=False):
+    """A network device of the node: its MTU in bytes, and the bridge, bond or team of which it is a port."""
+
+    mtu: int
+    master: str = ""
+
+
 class Underlay(msgspec.Struct, frozen=True, gc=False):
-    """The device that carries this node's own addresses, with their prefixes."""
+    """The device that carries this node's own addresses, with their prefixes; ``devices`` are all devices by name."""
 
     link: str
     mtu: int
     addresses: tuple[Interface, ...]
+    devices: Mapping[str, Device] = {}
 
     def reaches(self, address: Address) -> bool:
         """Whether an address is on the same subnet, so that packets need no router."""
@@ -82,7 +97,8 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     """This node; ``run_dir`` is the directory for the files of a backend's child processes.
 
     ``facts`` are those that the node announced last: peers may still use them. ``keys`` are the key pairs that the node
-    keeps, by backend and name (``backend.KeyHolder``).
+    keeps, by backend and name (``backend.KeyHolder``). ``annotations`` are those of :data:`READ_ANNOTATIONS`.
+    ``leg_obstacle`` is why no packet of a pod may pass the node unseen by a second interface; empty: it may.
     """
 
     name: str
@@ -90,9 +106,11 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     pod_cidrs: tuple[Network, ...]
     underlay: Underlay
     labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
     run_dir: str = "/run/podwire/routing"
     facts: RoutingFacts | None = None
     keys: Mapping[str, Mapping[str, NodeKey]] = {}
+    leg_obstacle: str = ""
 
     def address(self, version: int) -> Address | None:
         """Its first address of a family, or None."""
@@ -108,11 +126,25 @@ class ClusterView(msgspec.Struct, frozen=True, gc=False):
 
 def peer_of(node: Node) -> Peer:
     """The peer of a Node object; values that do not parse are left out."""
+    peer = own_node_of(node)
+    other = flannel.read(peer.annotations) if peer.facts is None else None
+    if other is None:
+        return peer
+    return replace(
+        peer,
+        addresses=tuple(dict.fromkeys((*map(ip_address, other.addresses), *peer.addresses))),
+        facts=RoutingFacts(other.backend, (other.backend,), other.details),
+    )
+
+
+def own_node_of(node: Node) -> Peer:
+    """The node of a Node object as its own agent sees it: without what flanneld has announced on it before."""
     return Peer(
         name=node.metadata.name,
         addresses=tuple(a for text in node.internal_ips if (a := _address(text)) is not None),
         pod_cidrs=pod_cidrs_of(node),
         labels=node.metadata.labels,
+        annotations=_read_annotations(node),
         facts=_facts(node.metadata.annotations.get(NODE_ROUTING_FACTS, "")),
     )
 
@@ -128,8 +160,13 @@ def _facts_of(node: Node) -> tuple[object, ...]:
         node.status.addresses,
         node.pod_cidrs,
         node.metadata.labels,
+        _read_annotations(node),
         node.metadata.annotations.get(NODE_ROUTING_FACTS),
     )
+
+
+def _read_annotations(node: Node) -> Mapping[str, str]:
+    return {key: text for key, text in node.metadata.annotations.items() if key.startswith(READ_ANNOTATIONS)}
 
 
 def pod_cidrs_of(node: Node) -> tuple[Network, ...]:

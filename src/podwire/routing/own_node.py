@@ -6,7 +6,8 @@ from typing import Protocol
 import msgspec
 
 from podwire.model.node import Node
-from podwire.routing.nodes import Address, LocalNode, Network, Underlay, peer_of, pod_cidrs_of
+from podwire.routing.backend import PodLeg
+from podwire.routing.nodes import Address, LocalNode, Network, Underlay, own_node_of, pod_cidrs_of
 from podwire.routing.underlay import DEFAULT_MTU
 
 
@@ -19,11 +20,12 @@ class UnderlayFinder(Protocol):
 
 
 class PodNetworkFacts(msgspec.Struct, frozen=True):
-    """Facts of the network for the wiring of pods: the MTU in bytes, the node's addresses and pod CIDRs."""
+    """Facts of the network for the wiring of pods: the MTU in bytes, the node's addresses and pod CIDRs, the leg."""
 
     mtu: int
     addresses: tuple[Address, ...]
     cidrs: tuple[Network, ...]
+    leg: PodLeg | None = None
 
 
 class OwnNode:
@@ -35,6 +37,8 @@ class OwnNode:
     def __init__(self, name: str, nodes: Callable[[], Mapping[str, Node]], finder: UnderlayFinder) -> None:
         self.name = name
         self.run_dir = "/run/podwire/routing"
+        self.leg_obstacle = ""
+        """Why pods may have no second interface; empty: they may."""
         self.waits_for_api = False
         """Whether the Node object was incomplete at the last call of :meth:`look`."""
         self._nodes = nodes
@@ -51,7 +55,7 @@ class OwnNode:
         self.waits_for_api = True
         if node is None:
             return None, f"no Node {self.name}"
-        own = peer_of(node)
+        own = own_node_of(node)
         if not own.pod_cidrs:
             return None, f"Node {self.name} has no pod CIDR yet"
         self.waits_for_api = False
@@ -67,8 +71,10 @@ class OwnNode:
             pod_cidrs=own.pod_cidrs,
             underlay=underlay,
             labels=own.labels,
+            annotations=own.annotations,
             run_dir=self.run_dir,
             facts=own.facts,
+            leg_obstacle=self.leg_obstacle,
         ), ""
 
     def pod_network(self) -> PodNetworkFacts | None:

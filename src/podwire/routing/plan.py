@@ -5,18 +5,21 @@ configured backend only to peers that can receive from it, and with another back
 receive from every backend that a peer still announces. The route to a pod CIDR has one key in all backends: a switch
 replaces it in place, so no packet finds it missing. Devices are removed with the first plan in which no peer needs
 them. Cost: linear in the number of peers.
+
+A node that is configured with a backend that encrypts sends by no other backend, except while ``switching``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import collapse_addresses
 
 import msgspec
 
-from podwire.routing.backend import Backend
+from podwire.routing.backend import Backend, KeyHolder, PodLeg
+from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes, single
 from podwire.routing.nodes import ClusterView, LocalNode, Network, Peer, RoutingFacts
 from podwire.routing.registry import PLAIN
 from podwire.routing.settings import RoutingSettings
-from podwire.routing.tables import masquerade
+from podwire.routing.tables import masquerade_table
 from podwire.runtime.program import Child
 from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route, Sysctl
@@ -41,7 +44,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``state``, ``values`` and ``children`` are those of all backends in use, together with what every node needs.
     ``program_values`` are held by the children. ``facts`` are announced after all of it is applied, ``senders`` names
-    the backend used for each peer.
+    the backend used for each peer. ``inside`` are all pod networks of the cluster, and the
+    addresses of all nodes.
     """
 
     state: NetworkState
@@ -50,6 +54,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     program_values: tuple[StateValue, ...] = ()
     facts: RoutingFacts
     pod_mtu: int
+    leg: PodLeg | None = None
+    degraded: str = ""
+    inside: tuple[Network, ...] = ()
     senders: dict[str, str]
     problems: tuple[Problem, ...] = ()
 
@@ -60,13 +67,18 @@ def plan(
     settings: RoutingSettings,
     backends: Mapping[str, Backend],
     cidrs: Iterable[Network] = (),
+    *,
+    switching: bool = False,
 ) -> Plan:
     """The plan of this node for all peers, in the order of their names.
 
-    ``backends`` are all that this kernel can run, by name; ``cidrs`` the configured pod networks of the cluster.
+    ``backends`` are all that this kernel can run, by name, and the configured one; ``cidrs`` the configured pod
+    networks of the cluster. While ``switching`` to a backend that encrypts, packets to peers that announce another
+    backend take that one until they can take the configured one.
     """
     ordered = sorted(peers, key=lambda peer: peer.name)
-    assigned, problems = _assign(me, ordered, settings, backends)
+    others = switching or not backends[settings.backend].options.encrypts
+    assigned, problems = _assign(me, ordered, settings, backends, others=others)
     receiving = in_use((*ordered, me), settings.backend)
     used = {name: backend for name, backend in backends.items() if assigned[name] or name in receiving}
     cluster = ClusterView(tuple(ordered), cluster_networks(me, ordered, cidrs))
@@ -74,9 +86,8 @@ def plan(
     plans = list(by_name.values())
     values = [value for backend_plan in plans for value in backend_plan.values]
     if settings.masquerade:
-        values.insert(
-            0, masquerade(me, cluster, tuple(device for backend_plan in plans for device in backend_plan.tunnels))
-        )
+        tunnels = tuple(device for backend_plan in plans for device in backend_plan.tunnels)
+        values[:0] = _masquerade(me, cluster, settings, tunnels)
     return Plan(
         state=merge([_common(me), *(each.network for each in plans), by_name[settings.backend].configured]),
         values=tuple(values),
@@ -84,13 +95,55 @@ def plan(
         program_values=tuple(value for backend_plan in plans for value in backend_plan.program_values),
         facts=RoutingFacts(
             backend=settings.backend,
-            receives=tuple(sorted(name for name in backends if name in used or not backends[name].announced)),
+            receives=tuple(sorted(name for name, backend in backends.items() if _receives(me, backend, used))),
             details={key: fact for backend in used.values() for key, fact in backend.announce(me).items()},
         ),
         pod_mtu=_pod_mtu(me, settings, backends),
+        leg=next((backend_plan.leg for backend_plan in plans if backend_plan.leg is not None), None),
+        degraded=by_name[settings.backend].degraded,
+        inside=(*cluster.pod_networks, *single((*me.addresses, *(a for peer in ordered for a in peer.addresses)))),
         senders={peer.name: name for name, some in assigned.items() for peer in some},
         problems=tuple(problems),
     )
+
+
+def _masquerade(
+    me: LocalNode, cluster: ClusterView, settings: RoutingSettings, tunnels: Sequence[str]
+) -> tuple[StateValue, ...]:
+    scopes = masquerade_scopes(me, cluster, tunnels, settings.exceptions)
+    if settings.masquerade_rules == "iptables":
+        return masquerade_rulesets(scopes)
+    return (masquerade_table(scopes),)
+
+
+class Planner:
+    """Makes plans, and returns the last one again while everything that it was made of is the same.
+
+    A resync compares the kernel with an unchanged plan; making the plan is half of the work. ``objects`` are what the
+    API objects of backends say, by backend; ``backends`` follow from these and the settings.
+    """
+
+    def __init__(self, objects: Mapping[str, object]) -> None:
+        self._objects = objects
+        self._inputs: tuple[object, ...] = ()
+        self._plan: Plan | None = None
+
+    def plan(
+        self,
+        me: LocalNode,
+        peers: Sequence[Peer],
+        settings: RoutingSettings,
+        backends: Mapping[str, Backend],
+        cidrs: Sequence[Network],
+        *,
+        switching: bool,
+    ) -> Plan:
+        """As :func:`plan`."""
+        inputs = (me, tuple(peers), settings, set(backends), tuple(cidrs), switching, dict(self._objects))
+        if self._plan is None or inputs != self._inputs:
+            self._plan = plan(me, peers, settings, backends, cidrs, switching=switching)
+            self._inputs = inputs
+        return self._plan
 
 
 def staged(before: NetworkState, desired: NetworkState) -> NetworkState:
@@ -107,8 +160,15 @@ def staged(before: NetworkState, desired: NetworkState) -> NetworkState:
     )
 
 
+def _receives(me: LocalNode, backend: Backend, used: Mapping[str, Backend]) -> bool:
+    """Whether peers may send by a backend."""
+    if isinstance(backend, KeyHolder) and not me.keys.get(backend.name):
+        return False
+    return backend.name in used or not backend.announced
+
+
 def _assign(
-    me: LocalNode, peers: Iterable[Peer], settings: RoutingSettings, backends: Mapping[str, Backend]
+    me: LocalNode, peers: Iterable[Peer], settings: RoutingSettings, backends: Mapping[str, Backend], *, others: bool
 ) -> tuple[dict[str, list[Peer]], list[Problem]]:
     """The peers of each backend, and those that no backend reaches."""
     assigned: dict[str, list[Peer]] = {name: [] for name in backends}
@@ -116,7 +176,7 @@ def _assign(
     for peer in peers:
         if not peer.pod_cidrs or not peer.addresses:
             continue
-        name, reason = choose(me, peer, settings, backends)
+        name, reason = choose(me, peer, settings, backends, others=others)
         if reason:
             problems.append(Problem(peer.name, reason))
         else:
@@ -124,16 +184,18 @@ def _assign(
     return assigned, problems
 
 
-def choose(me: LocalNode, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend]) -> tuple[str, str]:
+def choose(
+    me: LocalNode, peer: Peer, settings: RoutingSettings, backends: Mapping[str, Backend], *, others: bool = True
+) -> tuple[str, str]:
     """The backend that sends to a peer, and an empty reason; or why no backend can.
 
     The configured backend comes first (plain routes before it, when direct routing is configured); other backends are
-    used only when the peer announces that it does not have the new configuration yet.
+    used only when the peer announces that it does not have the new configuration yet, and only with ``others``.
     """
     order = [settings.backend]
     if settings.direct_routing:
         order.insert(0, PLAIN)
-    if peer.facts is not None and peer.facts.backend != settings.backend:
+    if others and peer.facts is not None and peer.facts.backend != settings.backend:
         order += [name for name in peer.facts.receives if name in backends]
     refusals: dict[str, str] = {}
     for name in order:

@@ -9,21 +9,26 @@ Guarantees:
    :data:`RESYNC_S`;
 2. runs start at least :data:`QUIET_S` apart, more with many peers (a second at most), and ten times as far as the
    last one took (two seconds at most), so a burst is one run, and a busy machine is not kept busy by routing;
-3. a run that failed is repeated with a backoff from 0.2 to 10 s; while this Node has no pod CIDR, the next run
-   follows the change of the Node;
-4. before the first complete list of Nodes nothing is written, so that a restart never removes the entries of peers
-   it does not know yet;
+3. a run that failed is repeated with a backoff from 0.2 to 10 s, half a second after a change; while this Node has no
+   pod CIDR, the next run follows the change of the Node;
+4. before the first complete list of Nodes, and of the API objects of a backend in use, nothing is written, so that a
+   restart never removes the entries of peers it does not know yet;
 5. what this node announces is announced after the kernel and the child processes hold it;
 6. a run for a changed Node that leaves the plan as it is does not ask the kernel, and one for another peer writes what
    is different and reads nothing; where that fails, all is compared;
-7. while a child process does not hold its values yet, the routes stay as they were; the new ones follow it.
+7. while a child process does not hold its values yet, the routes stay as they were; the new ones follow it;
+8. under a backend that encrypts, packets to peers are never sent in clear (docs/adr/0016-encryption-fails-closed.md):
+   guarantee 7 does not keep clear routes then. A running node that switches to such a backend still uses the one of
+   before for peers that have not announced a key, for :data:`SWITCH_S` at most;
+9. every :data:`CHECK_S` a program that the configured backend lacks is looked for, and sysctls are compared, because
+   the kernel does not notify of their changes; a run follows when one differs.
 
-Cost: a run at 1,000 peers takes 0.1 s, of it 5 ms in the kernel; 0.04 s where the plan stays; nothing in between.
+Cost (CPU, bench/routing.py): at 1,000 peers the first run 0.2 s, one for another peer 0.05 s, a resync 0.03 s.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -31,10 +36,13 @@ from podwire.errors import ConfigError
 from podwire.model.node import Node
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.routing.backend import Backend, KeyHolder
+from podwire.routing.backend import Backend, ConfiguredByObjects, KeyHolder
+from podwire.routing.egress.holder import EgressAssignment
+from podwire.routing.egress.plan import TABLE as EGRESS
+from podwire.routing.egress.plan import with_egress
 from podwire.routing.nodes import Address, LocalNode, Network, NodeKey, Peer, Underlay, is_same_peer, peer_of
 from podwire.routing.own_node import OwnNode
-from podwire.routing.plan import Plan, in_use, plan, staged
+from podwire.routing.plan import Plan, Planner, in_use, staged
 from podwire.routing.registry import BACKENDS, PLAIN
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import MASQUERADE
@@ -50,11 +58,15 @@ from podwire.state.value import StateValue
 
 QUIET_S = 0.05
 RESYNC_S = 30.0
+CHECK_S = 1.0
+SWITCH_S = 30.0
+"""More than the nodes of a busy cluster take to announce their keys."""
 _QUIET_PER_PEER_S = 0.005
 """A hundred nodes that start together cause a hundred changes, and each agent plans for all nodes at each change."""
 _QUIET_LIMIT_S = 1.0
 _QUIET_SHARE = 10
 _QUIET_SHARE_LIMIT_S = 2.0
+_RETRY_S = 0.5
 _NAMED_PEERS = 3
 """Number of unreached peers in the Node's annotation and its Events; the log has all."""
 
@@ -80,6 +92,10 @@ class Machine(Protocol):
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         """Calls ``changed`` when an object of routing or one of the devices changes."""
+        ...
+
+    def drifted(self) -> bool:
+        """Whether a sysctl differs from the state that was held last."""
         ...
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
@@ -129,18 +145,31 @@ class Router:
         self.programs: ChildPrograms | None = None
         self.keys: Keys | None = None
         self.settings = RoutingSettings()
+        self.followers: Mapping[str, Callable[[], None]] = {}
+        """By backend: called when API objects that configure the backend are needed; ``take_objects`` gets them."""
+        self._objects: dict[str, Any] = {}
+        self._planner = Planner(self._objects)
         self.cidrs: tuple[Network, ...] = ()
+        self.egress: tuple[EgressAssignment, ...] = ()
+        self._known_pods: frozenset[str] = frozenset()
         self.plan: Plan | None = None
         self.problem = "not started"
         self._unapplied = self.problem
         self._programs_problem = ""
         self.missing = ""
+        self.refused = ""
+        """Why packets to all peers are refused; empty when they are not."""
         self.values: tuple[StateValue, ...] = ()
         self._owned_tables: tuple[str, ...] = ()
         self.runs = 0
         self.failures = 0
         self._full = True
         self._staged = False
+        self._lacks: dict[str, str] = {}
+        self._awaited: tuple[str, ...] = ()
+        self._switch_until = float("-inf")
+        self._clear_routes = False
+        """Whether the kernel may hold routes to peers that do not encrypt, by the last run."""
         self._peers: dict[str, tuple[Node, Peer]] = {}
         self._nodes = nodes
         self._machine = machine
@@ -163,7 +192,20 @@ class Router:
         """Sets the settings; a run follows when they differ."""
         if settings != self.settings:
             self._log.info("settings", **settings.fields())
+            if self.plan is not None and settings.backend != self.settings.backend:
+                self._switch_until = self._clock.monotonic() + SWITCH_S
             self.settings = settings
+            self.changed()
+
+    def take_objects(self, backend: str, objects: Any) -> None:
+        """Sets what the API objects of a backend say."""
+        self._objects[backend] = objects
+        self.changed()
+
+    def lead_out(self, assignments: tuple[EgressAssignment, ...], known: frozenset[str]) -> None:
+        """Sets the EgressPolicies, and the addresses of the own pods that are known; a run follows a change."""
+        if (assignments, known) != (self.egress, self._known_pods):
+            self.egress, self._known_pods = assignments, known
             self.changed()
 
     def node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
@@ -200,14 +242,42 @@ class Router:
                 backoff.reset()
                 await self._clock.sleep(_quiet_s(len(self._peers), taken))
             else:
-                await self._clock.sleep(backoff.next_delay_s())
+                await self._wait_for_retry(backoff.next_delay_s())
                 self.disturbed()
 
+    async def _wait_for_retry(self, delay_s: float) -> None:
+        """Returns after the delay, or soon after a change, which may be what the failed run waits for."""
+        until = self._clock.monotonic() + delay_s
+        while (left_s := until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(_RETRY_S, left_s))
+            if self._wanted.is_set():
+                return
+
     async def tick(self) -> None:
-        """Requests a run every :data:`RESYNC_S`, until cancelled."""
+        """Requests a run every :data:`RESYNC_S`, and when a check of every :data:`CHECK_S` says so, until cancelled."""
+        due = self._clock.monotonic() + RESYNC_S
         while True:
-            await self._clock.sleep(RESYNC_S)
-            self.disturbed()
+            await self._clock.sleep(CHECK_S)
+            if self._clock.monotonic() >= due or self._is_outdated():
+                due = self._clock.monotonic() + RESYNC_S
+                self.disturbed()
+
+    def _is_outdated(self) -> bool:
+        """Whether a missing program has appeared, the time for a switch is over, or something changed unnoticed."""
+        if any(not self._machine.lacks(feature) for feature in self._awaited):
+            return True
+        if self._clear_routes and self._encrypts and not self._switching:
+            return True
+        return self.settled and self._machine.drifted()
+
+    @property
+    def _encrypts(self) -> bool:
+        return self._registry.load(self.settings.backend).options.encrypts
+
+    @property
+    def _switching(self) -> bool:
+        """Whether a switch to the configured backend may still wait for the peers."""
+        return self._clock.monotonic() < self._switch_until and not self._lacks.get(self.settings.backend)
 
     def reconcile(self, *, full: bool = True) -> None:
         """One run; ``plan`` and ``problem`` have the result. Without ``full`` the kernel is assumed to be unchanged."""
@@ -217,16 +287,23 @@ class Router:
         me, problem = self.own.look()
         peers = self._read_peers()
         settings, backends = self._usable()
+        if me is not None and (unknown := self._unknown_objects((*peers, me), settings.backend, backends)):
+            me, problem = None, f"the objects of {unknown} are not known yet"
         if me is not None:
             me, problem = self._with_keys(me, peers, settings.backend, backends)
         if me is None:
             self._unapplied = problem
             self._end(problem)
             return
-        desired = plan(me, peers, settings, backends, self.cidrs)
+        desired = self._planner.plan(me, peers, settings, backends, self.cidrs, switching=self._switching)
+        if not self._machine.lacks("nftables"):
+            desired = with_egress(desired, me, peers, self.egress, backends, self._known_pods)
         self._staged = bool(self._hold_program_values(desired))  # Before routes lead to the processes.
-        if self.plan is not None and self._staged:
+        self._empty_programs(desired)
+        clear = self._switching or not self._encrypts
+        if self.plan is not None and self._staged and (clear or not self._clear_routes):
             desired = msgspec.structs.replace(desired, state=staged(self.plan.state, desired.state))
+        self._clear_routes = clear
         values = self._values(desired)
         before = self.plan if not full and not self._unapplied else None
         if before is None:
@@ -235,7 +312,9 @@ class Router:
             failed = [*self._machine.follow(before.state, desired.state)] if before.state != desired.state else []
             failed += self._machine.hold_values(values) if self.values != values else ()
         if before is None or before.state != desired.state:
-            self._machine.watch(self.disturbed, (me.underlay.link, *(link.name for link in desired.state.links)))
+            links = desired.state.links
+            watched = (me.underlay.link, *(link.name for link in links), *(link.lower for link in links if link.lower))
+            self._machine.watch(self.disturbed, watched)
         self.plan, self.values = desired, values
         self._log_problems(tuple(str(problem) for problem in desired.problems))
         self._unapplied = "; ".join(failed)
@@ -261,6 +340,13 @@ class Router:
             return ""
         return "; ".join(self._machine.hold_values((*self.values, *desired.program_values)))
 
+    def _empty_programs(self, desired: Plan) -> None:
+        """Asks the child processes that end now once more: they carry what they have before their devices go."""
+        kept = {type(value) for value in desired.program_values}
+        ends = [value for value in self.plan.program_values if type(value) not in kept] if self.plan else []
+        if self.programs is not None and ends:
+            self._machine.hold_values((*self.values, *ends))
+
     def note_child(self, event: ChildEvent) -> None:
         """Logs an event of a child process; one that is started again has to be configured again."""
         if event.event == "ended":
@@ -272,28 +358,50 @@ class Router:
     def _usable(self) -> tuple[RoutingSettings, dict[str, Backend]]:
         """The backends that this kernel can run, and the settings with one of them.
 
-        ``missing`` names what the kernel lacks, and the substitute.
+        ``missing`` names what the kernel lacks, and the substitute. A backend that encrypts has none: it is returned
+        without keys, and its plan refuses packets to peers.
         """
         every, settings = self.settings.load(self._registry), self.settings
+        for name, objects in self._objects.items():
+            backend = every.get(name)
+            if isinstance(backend, ConfiguredByObjects):
+                backend.take_objects(objects)
         features = {name: backend.feature for name, backend in every.items()}
         lacks = {name: self._machine.lacks(feature) if feature else "" for name, feature in features.items()}
         usable = {name: backend for name, backend in every.items() if not lacks[name]}
-        missing = []
-        if lacks[settings.backend]:
-            missing.append(f"routing.backend {settings.backend}: {lacks[settings.backend]}; using {PLAIN}")
-            settings = msgspec.structs.replace(settings, backend=PLAIN)
-        if nftables := self._machine.lacks("nftables"):
-            missing.append(f"routing: {nftables}; packets that leave the cluster keep the pods' addresses")
+        missing, self.refused, self._lacks, self._awaited = [], "", lacks, ()
+        if lack := lacks[settings.backend]:
+            problem, self._awaited = f"routing.backend {settings.backend}: {lack}", (features[settings.backend],)
+            if self._encrypts:
+                self.refused = f"{problem}; packets to and from pods of other nodes are refused until it is there"
+                usable[settings.backend] = every[settings.backend]
+            else:
+                settings = msgspec.structs.replace(settings, backend=PLAIN)
+            missing.append(self.refused or f"{problem}; using {PLAIN}")
+        if (nftables := self._machine.lacks("nftables")) and settings.masquerade_rules == "nftables":
+            advice = "packets that leave the cluster keep the pods' addresses (routing.masqueradeRules: iptables)"
+            missing.append(f"routing: {nftables}; {advice}")
         self.missing = "; ".join(missing)
-        self._owned_tables = (MASQUERADE, *(name for backend in every.values() for name in backend.tables))
+        self._owned_tables = (MASQUERADE, EGRESS, *(name for backend in every.values() for name in backend.tables))
         return settings, usable
+
+    def _unknown_objects(
+        self, nodes: Sequence[Peer | LocalNode], configured: str, backends: Mapping[str, Backend]
+    ) -> str:
+        """The backends in use whose API objects are not known yet; empty when there are none."""
+        needed = sorted(in_use(nodes, configured) & self.followers.keys() & backends.keys())
+        for name in needed:
+            self.followers[name]()
+        return ", ".join(name for name in needed if name not in self._objects)
 
     def _with_keys(
         self, me: LocalNode, peers: Sequence[Peer], configured: str, backends: Mapping[str, Backend]
     ) -> tuple[LocalNode | None, str]:
         """The node with the key pairs of the backends in use; or None, and why they cannot be kept."""
         nodes: list[Peer | LocalNode] = [*peers, me]
-        holders = {name: backends[name] for name in in_use(nodes, configured) if name in backends}
+        holders = {
+            name: backends[name] for name in in_use(nodes, configured) if name in backends and not self._lacks.get(name)
+        }
         try:
             keys = {
                 name: self.keys.keep(name, backend.key_names(nodes))

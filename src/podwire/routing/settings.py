@@ -5,13 +5,15 @@ a node uses several. A key may be dotted, ``wireguard.port``, as in the ConfigMa
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from ipaddress import ip_network
+from typing import Any, Literal
 
 import msgspec
 
 from podwire.errors import ConfigError
 from podwire.model.document import convert
 from podwire.routing.backend import Backend, BackendOptions, check_range
+from podwire.routing.nodes import Network
 from podwire.routing.registry import BACKENDS, DEFAULT
 from podwire.runtime.registry import Registry
 
@@ -21,7 +23,8 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``backend`` is a name of the registry. ``direct_routing`` sends packets to peers of the same subnet without
     encapsulation. ``mtu`` is that of the pods in bytes, 0 means as large as the underlay allows. ``masquerade`` gives
-    traffic that leaves the cluster the node's address. ``options`` are those of the backends by name; one that is not
+    traffic that leaves the cluster the node's address, by rules of the form ``masquerade_rules``; destinations in
+    ``non_masquerade_cidrs`` see the pods' own addresses. ``options`` are those of the backends by name; one that is not
     in there has its defaults.
     """
 
@@ -29,7 +32,14 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
     direct_routing: bool = False
     mtu: int = 0
     masquerade: bool = True
+    masquerade_rules: Literal["nftables", "iptables"] = "nftables"
+    non_masquerade_cidrs: tuple[str, ...] = ()
     options: Mapping[str, BackendOptions] = {}
+
+    @property
+    def exceptions(self) -> tuple[Network, ...]:
+        """``non_masquerade_cidrs`` as values."""
+        return tuple(map(ip_network, self.non_masquerade_cidrs))
 
     def load(self, registry: Registry[type[Backend]] = BACKENDS) -> dict[str, Backend]:
         """All backends of the registry by name, each with its options."""
@@ -48,7 +58,14 @@ class RoutingSettings(msgspec.Struct, frozen=True, kw_only=True):
         return shared
 
 
-_SHARED = {"backend": "backend", "directRouting": "direct_routing", "mtu": "mtu", "masquerade": "masquerade"}
+_SHARED = {
+    "backend": "backend",
+    "directRouting": "direct_routing",
+    "mtu": "mtu",
+    "masquerade": "masquerade",
+    "masqueradeRules": "masquerade_rules",
+    "nonMasqueradeCIDRs": "non_masquerade_cidrs",
+}
 """Keys of the section that belong to no backend, and their fields."""
 
 
@@ -66,9 +83,14 @@ def parse_settings(
     registry.check(settings.backend, source)
     if settings.mtu:
         check_range(source, "routing.mtu", settings.mtu, 1280, 65535)
+    for index, cidr in enumerate(settings.non_masquerade_cidrs):
+        try:
+            ip_network(cidr)
+        except ValueError as failure:
+            raise ConfigError(source, f"routing.nonMasqueradeCIDRs[{index}]", str(failure)) from failure
     for options_of in options.values():
         options_of.check(source)
-    if settings.direct_routing and not kinds[settings.backend].allows_direct:
+    if settings.direct_routing and kinds[settings.backend].encrypts:
         problem = f"{settings.backend} encrypts all packets between nodes, and direct routing would send them in clear"
         raise ConfigError(source, "routing.directRouting", f"{problem}: set it to false")
     return settings
@@ -96,8 +118,12 @@ def _section_type(kinds: tuple[type[BackendOptions], ...]) -> type[msgspec.Struc
 
     Raises: TypeError when two backends have an option of the same name.
     """
-    shared = [field for field in msgspec.structs.fields(RoutingSettings) if field.name in _SHARED.values()]
-    every = {field.name: (field.name, field.type, field.default) for field in shared}
+    keys = {field: key for key, field in _SHARED.items()}
+    shared = [field for field in msgspec.structs.fields(RoutingSettings) if field.name in keys]
+    every = {
+        field.name: (field.name, field.type, msgspec.field(default=field.default, name=keys[field.name]))
+        for field in shared
+    }
     for kind in kinds:
         for field in msgspec.structs.fields(kind):
             if field.name in every:

@@ -1,55 +1,41 @@
 """The nftables tables of routing: masquerade, and a guard for the outer packets of a backend.
 
-``podwire-masquerade``: packets of pods that leave the cluster get the node's address. Not changed are packets to pods,
-to nodes of the same subnet (they answer a pod directly; behind a router a pod's address would have no route back), to
-multicast and link-local destinations, and packets that do not come from a pod. The node's own packets into a tunnel get
-the tunnel's address when peers would not answer their source through the tunnel.
+``podwire-masquerade`` is one of the two forms of masquerade (:mod:`podwire.routing.masquerade`).
 
-A guard accepts the packets of a backend only from nodes and does not forward them from pods to nodes. The packets
-bypass connection tracking (one flow per pair of nodes, at the rate of all pods).
+A guard accepts the packets of a backend only from nodes, and forwards them to nodes only from nodes. Each is checked
+where it arrives and, since a Service may translate another packet into such a one, again behind the translation. The
+packets bypass connection tracking (one flow per pair of nodes, at the rate of all pods).
 
-Cost: four rules and one set element per node or merged pod network.
+Cost: five rules and one set element per node.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from ipaddress import collapse_addresses, ip_network
+from ipaddress import collapse_addresses
 
-from podwire.routing.nodes import Address, ClusterView, LocalNode, Network, Peer
+from podwire.routing.masquerade import INTO_TUNNEL, MASQUERADE_TABLE, OUT_OF_CLUSTER, MasqueradeScope, single
+from podwire.routing.nodes import ClusterView, LocalNode, Network
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notrack, Rule, SetRef, Verdict
 
-MASQUERADE = "podwire-masquerade"
-_FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
-_NEVER = {
-    4: (ip_network("224.0.0.0/4"), ip_network("169.254.0.0/16"), ip_network("127.0.0.0/8")),
-    6: (ip_network("ff00::/8"), ip_network("fe80::/10"), ip_network("::1/128")),
-}
+MASQUERADE = MASQUERADE_TABLE
+FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 _PRIORITY_RAW, _PRIORITY_SRCNAT = -300, 100
 
 
-def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ()) -> Table:
-    """The masquerade table; ``tunnels`` are the tunnel devices in use."""
-    networks = cluster.pod_networks
+def masquerade_table(scopes: Sequence[MasqueradeScope]) -> Table:
+    """The nftables form of masquerade."""
     sets: list[Set] = []
     rules: list[Rule] = []
-    for version in sorted({network.version for network in networks}):
-        word, kind = _FAMILY[version]
-        pod_networks = [network for network in networks if network.version == version]
-        near = _single(a for a in (*me.addresses, *_near(me, cluster.peers)) if a.version == version)
-        pod_set = _networks(f"pods{version}", kind, pod_networks, "pod networks of the cluster")
-        unchanged = _networks(
-            f"kept{version}",
-            kind,
-            [*pod_networks, *near, *_NEVER[version]],
-            "destinations that see a pod's own address",
-        )
+    for scope in scopes:
+        word, kind = FAMILY[scope.version]
+        pod_set = networks_set(f"pods{scope.version}", kind, scope.pods, "pod networks of the cluster")
+        unchanged = networks_set(f"kept{scope.version}", kind, scope.kept, "destinations that see a pod's own address")
         sets += [pod_set, unchanged]
         source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
-        for tunnel in tunnels:
+        for tunnel in scope.tunnels:
             leaving = Match(Field("oifname"), LiteralValue(f'"{tunnel}"'))
             foreign = Match(source, SetRef(pod_set.name), "!=")
-            rules.append(Rule((leaving, foreign, Masquerade(("fully-random",))), "the node into the tunnel"))
+            rules.append(Rule((leaving, foreign, Masquerade(("fully-random",))), INTO_TUNNEL))
         rules.append(
             Rule(
                 (
@@ -57,7 +43,7 @@ def masquerade(me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = ())
                     Match(destination, SetRef(unchanged.name), "!="),
                     Masquerade(("fully-random",)),
                 ),
-                "pods out of the cluster",
+                OUT_OF_CLUSTER,
             )
         )
     chain = Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(rules))
@@ -77,15 +63,14 @@ def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster:
 
 def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterView) -> Table:
     version = me.addresses[0].version
-    word, kind = _FAMILY[version]
-    members = _single(
+    word, kind = FAMILY[version]
+    members = single(
         a for a in (*me.addresses, *(a for p in cluster.peers for a in p.addresses)) if a.version == version
     )
-    pod_networks = [network for network in cluster.pod_networks if network.version == version]
-    nodes = _networks("nodes", kind, members, "addresses of nodes")
-    pod_set = _networks("pods", kind, pod_networks, "pod networks of the cluster")
+    nodes = networks_set("nodes", kind, members, "addresses of nodes")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
     local = Match(Field("fib daddr type"), LiteralValue("local"))
+    foreign = Match(source, SetRef("nodes"), "!=")
     chains = (
         Chain(
             name="prerouting",
@@ -96,7 +81,7 @@ def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterVi
                 rule
                 for outer in outers
                 for rule in (
-                    Rule((outer, local, Match(source, SetRef("nodes"), "!="), Verdict("drop")), "not from a node"),
+                    Rule((outer, local, foreign, Verdict("drop")), "not from a node"),
                     Rule((outer, local, Notrack()), "outer packets"),
                 )
             ),
@@ -111,36 +96,26 @@ def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterVi
             ),
         ),
         Chain(
+            name="input",
+            type="filter",
+            hook="input",
+            rules=tuple(Rule((outer, foreign, Verdict("drop")), "not from a node") for outer in outers),
+        ),
+        Chain(
             name="forward",
             type="filter",
             hook="forward",
             rules=tuple(
-                Rule(
-                    (outer, Match(source, SetRef("pods")), Match(destination, SetRef("nodes")), Verdict("drop")),
-                    "not from a pod",
-                )
+                Rule((outer, Match(destination, SetRef("nodes")), foreign, Verdict("drop")), "not from a node")
                 for outer in outers
             ),
         ),
     )
-    return Table(family="inet", name=name, comment="podwire routing", chains=chains, sets=(nodes, pod_set))
+    return Table(family="inet", name=name, comment="podwire routing", chains=chains, sets=(nodes,))
 
 
-def _near(me: LocalNode, peers: Sequence[Peer]) -> Iterable[Address]:
-    return (a for peer in peers for a in peer.addresses if me.underlay.reaches(a))
-
-
-def _single(addresses: Iterable[Address]) -> list[Network]:
-    return list(map(_host, addresses))
-
-
-@lru_cache(maxsize=4096)
-def _host(address: Address) -> Network:
-    """The network of one address, cached: each change of a node needs those of all nodes."""
-    return ip_network(address)
-
-
-def _networks(name: str, kind: str, networks: Iterable[Network], comment: str) -> Set:
+def networks_set(name: str, kind: str, networks: Iterable[Network], comment: str) -> Set:
+    """A set of networks, merged."""
     empty = Set(name=name, key=(kind,), flags=("interval",), comment=comment)
     merged: Iterable[Network] = collapse_addresses(networks)  # type: ignore[type-var]
     return empty.with_elements(empty.element(str(network)) for network in merged)

@@ -1,4 +1,4 @@
-"""What backends with a tunnel device share: its addresses, its hardware address, its sysctls, the way to a peer.
+"""Shared by backends with a tunnel device: its addresses, its hardware address, its sysctls, the route to a peer.
 
 A tunnel device holds the address of this node in each of its pod CIDRs; a peer is the neighbour behind the device that
 has the same address of its own pod CIDR. The hardware address follows from the node's name, so that after a reboot or a

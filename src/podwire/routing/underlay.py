@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from ipaddress import ip_interface
 
-from podwire.routing.nodes import Address, Underlay
+from podwire.routing.nodes import Address, Device, Underlay
 from podwire.state.network import NetworkState
 
 DEFAULT_MTU = 1500
@@ -26,7 +26,8 @@ def _describe(state: NetworkState, name: str) -> Underlay:
     sizes = [link.mtu if link is not None and link.mtu else DEFAULT_MTU]
     sizes += [route.mtu for route in state.routes if route.link == name and route.mtu and _is_default(route.dst)]
     own = (ip_interface(a.cidr) for a in state.addresses if a.link == name)
-    return Underlay(name, min(sizes), tuple(a for a in own if not a.is_link_local))
+    devices = {link.name: Device(link.mtu or DEFAULT_MTU, link.master) for link in state.links}
+    return Underlay(name, min(sizes), tuple(a for a in own if not a.is_link_local), devices)
 
 
 def _is_default(dst: str) -> bool:

@@ -8,12 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from podwire.bgp.birdconf import render
-from podwire.bgp.configuration import BgpConfiguration, BgpSession
+from podwire.bgp.configuration import BgpConfiguration, BgpSession, RouteRule
 
 BIRD = Path("/usr/sbin/bird")
 
 NODE = BgpSession(
     name="node_10_89_0_12",
+    peer="Node node-2",
     local=ip_address("10.89.0.11"),
     local_as=64512,
     remote=ip_address("10.89.0.12"),
@@ -70,6 +71,7 @@ MESH = """\
 # Written by podwire; changes are overwritten.
 log "/run/test/bird.log" 1000000 "/run/test/bird.log.1" { info, remote, warning, error, auth, fatal, bug };
 router id 10.89.0.11;
+timeformat protocol iso long;
 graceful restart wait 30;
 protocol device { scan time 10; }
 protocol direct { ipv4; interface "eth0"; }
@@ -103,6 +105,7 @@ protocol bgp node_10_89_0_12 {
   multihop;
   graceful restart on; graceful restart time 120;
   connect delay time 1; connect retry time 2; error wait time 1, 10;
+  description "Node node-2";
   ipv4 { import filter in_node_10_89_0_12; export filter out_node_10_89_0_12; gateway recursive; };
 }
 """
@@ -146,6 +149,83 @@ protocol bgp node_fd89__12 {
 add paths on; };
 }
 """
+
+
+TEN = ip_network("10.0.0.0/8")
+RULED = replace(
+    ROUTER,
+    accepts=(),
+    communities=(),
+    prepends=0,
+    password="",
+    bfd=False,
+    remote=ip_address("192.0.2.9"),
+    name="peer_192_0_2_9",
+    on_link=False,
+    has_source=False,
+    next_hop="keep",
+    restart_time_s=60,
+    keepalive_s=20,
+    own_as_limit=0,
+    hops=2,
+    imports=(
+        RouteRule(version=4, accept=True, network=TEN, lengths=(16, 24), community=(64512, 7), added=((64512, 8),)),
+        RouteRule(version=4, accept=False, network=TEN, operator="not in", interface="eth*", learned=True),
+        RouteRule(version=4, accept=False, network=TEN, operator="equal", community=(64512, 1, 7)),
+        RouteRule(version=4, accept=True, network=TEN, operator="not equal", path_prefix=(64600, 64601)),
+        RouteRule(version=4, accept=False),
+    ),
+    exports=(RouteRule(version=4, accept=True, network=TEN, prepended=(64700, 64701)),),
+)
+WITH_RULES = replace(
+    CONFIG,
+    sessions=(RULED,),
+    unsent=(ip_network("10.244.9.0/24"), ip_network("fd00::/48")),
+    tags=((TEN, ((64512, 7), (64512, 1, 7))), (ip_network("fd00::/48"), ((64512, 7),))),
+    gateways=((ip_address("192.0.2.9"), ip_address("10.89.0.254")), (ip_address("fd00::9"), ip_address("fd89::1"))),
+)
+RULES = """\
+filter in_peer_192_0_2_9 {
+  if net ~ [ 10.244.1.0/24+ ] then reject;
+  if net ~ [ 10.0.0.0/8{16,24} ] && bgp_community ~ [(64512, 7)] then { bgp_community.add((64512, 8)); accept; }
+  if !(net ~ [ 10.0.0.0/8+ ]) && defined(ifname) && ifname ~ "eth*" && source = RTS_BGP then reject;
+  if net = 10.0.0.0/8 && bgp_large_community ~ [(64512, 1, 7)] then reject;
+  if net != 10.0.0.0/8 && bgp_path ~ [= 64600 64601 * =] then accept;
+  reject;
+  accept;
+}
+filter out_peer_192_0_2_9 {
+  if proto = "gateways4" then reject;
+  if net ~ [ 10.0.0.0/8+ ] then { bgp_community.add((64512, 7)); bgp_large_community.add((64512, 1, 7)); }
+  if net ~ [ 10.0.0.0/8+ ] then { bgp_path.prepend(64701); bgp_path.prepend(64700); accept; }
+  if net ~ [ 10.244.9.0/24+ ] then reject;
+  if source = RTS_STATIC then accept;
+  if source = RTS_BGP && net ~ [ 10.244.0.0/16+ ] then accept;
+  reject;
+}
+protocol bgp peer_192_0_2_9 {
+  local port 1179 as 64512;
+  neighbor 192.0.2.9 port 2179 as 4200000000;
+  multihop 2;
+  graceful restart on; graceful restart time 60;
+  connect delay time 1; connect retry time 2; error wait time 1, 10;
+  ttl security on;
+  hold time 60; keepalive time 20;
+  ipv4 { import filter in_peer_192_0_2_9; export filter out_peer_192_0_2_9; gateway recursive; next hop keep; };
+}
+"""
+
+
+def test_rules_and_options_of_a_session() -> None:
+    text = render(WITH_RULES)
+    assert RULES in text
+    assert "protocol static gateways4 {\n  ipv4;\n  route 192.0.2.9/32 via 10.89.0.254;\n}\n" in text
+    assert "fd" not in text, "the node has networks of IPv4 only"
+
+
+def test_strict_bind_needs_a_source_address() -> None:
+    text = render(replace(CONFIG, strict_bind=True, sessions=(NODE, RULED)))
+    assert text.count("  strict bind on;\n") == 1
 
 
 def test_a_session_of_the_mesh() -> None:
@@ -192,8 +272,11 @@ def test_networks_of_another_family_accept_nothing() -> None:
         replace(BOTH, log_level="debug", planned_next_hops=()),
         replace(BOTH, networks=BOTH.networks[1:], log_level="warning"),
         replace(CONFIG, sessions=(replace(ROUTER, accepts=(ip_network("2001:db8::/32"),)),)),
+        WITH_RULES,
+        replace(BOTH, gateways=WITH_RULES.gateways, tags=WITH_RULES.tags, unsent=WITH_RULES.unsent, log_level="error"),
+        replace(CONFIG, strict_bind=True, sessions=(NODE, RULED, replace(ROUTER, hops=1, next_hop="self"))),
     ],
-    ids=["mesh", "both", "alone", "debug", "ipv6", "other family"],
+    ids=["mesh", "both", "alone", "debug", "ipv6", "other family", "rules", "both with gateways", "strict"],
 )
 def test_bird_accepts_the_text(config: BgpConfiguration, tmp_path: Path) -> None:
     file = tmp_path / "bird.conf"

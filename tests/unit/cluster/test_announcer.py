@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from tests.fakes.clock import FakeClock
 
-from podwire.cluster.announcer import Announcer
+from podwire.cluster.announcer import Announcer, NetworkStatus
 from podwire.errors import ApiError, ApiUnreachable
 from podwire.kube.client import Client
 from podwire.kube.config import ApiConfig
-from podwire.model.meta import ObjectMeta
-from podwire.model.node import Node
+from podwire.model.document import convert
+from podwire.model.meta import Condition, ObjectMeta
+from podwire.model.node import Node, NodeStatus
 from podwire.runtime.tasks import TaskSet
 
 
@@ -89,6 +90,7 @@ class Stored(Api):
         super().__init__()
         self.version = 7
         self.annotations: dict[str, str] = {}
+        self.conditions: dict[str, Condition] = {}
         self.nodes: dict[str, Node] = {}
         self.tell()
 
@@ -96,6 +98,8 @@ class Stored(Api):
         self.version += 1
         if "status" in body:
             self.patches.append(body["status"])
+            made = convert(body["status"], NodeStatus, "the test").conditions
+            self.conditions |= {condition.type: condition for condition in made}
         else:
             await super().patch(resource, name, body, *rest, **more)
             self.annotations |= body["metadata"]["annotations"]
@@ -103,7 +107,7 @@ class Stored(Api):
 
     def tell(self) -> None:
         meta = ObjectMeta(name="node-1", annotations=dict(self.annotations), resource_version=str(self.version))
-        self.nodes["node-1"] = Node(metadata=meta)
+        self.nodes["node-1"] = Node(metadata=meta, status=NodeStatus(conditions=tuple(self.conditions.values())))
 
 
 def with_stored(scenario: Callable[[Stored, TaskSet], Awaitable[None]]) -> Callable[[], None]:
@@ -126,13 +130,25 @@ async def test_annotations_at_start_and_peer_facts_are_one_write(api: Stored, ta
     assert isinstance(api.clock, FakeClock)
     await api.clock.advance(0.1)
     assert api.patches == []
-    assert await announcer.announce({"podwire.io/routing": "vxlan"}, network=True)
+    assert await announcer.announce({"podwire.io/routing": "vxlan"}, network=NetworkStatus())
     await api.clock.advance(1)
     everything, status = api.patches
     assert everything == {**WANTED, "podwire.io/policy": "iptables", "podwire.io/routing": "vxlan"}
     assert status["conditions"][0]["type"] == "NetworkUnavailable"
     await announcer.insist({"podwire.io/policy": "nftables"})
     assert api.patches[2:] == [{"podwire.io/policy": "nftables"}]
+
+
+@with_stored
+async def test_refused_packets_are_a_condition_until_they_pass(api: Stored, _tasks: TaskSet) -> None:
+    announcer = Announcer(api, "node-1", lambda: api.nodes)
+    for problem, status in (("", "False"), ("no wireguard-go", "True"), ("no tun", "True"), ("", "False")):
+        for _ in range(2):
+            assert await announcer.announce({}, network=NetworkStatus(problem))
+            api.tell()
+        condition = api.conditions["NetworkUnavailable"]
+        assert (condition.status, problem in condition.message) == (status, True)
+    assert len(api.patches) == 4, "each change is one write"
 
 
 @with_stored

@@ -68,4 +68,4 @@ def test_all_parts_are_compared_with_the_wanted_versions() -> None:
     wanted = {"pods": {"shop/web": "7"}, "services": {"shop/web": "8"}}
     assert difference(page, wanted) == ""
     assert difference(page, wanted | {"pods": {}}) == "pods shop/web not in force yet"
-    assert difference([*page, "routing busy"], wanted) == "routing is at work"
+    assert difference([*page, "routing busy"], wanted) == "routing is being programmed"

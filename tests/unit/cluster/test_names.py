@@ -1,5 +1,6 @@
 """The names that podwire puts on API objects stand in one module."""
 
+import re
 from pathlib import Path
 
 from podwire.cluster import names
@@ -8,8 +9,9 @@ SOURCES = Path(names.__file__).parents[1]
 
 
 def test_no_other_module_spells_a_name() -> None:
-    quoted = f'"{names.PREFIX}'
-    spelled = [str(path) for path in SOURCES.rglob("*.py") if quoted in path.read_text()]
+    """The version of an API group, ``podwire.io/v1alpha1``, is not such a name."""
+    quoted = re.compile(rf'"{re.escape(names.PREFIX)}(?!v\d)')
+    spelled = [str(path) for path in SOURCES.rglob("*.py") if quoted.search(path.read_text())]
     assert spelled == [names.__file__]
 
 

@@ -57,6 +57,46 @@ def test_a_pod_of_two_families() -> None:
     assert str(got).startswith("# node\nlink ")
 
 
+LEG = """\
+link eth0 mtu 1450 address MAC up type veth
+link lan0 mtu 9000 address LEG up
+link lo up
+address 10.244.1.2/32 dev eth0 proto 112
+address fd00::2/128 dev eth0 proto 112
+address 10.244.1.2/32 dev lan0 proto 112
+address fd00::2/128 dev lan0 proto 112
+route 10.244.2.0/24 dev lan0 proto 112
+route 169.254.1.1/32 dev eth0 proto 112
+route ::/0 via fe80::1 dev eth0 mtu 1450 proto 112
+route default via 169.254.1.1 dev eth0 mtu 1450 proto 112
+route fd00:0:0:2::/64 dev lan0 proto 112
+neighbour 169.254.1.1 lladdr 02:70:77:00:00:01 dev eth0 proto 112
+neighbour fe80::1 lladdr 02:70:77:00:00:01 dev eth0 proto 112
+sysctl net/ipv4/conf/eth0/rp_filter = 2
+sysctl net/ipv4/conf/lan0/rp_filter = 2
+sysctl net/ipv6/conf/lan0/accept_ra = 0
+"""
+
+
+def test_a_leg_adds_an_interface_and_routes_to_its_networks() -> None:
+    one = attached()
+    leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
+    got = wiring.plan(one, wiring.WiringFacts(mtu=1450, leg=leg))
+    without = wiring.plan(one, wiring.WiringFacts(mtu=1450))
+    assert str(got.pod) == LEG.replace("MAC", one.mac).replace("LEG", wiring.leg_mac(one.key))
+    assert (
+        str(got.leg) == f"link lan0 mtu 9000 address {wiring.leg_mac(one.key)} down type macvlan link eth7 mode bridge"
+    )
+    assert (got.first, got.host, without.leg) == (without.pod, without.host, None)
+    assert wiring.leg_mac(one.key) != one.mac
+
+
+def test_legs_have_routes_of_the_families_of_the_pod() -> None:
+    one = wiring.attach(REQUEST, ADDRESSES[:1])
+    leg = wiring.LegFacts("eth7", 9000, ("10.244.2.0/24", "fd00:0:0:2::/64"))
+    assert "fd00" not in str(wiring.plan(one, wiring.WiringFacts(leg=leg)).pod)
+
+
 def test_foreign_devices_are_not_recognized_as_pods() -> None:
     one = attached()
     link = wiring.plan(one, wiring.WiringFacts()).host.links[0]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from ipaddress import ip_interface
+from ipaddress import ip_interface, ip_network
 
 import msgspec
 from msgspec.structs import replace
@@ -11,9 +11,10 @@ from tests.fakes.clock import FakeClock
 from podwire.errors import ConfigError
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.backends.bgp.objects import BgpObjects, ConfigurationValues
 from podwire.routing.nodes import Address, NodeKey, RoutingFacts, Underlay
 from podwire.routing.plan import Plan
-from podwire.routing.router import QUIET_S, RESYNC_S, Router
+from podwire.routing.router import CHECK_S, QUIET_S, RESYNC_S, SWITCH_S, Router
 from podwire.routing.settings import RoutingSettings
 from podwire.runtime.children import ChildEvent
 from podwire.runtime.program import Child
@@ -33,6 +34,7 @@ class MemoryMachine:
         self.program_failures: list[str] = []
         self.carries = True
         self.without: set[str] = set()
+        self.has_drifted = False
         self.followed = 0
         self.take_time: Callable[[], None] = lambda: None
 
@@ -55,6 +57,9 @@ class MemoryMachine:
 
     def watch(self, changed: Callable[[], None], links: Sequence[str]) -> None:
         self.watched = tuple(links)
+
+    def drifted(self) -> bool:
+        return self.has_drifted
 
     def hold_values(self, values: Sequence[StateValue]) -> Sequence[str]:
         self.values = tuple(values)
@@ -194,6 +199,30 @@ def test_an_announcement_that_changes_nothing_does_not_ask_the_kernel() -> None:
     asyncio.run(body())
 
 
+def test_a_resync_without_news_keeps_the_plan_and_compares_it() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            before, runs = lab.router.plan, lab.runs
+            lab.router.disturbed()
+            await lab.clock.advance(1)
+            assert lab.router.plan is before and lab.runs == runs + 1
+            changes: tuple[Callable[[], object], ...] = (
+                lambda: lab.nodes.update({"node-3": node(3)}),
+                lambda: lab.router.configure(RoutingSettings(mtu=1400)),
+                lambda: lab.machine.without.add("geneve"),
+                lambda: lab.router.take_objects("vxlan", "one"),
+                lambda: setattr(lab.router, "cidrs", (ip_network("10.244.0.0/16"),)),
+            )
+            for change in changes:
+                before = lab.router.plan
+                change()
+                lab.router.disturbed()
+                await lab.clock.advance(3)
+                assert lab.router.plan is not before
+
+    asyncio.run(body())
+
+
 def test_new_peer_is_a_plan_difference_disturbance_compares_all() -> None:
     async def body() -> None:
         async with Lab() as lab:
@@ -301,6 +330,38 @@ def test_an_api_that_is_away_is_told_later() -> None:
     asyncio.run(body())
 
 
+def test_a_failed_run_is_repeated_soon_after_a_change() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.machine.failures = ["eth0 is down"]
+        async with lab:
+            await lab.clock.advance(30)
+            runs = lab.runs
+            await lab.clock.advance(5)
+            assert lab.runs - runs <= 1, "the backoff has grown"
+            lab.machine.failures = []
+            lab.router.disturbed()
+            await lab.clock.advance(0.6)
+            assert lab.router.settled
+
+    asyncio.run(body())
+
+
+def test_unnoticed_changes_are_looked_for_every_second() -> None:
+    async def body() -> None:
+        async with Lab() as lab:
+            await lab.clock.advance(5)
+            assert lab.runs == 1
+            lab.machine.has_drifted = True
+            await lab.clock.advance(CHECK_S + QUIET_S)
+            assert lab.runs == 2
+            lab.machine.has_drifted = False
+            await lab.clock.advance(5)
+            assert lab.runs == 2
+
+    asyncio.run(body())
+
+
 def test_what_is_missing_is_named() -> None:
     lab_router = Router("node-9", dict, MemoryMachine(), FakeClock())
     lab_router.reconcile()
@@ -343,6 +404,92 @@ def test_unsupported_backend_is_named_and_replaced() -> None:
             assert [(r.dst, r.via) for r in state.routes if r.via] == [("10.244.2.0/24", "10.89.0.12")]
             assert state.link("podwire-vxlan") is None
             assert lab.announced[-1].facts == RoutingFacts("hostgw", ("hostgw",))
+
+    asyncio.run(body())
+
+
+def unreachable(state: NetworkState) -> set[str]:
+    return {route.dst for route in state.routes if route.kind == "unreachable"}
+
+
+def ways(state: NetworkState) -> dict[str, str]:
+    """The devices of the routes to pods of other nodes."""
+    return {
+        route.dst: route.link for route in state.routes if route.kind == "unicast" and route.dst.startswith("10.244.")
+    }
+
+
+def with_key(backend: str = "wireguard") -> dict[str, str]:
+    details = {"wireguard": {"generation": 0, "keys": {"0": "B" * 42 + "A="}}}
+    return RoutingFacts(backend, (backend, "wireguard"), details).annotations()
+
+
+def test_without_its_program_wireguard_refuses_packets_until_it_appears() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.machine.without = {"wireguard-go"}
+        lab.router.keys = MemoryKeys()
+        lab.nodes["node-2"], lab.nodes["node-3"] = node(2, with_key()), node(3, with_key("vxlan"))
+        lab.router.cidrs = (ip_network("10.244.0.0/16"),)
+        lab.router.configure(RoutingSettings(backend="wireguard"))
+        async with lab:
+            reason = (
+                "routing.backend wireguard: the kernel has no wireguard-go; packets to and from pods of other nodes"
+            )
+            assert lab.router.missing == lab.router.refused == f"{reason} are refused until it is there"
+            assert "node-2: this node has no WireGuard key" in lab.router.unreached
+            state = lab.machine.states[-1]
+            assert ways(state) == {} and unreachable(state) >= {"10.244.0.0/16"}
+            assert [link.name for link in state.links] == ["podwire-vxlan"], "it receives from node-3"
+            assert lab.announced[-1].facts.backend == "wireguard"
+            assert "wireguard" not in lab.announced[-1].facts.receives
+            lab.machine.without = set()
+            await lab.clock.advance(CHECK_S + 1)
+            assert ways(lab.machine.states[-1]) == dict.fromkeys(["10.244.2.0/24", "10.244.3.0/24"], "podwire-wg")
+            assert lab.router.missing == lab.router.refused == ""
+            assert "wireguard" in lab.announced[-1].facts.receives
+
+    asyncio.run(body())
+
+
+def test_a_switch_to_wireguard_waits_briefly_for_keys_of_peers() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.router.keys = MemoryKeys()
+        for number in (2, 3, 4):
+            lab.nodes[f"node-{number}"] = node(number, RoutingFacts("hostgw", ("hostgw",)).annotations())
+        lab.router.configure(RoutingSettings(backend="hostgw"))
+        async with lab:
+            assert set(ways(lab.machine.states[-1]).values()) == {"eth0"}
+            lab.router.configure(RoutingSettings(backend="wireguard"))
+            before, lab.nodes["node-3"] = lab.nodes["node-3"], node(3, with_key("hostgw"))
+            lab.router.node_changed("node-3", before, lab.nodes["node-3"])
+            before, lab.nodes["node-4"] = lab.nodes["node-4"], node(4, RoutingFacts("wireguard", ()).annotations())
+            lab.router.node_changed("node-4", before, lab.nodes["node-4"])
+            lab.nodes["node-5"] = node(5)
+            lab.router.node_changed("node-5", None, lab.nodes["node-5"])
+            await lab.clock.advance(SWITCH_S - 2)
+            assert ways(lab.machine.states[-1]) == {"10.244.2.0/24": "eth0", "10.244.3.0/24": "podwire-wg"}
+            await lab.clock.advance(4)
+            assert ways(lab.machine.states[-1]) == {"10.244.3.0/24": "podwire-wg"}
+            assert unreachable(lab.machine.states[-1]) >= {"10.244.2.0/23", "10.244.4.0/23"}
+            assert "node node-2 has announced no WireGuard key yet" in lab.router.unreached
+
+    asyncio.run(body())
+
+
+def test_a_process_that_is_never_configured_keeps_no_clear_routes() -> None:
+    async def body() -> None:
+        lab = Lab()
+        lab.router.keys, lab.router.programs = MemoryKeys(), MemoryPrograms()
+        lab.nodes["node-2"] = node(2, with_key("vxlan"))
+        lab.machine.program_failures = ["podwire-wg: its process does not answer"]
+        async with lab:
+            lab.router.configure(RoutingSettings(backend="wireguard"))
+            await lab.clock.advance(1)
+            assert ways(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-vxlan"}
+            await lab.clock.advance(SWITCH_S + 11)
+            assert ways(lab.machine.states[-1]) == {"10.244.2.0/24": "podwire-wg"}
 
     asyncio.run(body())
 
@@ -479,5 +626,26 @@ def test_keys_that_cannot_be_kept_are_the_problem() -> None:
             keys.broken = False
             await lab.clock.advance(11)
             assert lab.router.problem == ""
+
+    asyncio.run(body())
+
+
+def test_nothing_is_written_before_objects_of_the_backend_are_known() -> None:
+    started: list[str] = []
+
+    async def body() -> None:
+        lab = Lab()
+        lab.router.followers = {"bgp": lambda: started.append("bgp")}
+        async with lab:
+            assert lab.runs == 1 and not started, "the backend vxlan has no such objects"
+            lab.router.configure(RoutingSettings(backend="bgp"))
+            await lab.clock.advance(4 * QUIET_S)
+            assert lab.runs == 1 and started
+            assert lab.router.problem == "the objects of bgp are not known yet"
+            lab.router.take_objects("bgp", BgpObjects(default=ConfigurationValues(as_number=64999)))
+            await lab.clock.advance(1)
+            assert lab.router.problem == "" and lab.runs > 1
+            (bird,) = lab.announced[-1].children
+            assert b" as 64999;" in next(iter(bird.files.values()))
 
     asyncio.run(body())

@@ -20,6 +20,8 @@ def test_defaults_are_those_of_an_empty_section() -> None:
         "directRouting": False,
         "mtu": 0,
         "masquerade": True,
+        "masqueradeRules": "nftables",
+        "nonMasqueradeCIDRs": (),
         "vni": 4096,
         "port": 8472,
     }
@@ -38,6 +40,14 @@ def test_defaults_are_those_of_an_empty_section() -> None:
         ),
         ({"mtu": 100}, "file: routing.mtu: 100 is not in 1280..65535"),
         ({"vni": 0}, "file: routing.vni: 0 is not in 1..16777215"),
+        (
+            {"nonMasqueradeCIDRs": ["10.0.0.0/8", "10.0.0.1/8"]},
+            "file: routing.nonMasqueradeCIDRs[1]: 10.0.0.1/8 has host bits set",
+        ),
+        (
+            {"masqueradeRules": "ipfw"},
+            "file: routing.masqueradeRules: 'ipfw' is not known; there are iptables, nftables",
+        ),
         ({"port": 70000}, "file: routing.port: 70000 is not in 1..65535"),
         ({"port": "many"}, "file: routing.port: expected `int`, got `str`"),
         (

@@ -2,8 +2,10 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
+from podwire.routing.masquerade import masquerade_scopes
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
-from podwire.routing.tables import guard_udp_port, masquerade
+from podwire.routing.tables import guard_udp_port, masquerade_table
+from podwire.state.nft import Table
 from podwire.state.nft_text import parse_table
 
 ME = LocalNode(
@@ -37,7 +39,8 @@ table inet podwire-masquerade {
                  10.244.0.0/16,
                  127.0.0.0/8,
                  169.254.0.0/16,
-                 224.0.0.0/4 }
+                 224.0.0.0/4,
+                 255.255.255.255 }
     }
 
     chain postrouting {
@@ -50,6 +53,10 @@ table inet podwire-masquerade {
 
 def squeezed(text: str) -> str:
     return " ".join(text.split())
+
+
+def masquerade(me: LocalNode, cluster: ClusterView, tunnels: tuple[str, ...] = ()) -> Table:
+    return masquerade_table(masquerade_scopes(me, cluster, tunnels))
 
 
 def test_masquerade() -> None:
@@ -68,7 +75,8 @@ def test_guard() -> None:
         'udp dport 8472 fib daddr type local ip saddr != @nodes drop comment "not from a node"',
         'udp dport 8472 fib daddr type local notrack comment "outer packets"',
         'udp dport 8472 ip daddr @nodes notrack comment "outer packets"',
-        'udp dport 8472 ip saddr @pods ip daddr @nodes drop comment "not from a pod"',
+        'udp dport 8472 ip saddr != @nodes drop comment "not from a node"',
+        'udp dport 8472 ip daddr @nodes ip saddr != @nodes drop comment "not from a node"',
     ]
     assert "10.90.0.1" in str(table)
     assert parse_table(str(table)) == table.canonical()

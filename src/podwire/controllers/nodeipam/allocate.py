@@ -83,8 +83,8 @@ class NodeCidrs:
     """The CIDRs of all nodes: one per cluster CIDR, in their order."""
 
     def __init__(self, cluster: Sequence[Network], masks: Sequence[int] = (), excluded: Iterable[Network] = ()) -> None:
-        given = masks or [default_mask(cidr) for cidr in cluster]
-        self._pools = [_pool(cidr, mask) for cidr, mask in zip(cluster, given, strict=True)]
+        lengths = masks or [default_mask(cidr) for cidr in cluster]
+        self._pools = [_pool(cidr, mask) for cidr, mask in zip(cluster, lengths, strict=True)]
         self._nodes: dict[str, tuple[Network, ...]] = {}
         self._kept_out = tuple(excluded)
         for network in self._kept_out:

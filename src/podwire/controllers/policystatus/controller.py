@@ -185,12 +185,12 @@ class PolicyStatusController:
 
     def _report_coverage(self, kind: str, policy: AnyPolicy, now: Coverage) -> None:
         """Writes an Event about the change."""
-        word = "In audit" if now.mode else "In force"
+        state = "In audit" if now.mode else "In force"
         if now.complete:
-            text = f"{word} on {_nodes(now)}, {now.took} after the nodes received the change"
+            text = f"{state} on {_nodes(now)}, {now.took} after the nodes received the change"
             self._event(kind, policy, "Normal", "Enforced", text)
         else:
-            text = f"{word} on {_nodes(now)}; not on {'; '.join(now.missing) or 'any Ready node'}"
+            text = f"{state} on {_nodes(now)}; not on {'; '.join(now.missing) or 'any Ready node'}"
             self._event(kind, policy, "Warning", "PartlyEnforced", text)
 
     def _report_problems(self, policy_key: Changed, policy: AnyPolicy) -> None:

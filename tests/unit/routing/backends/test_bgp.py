@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from podwire.errors import ConfigError
 from podwire.routing.backends.bgp.backend import BgpRouting
+from podwire.routing.backends.bgp.objects import BgpObjects, PeerValues
 from podwire.routing.backends.bgp.options import BgpOptions, community
 from podwire.routing.direct import behind_router
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, RoutingFacts, Underlay
@@ -116,7 +117,12 @@ def test_peers_behind_a_router_need_a_router_that_speaks_bgp() -> None:
     far, own = peer(2, segment=1), me()
     reason = "node node-2 (10.89.1.12) is not on a subnet of eth0"
     assert behind_router(own, far) == reason
-    assert backend().reaches(own, far) == f"{reason}, and routing.bgp.peers names no router for node-1"
+    assert backend().reaches(own, far) == "", "whoever does not read BGPPeers cannot say that none names a router"
+    informed, nobody = backend(), "neither routing.bgp.peers nor a BGPPeer names a router for node-1"
+    informed.take_objects(BgpObjects())
+    assert informed.reaches(own, far) == f"{reason}, and {nobody}"
+    informed.take_objects(BgpObjects(peers=(PeerValues(name="tor", address=ip_address("10.89.0.1"), as_number=65001),)))
+    assert informed.reaches(own, far) == ""
     with_router = backend(peers=[{"address": "10.89.0.1", "asNumber": 65001}])
     assert with_router.reaches(own, far) == ""
     assert with_router.reaches(own, peer(2, TUNNEL, segment=1)) == f"{reason} and does not run BGP yet"
@@ -161,7 +167,7 @@ PEER = {"address": "10.0.0.1", "asNumber": 65001}
         ({"peers": [{**PEER, "accept": ["10.0.0.1/8"]}]}, "peers[0].accept[0]: 10.0.0.1/8 has host bits set"),
         ({"peers": [{**PEER, "communities": ["7"]}]}, "peers[0].communities[0]: '7': expected two numbers up to"),
         ({"peers": [{**PEER, "prepend": 21}]}, "peers[0].prepend: 21 is not in 0..20"),
-        ({"logLevel": "loud"}, "logLevel: 'loud' is not known; there are debug, info, warning"),
+        ({"logLevel": "loud"}, "logLevel: 'loud' is not known; there are debug, error, info, warning"),
     ],
 )
 def test_wrong_options_are_refused_with_their_field(section: dict[str, object], problem: str) -> None:

@@ -2,8 +2,7 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
-from podwire.routing.backend import BackendOptions
-from podwire.routing.backends.hostgw.backend import HostGateway
+from podwire.routing.backends.hostgw.backend import HostGateway, HostgwOptions
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
 
 ME = LocalNode(
@@ -12,7 +11,7 @@ ME = LocalNode(
     pod_cidrs=(ip_network("10.244.0.0/24"),),
     underlay=Underlay("eth0", 1500, (ip_interface("10.89.0.11/24"),)),
 )
-BACKEND = HostGateway(BackendOptions())
+BACKEND = HostGateway(HostgwOptions())
 
 
 def peer(address: str) -> Peer:

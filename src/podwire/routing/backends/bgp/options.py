@@ -11,14 +11,16 @@ from podwire.errors import ConfigError
 from podwire.routing.backend import BackendOptions, check_range
 from podwire.routing.nodes import LocalNode, Peer
 
-_AS_MAX = (1 << 32) - 1
+AS_MAX = (1 << 32) - 1
+RESTART_MAX_S = 4095
+"""12 bits (RFC 4724 section 3)."""
 _PASSWORD_MAX = 80
 """TCP_MD5SIG_MAXKEYLEN, linux/tcp.h."""
 _HIDDEN = "(hidden)"
 
 
 class BgpSectionPart(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """What the structs of this section share."""
+    """The base of the structs of this section: keys in camelCase, unknown keys are errors."""
 
 
 class ExternalPeer(BgpSectionPart, frozen=True):
@@ -82,10 +84,10 @@ class BgpOptions(BackendOptions, frozen=True):
         Raises: ConfigError naming the field.
         """
         section, path = self.bgp, "routing.bgp"
-        check_range(source, f"{path}.asNumber", section.as_number, 1, _AS_MAX)
+        check_range(source, f"{path}.asNumber", section.as_number, 1, AS_MAX)
         check_range(source, f"{path}.listenPort", section.listen_port, 1, 65535)
-        check_range(source, f"{path}.restartTimeS", section.restart_time_s, 1, 4095)
-        _check_password(source, f"{path}.password", section.password)
+        check_range(source, f"{path}.restartTimeS", section.restart_time_s, 1, RESTART_MAX_S)
+        check_password(source, f"{path}.password", section.password)
         try:
             IPv4Address(section.reflectors.cluster_id)
         except ValueError as problem:
@@ -115,10 +117,10 @@ def community(text: str) -> tuple[int, ...]:
     Raises: ValueError with the reason.
     """
     numbers = tuple(int(number) if number.isdecimal() else -1 for number in text.split(":"))
-    limit = 0xFFFF if len(numbers) == 2 else _AS_MAX
+    limit = 0xFFFF if len(numbers) == 2 else AS_MAX
     if len(numbers) not in (2, 3) or not all(0 <= number <= limit for number in numbers):
         raise ValueError(
-            f"{text!r}: expected two numbers up to 65535 (64512:100), or three up to {_AS_MAX} (64512:1:100)"
+            f"{text!r}: expected two numbers up to 65535 (64512:100), or three up to {AS_MAX} (64512:1:100)"
         )
     return numbers
 
@@ -128,10 +130,10 @@ def _check_peer(source: str, path: str, peer: ExternalPeer) -> None:
         ip_address(peer.address)
     except ValueError as problem:
         raise ConfigError(source, f"{path}.address", f"{problem}") from problem
-    check_range(source, f"{path}.asNumber", peer.as_number, 1, _AS_MAX)
+    check_range(source, f"{path}.asNumber", peer.as_number, 1, AS_MAX)
     check_range(source, f"{path}.port", peer.port, 1, 65535)
     check_range(source, f"{path}.prepend", peer.prepend, 0, 20)
-    _check_password(source, f"{path}.password", peer.password)
+    check_password(source, f"{path}.password", peer.password)
     for index, network in enumerate(peer.accept):
         try:
             ip_network(network)
@@ -144,7 +146,11 @@ def _check_peer(source: str, path: str, peer: ExternalPeer) -> None:
             raise ConfigError(source, f"{path}.communities[{index}]", str(problem)) from problem
 
 
-def _check_password(source: str, path: str, password: str) -> None:
+def check_password(source: str, path: str, password: str) -> None:
+    """Checks that BIRD and the kernel take a password.
+
+    Raises: ConfigError, without the password.
+    """
     if len(password.encode()) > _PASSWORD_MAX:
         raise ConfigError(source, path, f"{len(password.encode())} bytes: expected {_PASSWORD_MAX} at most")
     if '"' in password or not password.isprintable():

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
+from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, next_neighbour, shown
 from podwire.routing.tables import guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
@@ -133,6 +135,24 @@ class GeneveTunnel:
         if peer.facts is not None and self.name not in peer.facts.receives:
             return f"node {peer.name} does not receive geneve yet"
         return ""
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The route with the outer header, and the neighbour entry of its next hop."""
+        path = follow_route(state.network, peer, address, (DEVICE,))
+        if path.missing or path.route is None:
+            return path
+        route = path.route
+        if next_neighbour(state.network, route) is None:
+            return replace(path, missing=(f"no neighbour entry for {route.via} on {DEVICE}",))
+        link = state.network.link(DEVICE)
+        tunnel = OuterHeader(
+            protocol="Geneve",
+            id=route.tunnel_id,
+            port=link.attributes.port if link is not None and isinstance(link.attributes, Geneve) else 0,
+            source=str(me.addresses[0]),
+            destination=route.tunnel_dst,
+        )
+        return replace(path, tunnel=tunnel, missing=leads_to(peer, route.tunnel_dst, shown(route)))
 
     def overhead(self, me: LocalNode) -> int:
         """50 bytes over IPv4, 70 over IPv6."""

@@ -9,8 +9,15 @@ from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan
 from podwire.routing.direct import behind_router, direct_routes, no_address
-from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
+from podwire.routing.paths import PathState, PeerPath, follow_plain_route
 from podwire.state.network import NetworkState
+
+
+class HostgwOptions(BackendOptions, frozen=True):
+    """No options of its own."""
+
+    routes_outside = True
 
 
 class HostGateway:
@@ -18,13 +25,13 @@ class HostGateway:
 
     name = "hostgw"
     feature = ""
-    options = BackendOptions
+    options = HostgwOptions
     tables = ()
     announced = False
     crosses_routers = False
     udp_ports = ()
 
-    def __init__(self, options: BackendOptions) -> None:
+    def __init__(self, options: HostgwOptions) -> None:
         """``hostgw`` has no options."""
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
@@ -38,6 +45,10 @@ class HostGateway:
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
         return no_address(peer) or behind_router(me, peer)
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The route through the peer."""
+        return follow_plain_route(state.network, peer, address)
 
     def overhead(self, me: LocalNode) -> int:
         """None."""

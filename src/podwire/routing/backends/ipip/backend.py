@@ -9,10 +9,14 @@ no queues, and clouds often drop these protocols (4 and 41).
 """
 
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, ip_address
 from typing import Any
 
+from msgspec.structs import replace
+
 from podwire.routing.backend import BackendOptions, BackendPlan
-from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
+from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, shown
 from podwire.routing.tables import guard_protocols
 from podwire.routing.tunnels import tunnel_addresses, tunnel_sources, tunnel_sysctls
 from podwire.state.link import Link
@@ -99,6 +103,15 @@ class IpInIp:
         if peer.facts is not None and self.name not in peer.facts.receives:
             return f"node {peer.name} does not receive ipip yet"
         return ""
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The route, whose next hop is the outer destination."""
+        path = follow_route(state.network, peer, address, (DEVICES[address.version][0],))
+        if path.missing or path.route is None or not path.route.via:
+            return path
+        destination = str(IPv4Address(int(ip_address(path.route.via)) & 0xFFFFFFFF))
+        tunnel = OuterHeader(protocol="IP in IP", source=str(me.address(4) or ""), destination=destination)
+        return replace(path, tunnel=tunnel, missing=leads_to(peer, destination, shown(path.route)))
 
     def overhead(self, me: LocalNode) -> int:
         """20 bytes: one IPv4 header."""

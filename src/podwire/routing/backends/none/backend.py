@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan
-from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
+from podwire.routing.paths import PathState, PeerPath, follow_route
 
 
 class NoRouting:
@@ -36,8 +37,12 @@ class NoRouting:
         return BackendPlan()
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
-        """Always: what carries the packets is not known here."""
+        """Always: this backend does not know what carries the packets."""
         return ""
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The route that the node has, a default route too: the network behind it is not known here."""
+        return follow_route(state.network, peer, address, any_route=True)
 
     def overhead(self, me: LocalNode) -> int:
         """None."""

@@ -14,8 +14,19 @@ Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40).
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
-from podwire.routing.nodes import ClusterView, LocalNode, Peer
+from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
+from podwire.routing.paths import (
+    OuterHeader,
+    PathState,
+    PeerPath,
+    follow_route,
+    forwarding_entry,
+    leads_to,
+    next_neighbour,
+)
 from podwire.routing.tables import guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
@@ -38,6 +49,7 @@ _OVERHEAD = {4: 50, 6: 70}
 class VxlanOptions(BackendOptions, frozen=True):
     """The VXLAN network identifier and the UDP port, the same on all nodes."""
 
+    routes_outside = True
     vni: int = 4096
     port: int = 8472
 
@@ -92,7 +104,7 @@ class VxlanTunnel:
             address = peer.address(outer.version)
             if address is None or not peer.pod_cidrs:
                 continue
-            mac = announced_mac(peer.facts.details if peer.facts else None, peer)
+            mac = _peer_mac(peer, outer.version)
             entries.append(Fdb(link=DEVICE, mac=mac, dst=str(address)))
             for cidr, gateway in gateways(DEVICE, peer, mac):
                 neighbours.append(gateway)
@@ -128,8 +140,40 @@ class VxlanTunnel:
             return f"node {peer.name} has no IPv{version} address"
         if peer.facts is not None and self.name not in peer.facts.receives:
             return f"node {peer.name} does not receive vxlan yet"
+        vni = peer.facts.details.get("vni") if peer.facts is not None else None
+        if vni is not None and vni != self._options.vni:
+            return f"node {peer.name} has the network identifier {vni}, and routing.vni is {self._options.vni}"
         return ""
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The route, the neighbour entry of its next hop, and the forwarding entry of that hardware address."""
+        path = follow_route(state.network, peer, address, (DEVICE,))
+        if path.missing or path.route is None:
+            return path
+        neighbour = next_neighbour(state.network, path.route)
+        if neighbour is None or not neighbour.mac:
+            return replace(path, missing=(f"no neighbour entry for {path.route.via} on {DEVICE}",))
+        entry = forwarding_entry(state.network, DEVICE, neighbour.mac)
+        if entry is None:
+            return replace(path, missing=(f"no forwarding entry for {neighbour.mac} on {DEVICE}",))
+        link = state.network.link(DEVICE)
+        device = link.attributes if link is not None and isinstance(link.attributes, Vxlan) else None
+        tunnel = OuterHeader(
+            protocol="VXLAN",
+            id=device.vni if device is not None else 0,
+            port=device.port if device is not None else 0,
+            source=device.local if device is not None else "",
+            destination=entry.dst,
+        )
+        return replace(path, tunnel=tunnel, missing=leads_to(peer, entry.dst, entry))
 
     def overhead(self, me: LocalNode) -> int:
         """50 bytes over IPv4, 70 over IPv6."""
         return _OVERHEAD[me.addresses[0].version]
+
+
+def _peer_mac(peer: Peer, version: int) -> str:
+    """The hardware address of a peer's device; a node of flanneld has a device for each family of outer packets."""
+    details = peer.facts.details if peer.facts is not None else {}
+    six = details.get("mac6") if version == 6 else None
+    return six if isinstance(six, str) else announced_mac(details, peer)

@@ -7,9 +7,9 @@ address as endpoint. The peer's allowed addresses are its pod CIDRs, and the nod
 pods: both the way to the peer and the only sources that it may use. So no guard of the port is needed: a packet of a
 stranger has no session.
 
-A node that is configured with ``wireguard`` has an ``unreachable`` route to every pod network of the cluster. The
-routes to peers are longer or have a smaller metric; until a peer has announced its key, packets to its pods are
-refused.
+A node that is configured with ``wireguard`` has an ``unreachable`` route to every pod network of the cluster, which
+depends on no device. The routes to peers are longer or have a smaller metric. So packets to a peer's pods are refused
+until the peer has announced its key, while the device is missing, and while this node has no program to encrypt with.
 
 A new key without loss: a WireGuard device has one key, and a network belongs to one peer of a device, so old and new
 key cannot work side by side on one device. Therefore each generation of keys has a device and a port of its own (two
@@ -23,12 +23,15 @@ Source: the WireGuard paper (Donenfeld 2017), sections 2 and 5.
 """
 
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
-from podwire.routing.nodes import ClusterView, LocalNode, NodeKey, Peer
+from podwire.routing.nodes import Address, ClusterView, LocalNode, NodeKey, Peer
+from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
 from podwire.routing.tunnels import tunnel_addresses, tunnel_sources, tunnel_sysctls
 from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
@@ -70,7 +73,7 @@ class WireGuardSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw
 class WireGuardOptions(BackendOptions, frozen=True):
     """The section ``routing.wireguard``."""
 
-    allows_direct: ClassVar[bool] = False
+    encrypts: ClassVar[bool] = True
 
     wireguard: WireGuardSection = WireGuardSection()
 
@@ -85,7 +88,7 @@ class WireGuardOptions(BackendOptions, frozen=True):
 
 
 class _Announced(msgspec.Struct, frozen=True, rename="camel"):
-    """What a node announces: the generation it sends with, and its public keys by generation."""
+    """The announcement of a node: the generation it sends with, and its public keys by generation."""
 
     generation: int
     keys: dict[str, str]
@@ -174,12 +177,43 @@ class WireGuardTunnel:
         version = me.addresses[0].version
         if peer.address(version) is None:
             return f"node {peer.name} has no IPv{version} address"
+        if not _keys(me):
+            return "this node has no WireGuard key"
         if not _peer_keys(peer):
             return f"node {peer.name} has announced no WireGuard key yet"
         if not self._common(me, peer):
             own, theirs = ", ".join(_keys(me)) or "none", ", ".join(_peer_keys(peer))
             return f"node {peer.name} has WireGuard keys of generation {theirs}, this node has {own}"
         return ""
+
+    def path(self, me: LocalNode, peer: Peer, address: Address, state: PathState) -> PeerPath:
+        """The route to a device, and the device's peer that owns the address."""
+        path = follow_route(state.network, peer, address, DEVICES)
+        if path.missing or path.route is None:
+            return path
+        name = path.route.link
+        values = (value for value in state.program_values if isinstance(value, WireGuard))
+        device = next((value for value in values if value.device == name), None)
+        if device is None:
+            return replace(path, missing=(f"no process encrypts packets of {name}",))
+        allowed = (each for each in device.peers if any(address in ip_network(net) for net in each.allowed_ips))
+        entry = next(allowed, None)
+        if entry is None:
+            return replace(path, missing=(f"{name} has no peer for {address}",))
+        host, _, port = entry.endpoint.rpartition(":")
+        tunnel = OuterHeader(
+            protocol="WireGuard",
+            port=int(port or 0),
+            source=str(me.addresses[0]),
+            destination=host.strip("[]"),
+            encrypted=True,
+        )
+        return replace(path, tunnel=tunnel, missing=leads_to(peer, tunnel.destination, f"peer {entry.public_key}"))
+
+    def announced_keys(self, node: LocalNode) -> Mapping[str, NodeKey]:
+        """The keys that a node has announced, by their names; their files are not named."""
+        announced = _announced(node)
+        return {name: NodeKey(key, "") for name, key in announced.keys.items()} if announced is not None else {}
 
     def overhead(self, me: LocalNode) -> int:
         """60 bytes over IPv4, 80 over IPv6."""
@@ -195,7 +229,7 @@ def _device(generation: str) -> str:
 
 
 def _announced(node: Peer | LocalNode) -> _Announced | None:
-    """What a node announces, None where it is missing or of another form."""
+    """The announcement of a node; None when it is missing or malformed."""
     document = node.facts.details.get(NAME) if node.facts is not None else None
     try:
         announced = msgspec.convert(document, _Announced)

@@ -1,0 +1,52 @@
+"""What an agent writes for Flannel's nodes and for programs that read Flannel's files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from podwire.agent.config import FlannelSection
+from podwire.observe.log import Log
+from podwire.routing.flannel import annotations
+from podwire.routing.flannel.subnetfile import render_subnet_file
+from podwire.routing.nodes import LocalNode, Network
+from podwire.routing.plan import Plan
+from podwire.runtime.files import write_atomically
+from podwire.state.link_kinds import Vxlan
+
+
+class FlannelOutput:
+    """The annotations of the Node and the subnet file, as the section ``flannel`` asks for them."""
+
+    def __init__(self, section: FlannelSection) -> None:
+        self._section = section
+        self._log = Log("routing")
+        self._problem = ""
+
+    def annotations(self, me: LocalNode, plan: Plan) -> dict[str, str]:
+        """Flannel's annotations of the Node; none where they are not asked for, or Flannel has no such backend."""
+        names = {name: kind for kind, name in annotations.TYPES.items()}
+        kind = names.get(plan.facts.backend)
+        if not self._section.announce or kind is None:
+            return {}
+        public = {version: str(address) for version in (4, 6) if (address := me.address(version)) is not None}
+        mac, vni, outer = "", 0, str(me.addresses[0])
+        for link in plan.state.links:
+            if link.kind == kind and isinstance(link.attributes, Vxlan):
+                mac, vni, outer = link.mac, link.attributes.vni, link.attributes.local
+        return annotations.write(kind, mac, vni, outer, public)
+
+    def write(self, me: LocalNode, plan: Plan, networks: Sequence[Network], *, masquerade: bool) -> None:
+        """Writes the subnet file when its content differs; a failure is logged once."""
+        if not self._section.subnet_file:
+            return
+        path = Path(self._section.subnet_file)
+        data = render_subnet_file(networks, me.pod_cidrs, plan.pod_mtu, masquerade=masquerade).encode()
+        problem = ""
+        try:
+            if not path.exists() or path.read_bytes() != data:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, data)
+        except OSError as failure:
+            problem = f"cannot write flannel.subnetFile {path}: {failure.strerror or failure}"
+        if problem and problem != self._problem:
+            self._log.warning(problem)
+        self._problem = problem

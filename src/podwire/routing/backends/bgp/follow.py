@@ -1,0 +1,244 @@
+"""Follows the objects of ``projectcalico.org/v3`` that configure BGP, and the Secrets with their passwords.
+
+Guarantees: 1. an object that is refused keeps its last good form in force, also over a restart of the agent, and gets
+one Event for each reason; without a good form it has no effect; 2. a peer whose filter or Secret is missing is refused
+in the same way, so a peer never works without the filters that it names; 3. the first value is handed over when all
+kinds have been listed, and the Secrets too or five seconds have passed.
+
+Cost: one watch per kind and one per Secret; each change of one of them reads all objects, 0.1 ms each.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from podwire.errors import ConfigError
+from podwire.kube.client import Client
+from podwire.kube.events import reference
+from podwire.kube.informer import Informer
+from podwire.kube.optional import follow_when_served
+from podwire.kube.resources import BGPCONFIGURATIONS, BGPFILTERS, BGPPEERS, IPPOOLS, SECRETS
+from podwire.model.bgp import API_VERSION, BgpPassword
+from podwire.model.meta import ObjectMeta
+from podwire.model.secret import Secret
+from podwire.observe.log import Log
+from podwire.routing.backends.bgp.filters import FilterValues, read_filter
+from podwire.routing.backends.bgp.objects import (
+    BgpObjects,
+    ConfigurationValues,
+    Surroundings,
+    node_of_configuration,
+    read_configuration,
+    read_peer,
+    read_pool,
+)
+from podwire.routing.follower import FollowerContext
+from podwire.routing.nodes import peer_of
+from podwire.runtime.files import write_atomically
+from podwire.runtime.supervise import Supervisor
+
+REFUSED = "ObjectRefused"
+"""The reason of Events on refused objects."""
+_QUIET_S = 0.05
+_SECRETS_WAIT_S = 5.0
+
+
+class ApiObject(Protocol):
+    """An object of the model."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=ApiObject)
+V = TypeVar("V")
+
+
+class BgpObjectsFollower:
+    """Turns the objects into one value for the backend."""
+
+    def __init__(self, context: FollowerContext) -> None:
+        client = context.client
+        self.configurations = Informer(client, BGPCONFIGURATIONS)
+        self.peers = Informer(client, BGPPEERS)
+        self.filters = Informer(client, BGPFILTERS)
+        self.pools = Informer(client, IPPOOLS)
+        self._informers: tuple[Informer[Any], ...] = (self.configurations, self.peers, self.filters, self.pools)
+        self._context = context
+        self._secrets = SecretTexts(client, context.namespace, self.disturbed)
+        self._wanted = asyncio.Event()
+        self._good: dict[tuple[str, str], tuple[Any, Any]] = {}
+        """Kind and name of an object: its last good form and the values of it."""
+        self._refused: dict[tuple[str, str], str] = {}
+        self._file = context.directory / "bgp-objects.json"
+        self._written = b""
+        self._stored = self._read_file()
+        self._taken: BgpObjects | None = None
+        self._log = Log("bgp")
+        context.events.follow_rejected(*self._informers)
+        for informer in self._informers:
+            informer.subscribe(lambda _key, _old, _new: self.disturbed())
+
+    def disturbed(self) -> None:
+        """Requests that the objects are read again."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Follows the objects until cancelled."""
+        client = self._context.client
+        async with Supervisor(client.clock, self._report) as supervisor:
+            for informer in self._informers:
+                supervisor.start(informer.resource.plural, lambda each=informer: follow_when_served(client, each))  # type: ignore[misc]
+            supervisor.start("objects of bgp", lambda: self._keep(supervisor))
+
+    async def _keep(self, supervisor: Supervisor) -> None:
+        for informer in self._informers:
+            await informer.synced.wait()
+        while True:
+            await self._secrets.follow(set(self._secret_names()), supervisor)
+            self._wanted.clear()
+            self._read()
+            await self._context.client.clock.sleep(_QUIET_S)
+            await self._wanted.wait()
+
+    def _report(self, task: str, failure: BaseException) -> None:
+        self._log.error("task failed and is started again", failure=failure, task=task)
+
+    def _read(self) -> None:
+        """Reads all objects, and hands the value over when it differs."""
+        nodes = [peer_of(node) for node in self._context.nodes().values()]
+        around = Surroundings(
+            secrets=self._secrets.text,
+            node_addresses=frozenset(address for node in nodes for address in node.addresses),
+            pod_cidrs=tuple(cidr for node in nodes for cidr in node.pod_cidrs),
+            masquerade=self._context.masquerade(),
+        )
+        filters: Mapping[str, FilterValues] = self._valid(self.filters, read_filter)
+        around = msgspec.structs.replace(around, filters=filters)
+        configurations = self._valid(self.configurations, lambda each: read_configuration(each, around))
+        by_node = {node_of_configuration(name): values for name, values in configurations.items()}
+        objects = BgpObjects(
+            default=by_node.pop("", ConfigurationValues()),
+            nodes=by_node,
+            peers=tuple(self._valid(self.peers, lambda each: read_peer(each, around)).values()),
+            pools=tuple(self._valid(self.pools, lambda each: read_pool(each, around)).values()),
+        )
+        self._write_file()
+        if objects != self._taken:
+            self._taken = objects
+            self._context.take(objects)
+
+    def _valid(self, informer: Informer[T], read: Callable[[T], V]) -> dict[str, V]:
+        """The values of the valid objects of one kind by name, in the order of the names."""
+        kind = informer.resource.kind
+        for key in [key for key in (*self._good, *self._refused) if key[0] == kind and key[1] not in informer.objects]:
+            self._good.pop(key, None)
+            self._refused.pop(key, None)
+        values = {}
+        for name, obj in sorted(informer.objects.items()):
+            key = (kind, name)
+            try:
+                self._good[key] = (obj, read(obj))
+                self._refused.pop(key, None)
+            except ConfigError as problem:
+                self._restore(key, informer.resource.type, read)
+                self._refuse(key, obj, problem)
+            if key in self._good:
+                values[name] = self._good[key][1]
+        return values
+
+    def _restore(self, key: tuple[str, str], kind: type[T], read: Callable[[T], V]) -> None:
+        """Takes the good form that an earlier agent knew, where this agent knows none."""
+        if key in self._good or key not in self._stored:
+            return
+        try:
+            earlier = msgspec.convert(self._stored[key], kind)
+            self._good[key] = (earlier, read(earlier))
+        except (ConfigError, msgspec.ValidationError):
+            del self._stored[key]
+
+    def _refuse(self, key: tuple[str, str], obj: ApiObject, problem: ConfigError) -> None:
+        """Records an Event and a line of the log, once for each reason."""
+        outcome = "its last good form stays in force" if key in self._good else "it has no effect"
+        text = f"{problem}; {outcome}"
+        if self._refused.get(key) == text:
+            return
+        self._refused[key] = text
+        self._log.warning("refused an object", kind=key[0], name=key[1], problem=problem, outcome=outcome)
+        self._context.events.event(reference(API_VERSION, key[0], obj.metadata), "Warning", REFUSED, text)
+
+    def _secret_names(self) -> Iterator[str]:
+        passwords: list[BgpPassword | None] = [each.spec.password for each in self.peers.objects.values()]
+        passwords += [each.spec.node_mesh_password for each in self.configurations.objects.values()]
+        for password in passwords:
+            if password is not None and password.secret_key_ref is not None and password.secret_key_ref.name:
+                yield password.secret_key_ref.name
+
+    def _read_file(self) -> dict[tuple[str, str], Any]:
+        try:
+            kinds = msgspec.json.decode(self._file.read_bytes(), type=dict[str, dict[str, Any]])
+        except (OSError, msgspec.DecodeError):
+            return {}
+        return {(kind, name): obj for kind, some in kinds.items() for name, obj in some.items()}
+
+    def _write_file(self) -> None:
+        kinds: dict[str, dict[str, Any]] = {}
+        for (kind, name), (obj, _) in sorted(self._good.items()):
+            kinds.setdefault(kind, {})[name] = obj
+        content = msgspec.json.encode(kinds)
+        if content == self._written:
+            return
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._file, content, 0o600)
+        except OSError as failure:
+            self._log.warning("cannot keep the good forms of objects", file=self._file, problem=failure)
+        else:
+            self._written = content
+
+
+class SecretTexts:
+    """The Secrets of one namespace by name, each followed by a watch of its own, since agents may read few of them."""
+
+    def __init__(self, client: Client, namespace: str, changed: Callable[[], None]) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._changed = changed
+        self._followed: dict[str, tuple[Informer[Secret], asyncio.Task[None]]] = {}
+
+    def text(self, name: str, key: str) -> str | None:
+        """The value of a key; None when there is no such Secret or key.
+
+        Raises: ConfigError while the Secret is not readable.
+        """
+        informer, _ = self._followed.get(name, (None, None))
+        where = f"{self._namespace}/{name}"
+        if informer is None or not informer.synced.is_set():
+            problem = "is not readable for the agents; let the group podwire:agents list and watch it"
+            raise ConfigError(f"Secret {where}", "", problem)
+        secret = informer.objects.get(where)
+        return secret.text(key) if secret is not None else None
+
+    async def follow(self, names: set[str], supervisor: Supervisor) -> None:
+        """Follows exactly these Secrets; returns when all are known, or after five seconds."""
+        for name in self._followed.keys() - names:
+            self._followed.pop(name)[1].cancel()
+        new = names - self._followed.keys()
+        for name in sorted(new):
+            selector = f"metadata.name={name}"
+            informer: Informer[Secret] = Informer(
+                self._client, SECRETS, namespace=self._namespace, field_selector=selector, decode_as=Secret
+            )
+            informer.subscribe(lambda _key, _old, _new: self._changed())
+            self._followed[name] = (informer, supervisor.start(f"secret {name}", informer.run))
+        try:
+            async with asyncio.timeout(_SECRETS_WAIT_S):
+                for name in new:
+                    await self._followed[name][0].synced.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,240 @@
+"""The sessions of one node: with other nodes (the mesh, reflectors, peers of BGPPeers) and with external peers.
+
+There is one session with an address. Where several parts ask for one, the later of these decides: the mesh and the
+reflectors of ``routing.bgp``, the external peers of ``routing.bgp``, the BGPPeers in the order of their names. A node
+that is a reflector by its annotation or label has no part in the mesh, only the sessions of BGPPeers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, ip_address, ip_network
+
+import msgspec
+from msgspec.structs import replace
+
+from podwire.bgp.configuration import BGP_PORT, Address, BgpSession, RouteRule
+from podwire.routing.backends.bgp.objects import NODE_AS, REFLECTOR, BgpObjects, PeerValues
+from podwire.routing.backends.bgp.options import AS_MAX, BgpSection, ExternalPeer, community
+from podwire.routing.nodes import ClusterView, LocalNode, Peer
+
+
+class Speaker(msgspec.Struct, frozen=True, kw_only=True):
+    """The role of a node's BIRD by its settings; ``cluster_id`` is empty when the node is no reflector."""
+
+    as_number: int
+    listen_port: int
+    cluster_id: str = ""
+    in_mesh: bool = True
+
+
+class Sessions:
+    """Plans the sessions of one node with the settings of ``routing.bgp`` and of objects."""
+
+    def __init__(self, section: BgpSection, objects: BgpObjects, me: LocalNode, cluster: ClusterView) -> None:
+        self._section = section_of(section, objects, me)
+        self._all_nodes = section
+        self._objects = objects
+        self._me = me
+        self._cluster = cluster
+        self._speakers = [peer for peer in cluster.peers if peer.facts is None or "bgp" in peer.facts.details]
+        self._nodes = {address: peer for peer in self._speakers for address in peer.addresses}
+        self._own = speaker(section, objects, me)
+
+    def plan(self) -> list[BgpSession]:
+        """One session for each address, in the order of the parts."""
+        found: dict[Address, BgpSession] = {}
+        for session in (*self._between_nodes(), *self._external(), *self._of_peers()):
+            found[session.remote] = session
+        return list(found.values())
+
+    def gateways(self) -> list[tuple[Address, Address]]:
+        """The addresses of peers, and the next hop to each of them.
+
+        A next hop that is not on the node's subnet, and one for a peer that is, are left out.
+        """
+        reaches = self._me.underlay.reaches
+        found = {
+            peer.address: peer.gateway
+            for peer in sorted(self._objects.peers, key=lambda peer: peer.name)
+            if peer.address is not None and peer.gateway is not None and peer.is_of(self._me)
+            if reaches(peer.gateway) and not reaches(peer.address)
+        }
+        return list(found.items())
+
+    def _between_nodes(self) -> Iterator[BgpSession]:
+        section = self._section
+        for peer in self._speakers:
+            other = speaker(self._all_nodes, self._objects, peer)
+            if not (self._own.in_mesh and other.in_mesh):
+                continue
+            reflected = section.reflectors.has(self._me) or section.reflectors.has(peer)
+            if not (section.mesh or reflected):
+                continue
+            for session in self._with_node(peer, other):
+                yield replace(session, password=section.password, bfd=section.bfd, add_paths=section.add_paths)
+
+    def _with_node(self, peer: Peer, other: Speaker) -> Iterator[BgpSession]:
+        """A session in each family of the own pod CIDRs in which both nodes have an address."""
+        is_client = self._is_client(other.as_number, other.cluster_id)
+        for version in sorted({cidr.version for cidr in self._me.pod_cidrs}):
+            local, remote = self._me.address(version), peer.address(version)
+            if local is None or remote is None:
+                continue
+            yield BgpSession(
+                name=symbol("node", remote),
+                peer=f"Node {peer.name}",
+                local=local,
+                local_as=self._own.as_number,
+                local_port=self._own.listen_port,
+                remote=remote,
+                remote_as=other.as_number,
+                remote_port=other.listen_port,
+                on_link=self._me.underlay.reaches(remote),
+                waits=int(remote) < int(local),
+                sends="all" if is_client else "own",
+                cluster_id=self._own.cluster_id if is_client else "",
+            )
+
+    def _is_client(self, remote_as: int, cluster_id: str) -> bool:
+        own = self._own
+        return bool(own.cluster_id) and remote_as == own.as_number and cluster_id != own.cluster_id
+
+    def _external(self) -> Iterator[BgpSession]:
+        section = self._section
+        for peer in peers_of(section, self._me):
+            session = self._with_address(ip_address(peer.address), peer.as_number, peer.port)
+            if session is not None:
+                yield replace(
+                    session,
+                    peer="routing.bgp.peers",
+                    password=peer.password,
+                    sends="pods" if section.reflectors.has(self._me) else "own",
+                    accepts=tuple(ip_network(text) for text in peer.accept),
+                    communities=tuple(community(text) for text in peer.communities),
+                    prepends=peer.prepend,
+                    bfd=peer.bfd,
+                    add_paths=section.add_paths,
+                )
+
+    def _with_address(self, remote: Address, remote_as: int, port: int) -> BgpSession | None:
+        """A session with a router; None where this node has no address of its family."""
+        local = self._me.address(remote.version)
+        if local is None:
+            return None
+        return BgpSession(
+            name=symbol("peer", remote),
+            local=local,
+            local_as=self._own.as_number,
+            local_port=self._own.listen_port,
+            remote=remote,
+            remote_as=remote_as,
+            remote_port=port,
+            on_link=self._me.underlay.reaches(remote),
+        )
+
+    def _of_peers(self) -> Iterator[BgpSession]:
+        """Sessions of BGPPeers: they send all pod networks that the node knows, as those of Calico do."""
+        for peer in sorted(self._objects.peers, key=lambda peer: peer.name):
+            for session in self._of_peer(peer):
+                local_as = peer.local_as or session.local_as
+                is_internal = local_as == session.remote_as
+                yield replace(
+                    session,
+                    peer=session.peer or f"BGPPeer {peer.name}",
+                    local_as=local_as,
+                    password=peer.password,
+                    sends="all" if session.cluster_id else "pods",
+                    bfd=False,
+                    imports=_applicable(peer.imports, session, is_internal=is_internal),
+                    exports=_applicable(peer.exports, session, is_internal=is_internal),
+                    next_hop=peer.next_hop,
+                    has_source=peer.has_source,
+                    restart_time_s=peer.restart_time_s,
+                    keepalive_s=peer.keepalive_s,
+                    own_as_limit=peer.own_as_limit,
+                    hops=peer.hops,
+                )
+
+    def _of_peer(self, peer: PeerValues) -> Iterator[BgpSession]:
+        is_of_me = peer.is_of(self._me)
+        if peer.address is not None:
+            if is_of_me and peer.address not in self._me.addresses:
+                yield from self._with_peer_address(peer, peer.address)
+            return
+        is_to_me = peer.has_reverse and peer.is_to(self._me)
+        for node in self._speakers:
+            if (is_of_me and peer.is_to(node)) or (is_to_me and peer.is_of(node)):
+                other = speaker(self._all_nodes, self._objects, node)
+                for session in self._with_node(node, other):
+                    yield session if peer.has_reverse else replace(session, waits=False)
+
+    def _with_peer_address(self, peer: PeerValues, address: Address) -> Iterator[BgpSession]:
+        node = self._nodes.get(address)
+        other = speaker(self._all_nodes, self._objects, node) if node is not None else None
+        remote_as = peer.as_number or (other.as_number if other is not None else 0)
+        port = peer.port or (other.listen_port if other is not None else BGP_PORT)
+        session = self._with_address(address, remote_as, port) if remote_as else None
+        if session is not None:
+            is_client = self._is_client(remote_as, other.cluster_id if other is not None else "")
+            yield replace(session, cluster_id=self._own.cluster_id if is_client else "")
+
+
+def section_of(section: BgpSection, objects: BgpObjects, node: LocalNode | Peer) -> BgpSection:
+    """The section ``routing.bgp`` with what BGPConfigurations and annotations say about a node."""
+    values = objects.of_node(node.name)
+    chosen = {
+        "as_number": _number(node.annotations.get(NODE_AS, "")) or values.as_number,
+        "listen_port": values.listen_port,
+        "mesh": values.mesh,
+        "password": values.password,
+        "restart_time_s": values.restart_time_s,
+        "log_level": values.log_level,
+    }
+    return replace(section, **{field: value for field, value in chosen.items() if value is not None})
+
+
+def speaker(section: BgpSection, objects: BgpObjects, node: LocalNode | Peer) -> Speaker:
+    """The role of a node's BIRD; the number of a peer is the announced number, if it announced one."""
+    own = section_of(section, objects, node)
+    annotated = _identifier(node.annotations.get(REFLECTOR) or node.labels.get(REFLECTOR, ""))
+    announced = _announced_as(node) if isinstance(node, Peer) else 0
+    return Speaker(
+        as_number=announced or own.as_number,
+        listen_port=own.listen_port,
+        cluster_id=annotated or (own.reflectors.cluster_id if own.reflectors.has(node) else ""),
+        in_mesh=not annotated,
+    )
+
+
+def peers_of(section: BgpSection, me: LocalNode) -> list[ExternalPeer]:
+    """The external peers of ``routing.bgp`` with which a node has a session."""
+    return [peer for peer in section.peers if not peer.nodes or me.name in peer.nodes]
+
+
+def symbol(kind: str, address: Address) -> str:
+    """The name of a session, made of the characters that BIRD takes in a name."""
+    return f"{kind}_{str(address).replace('.', '_').replace(':', '_')}"
+
+
+def _applicable(rules: Iterable[RouteRule], session: BgpSession, *, is_internal: bool) -> tuple[RouteRule, ...]:
+    """The rules of the session's family and type."""
+    types = ("", "iBGP" if is_internal else "eBGP")
+    return tuple(rule for rule in rules if rule.version == session.local.version and rule.peer_type in types)
+
+
+def _announced_as(peer: Peer) -> int:
+    details = peer.facts.details.get("bgp") if peer.facts is not None else None
+    number = details.get("asNumber") if isinstance(details, Mapping) else None
+    return number if isinstance(number, int) else 0
+
+
+def _number(text: str) -> int | None:
+    """An autonomous system number; None for invalid text."""
+    return int(text) if text.isdecimal() and 1 <= int(text) <= AS_MAX else None
+
+
+def _identifier(text: str) -> str:
+    """The identifier of a cluster; empty for invalid text."""
+    try:
+        return str(IPv4Address(text))
+    except ValueError:
+        return ""

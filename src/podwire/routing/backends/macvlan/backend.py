@@ -1,0 +1,131 @@
+"""Pod routing by second interfaces of pods: macvlan devices on the uplink, in the mode ``bridge``.
+
+Each pod has its addresses on two interfaces: the veth to its node, as with every backend, and a leg (``lan0``), which
+is a station of the nodes' network. The kernel does not let a macvlan device talk to its own lower device
+(drivers/net/macvlan.c), and the node must see packets to Services. So only packets to pods of other nodes take the leg;
+those to Services, to cluster DNS, to nodes, to pods of the same node and out of the cluster take the veth. A pod
+answers ARP and neighbour discovery on its leg itself.
+
+A node announces that its pods have legs after all of them have one. Pods send by the leg only to nodes that announce
+legs; to others, and for packets of the nodes, there are plain routes as in ``hostgw``. So nodes join one by one.
+
+A connection must not use the leg in one direction and a translating node in the other: packets of this node's pods to a
+Service come back by the leg, untranslated, unless the endpoint sees the node as their source. Therefore the table
+``podwire-macvlan`` masquerades connections that the node translates between its own pods and pods with legs elsewhere.
+
+No NetworkPolicy sees packets of legs. A node that enforces policies gives its pods no legs, nor does one whose Services
+are translated by IPVS, which does not mark its connections as translated.
+
+Cost: a device per pod, and per peer and family a route in the node and a route in each pod. No bytes in the packet.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import collapse_addresses
+from typing import Any
+
+import msgspec
+
+from podwire.routing.backend import BackendOptions, BackendPlan, PodLeg
+from podwire.routing.direct import behind_router, direct_routes, no_address
+from podwire.routing.nodes import ClusterView, LocalNode, Network, Peer
+from podwire.routing.segment import NodeSegment, check_uplink
+from podwire.state.network import NetworkState
+from podwire.state.nft import Chain, Set, Table
+from podwire.state.nft_rules import Rule
+from podwire.state.nft_text import parse_rule
+
+TABLE = "podwire-macvlan"
+_FAMILY = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
+_PRIORITY_SRCNAT = 100
+
+
+class MacvlanSection(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """The lower device of the legs, empty for the one with the node's addresses."""
+
+    uplink: str = ""
+
+
+class MacvlanOptions(BackendOptions, frozen=True):
+    """The section ``routing.macvlan``."""
+
+    macvlan: MacvlanSection = MacvlanSection()
+
+    def check(self, source: str) -> None:
+        """Checks the name of the uplink.
+
+        Raises: ConfigError naming the field.
+        """
+        check_uplink(source, "routing.macvlan.uplink", self.macvlan.uplink)
+
+
+class MacvlanLegs:
+    """Legs of pods in the network of the nodes, and plain routes."""
+
+    name = "macvlan"
+    feature = "macvlan"
+    options = MacvlanOptions
+    tables = (TABLE,)
+    announced = True
+    crosses_routers = False
+    udp_ports = ()
+
+    def __init__(self, options: MacvlanOptions) -> None:
+        self._segment = NodeSegment(self.name, options.macvlan.uplink)
+
+    def announce(self, me: LocalNode) -> Mapping[str, Any]:
+        """That the pods of this node have legs; nothing when they have none."""
+        return {} if self._refusal(me) else {self.name: {"legs": True}}
+
+    def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
+        """A route per peer and family, and the leg of pods; without a leg, why not."""
+        network = NetworkState(routes=direct_routes(me, peers))
+        if reason := self._refusal(me):
+            return BackendPlan(network=network, degraded=f"pods have no macvlan legs, and their nodes route: {reason}")
+        leg = PodLeg(self._segment.lower(me), self._segment.mtu(me), tuple(map(str, _networks(peers))))
+        return BackendPlan(network=network, values=(_table(me.pod_cidrs, _networks(cluster.peers)),), leg=leg)
+
+    def reaches(self, me: LocalNode, peer: Peer) -> str:
+        """Whether every pod CIDR of the peer has an address of its family on the same subnet."""
+        return no_address(peer) or behind_router(me, peer)
+
+    def overhead(self, me: LocalNode) -> int:
+        """None."""
+        return 0
+
+    def _refusal(self, me: LocalNode) -> str:
+        """Why pods get no legs; empty when they do."""
+        return me.leg_obstacle or self._segment.refusal(me)
+
+
+def _networks(peers: Iterable[Peer]) -> list[Network]:
+    """The pod CIDRs of the peers whose pods have legs."""
+    legged = (peer for peer in peers if peer.facts is not None and _has_legs(peer.facts.details))
+    return [cidr for peer in legged for cidr in peer.pod_cidrs]
+
+
+def _has_legs(details: Mapping[str, Any]) -> bool:
+    announced = details.get(MacvlanLegs.name)
+    return isinstance(announced, Mapping) and announced.get("legs") is True
+
+
+def _table(own: Sequence[Network], far: Sequence[Network]) -> Table:
+    """The table that keeps both directions of a translated connection on the way through the nodes."""
+    sets: list[Set] = []
+    rules: list[Rule] = []
+    for version in sorted({network.version for network in own}):
+        word, kind = _FAMILY[version]
+        near_set = _set(f"own{version}", kind, own, "pod CIDRs of this node")
+        far_set = _set(f"legs{version}", kind, far, "pod CIDRs of nodes whose pods have legs")
+        sets += [near_set, far_set]
+        for one, other in ((near_set, far_set), (far_set, near_set)):
+            ends = f"{word} saddr @{one.name} {word} daddr @{other.name}"
+            rules.append(parse_rule(f'ct status dnat {ends} masquerade fully-random comment "answers pass this node"'))
+    chain = Chain(name="postrouting", type="nat", hook="postrouting", priority=_PRIORITY_SRCNAT, rules=tuple(rules))
+    return Table(family="inet", name=TABLE, comment="podwire routing", chains=(chain,), sets=tuple(sets))
+
+
+def _set(name: str, kind: str, networks: Iterable[Network], comment: str) -> Set:
+    version = 6 if kind == "ipv6_addr" else 4
+    empty = Set(name=name, key=(kind,), flags=("interval",), comment=comment)
+    merged: Iterable[Network] = collapse_addresses(n for n in networks if n.version == version)  # type: ignore[type-var]
+    return empty.with_elements(empty.element(str(network)) for network in merged)

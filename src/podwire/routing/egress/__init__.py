@@ -1,0 +1,1 @@
+"""EgressPolicies: pods that leave the cluster with an address of their own."""

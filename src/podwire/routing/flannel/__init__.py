@@ -1,0 +1,1 @@
+"""Flannel beside podwire: its configuration, its annotations of Nodes, its subnet file."""

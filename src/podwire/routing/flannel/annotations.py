@@ -1,0 +1,85 @@
+"""The annotations by which Flannel's nodes know each other (pure).
+
+flanneld (with ``--kube-subnet-mgr``) writes to its Node the backend, the backend's data and the address of the outer
+packets, and reads those of all other Nodes. A Node with podwire's own facts is a node of podwire, whatever else it
+carries; one with Flannel's alone is a node of flanneld. Source: Flannel's documentation, Kubernetes subnet manager.
+"""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import msgspec
+
+from podwire.state.address import mac_text
+
+PREFIX = "flannel.alpha.coreos.com/"
+MANAGED = f"{PREFIX}kube-subnet-manager"
+BACKEND_TYPE = f"{PREFIX}backend-type"
+BACKEND_DATA = {4: f"{PREFIX}backend-data", 6: f"{PREFIX}backend-v6-data"}
+PUBLIC_IP = {4: f"{PREFIX}public-ip", 6: f"{PREFIX}public-ipv6"}
+_OVERWRITE = {4: f"{PREFIX}public-ip-overwrite", 6: f"{PREFIX}public-ipv6-overwrite"}
+
+
+TYPES = {"vxlan": "vxlan", "host-gw": "hostgw", "ipip": "ipip"}
+"""The backends that podwire has too and whose packets are the same, by Flannel's names (``Backend.Type``)."""
+
+
+class FlannelNode(NamedTuple):
+    """What a node of flanneld announces.
+
+    ``backend`` is podwire's name of its backend, or Flannel's own for one that podwire lacks; ``addresses`` are those
+    of outer packets, IPv4 first; ``details`` are what podwire's nodes announce of the same backend
+    (``nodes.RoutingFacts``), with ``mac6`` for outer packets over IPv6 where both families have data.
+    """
+
+    backend: str
+    addresses: tuple[str, ...]
+    details: Mapping[str, Any]
+
+
+def read(annotations: Mapping[str, str]) -> FlannelNode | None:
+    """What the annotations of a Node say; None where flanneld has not written them."""
+    kind = annotations.get(BACKEND_TYPE, "")
+    if not kind or annotations.get(MANAGED) != "true":
+        return None
+    addresses = [_outer_address(annotations, version) for version in (4, 6)]
+    four, six = _details(annotations, 4), _details(annotations, 6)
+    details = four | {"mac6": six["mac"]} if four and six else four or six
+    return FlannelNode(TYPES.get(kind, kind), tuple(filter(None, addresses)), details)
+
+
+def _outer_address(annotations: Mapping[str, str], version: int) -> str:
+    for key in (_OVERWRITE[version], PUBLIC_IP[version]):
+        try:
+            address = ip_address(annotations.get(key, ""))
+        except ValueError:
+            continue
+        if address.version == version and not address.is_unspecified:
+            return str(address)
+    return ""
+
+
+def _details(annotations: Mapping[str, str], version: int) -> dict[str, Any]:
+    """The hardware address and the network identifier in the data of vxlan; empty for other data."""
+    try:
+        data = msgspec.json.decode(annotations.get(BACKEND_DATA[version], "") or "{}", type=dict[str, Any])
+        mac = mac_text(str(data.get("VtepMAC") or ""))
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+    if not mac:
+        return {}
+    return {"mac": mac} | ({"vni": data["VNI"]} if isinstance(data.get("VNI"), int) else {})
+
+
+def write(kind: str, mac: str, vni: int, outer: str, public: Mapping[int, str]) -> dict[str, str]:
+    """The annotations of a node of podwire, for nodes of flanneld.
+
+    ``kind`` is Flannel's type of the backend; ``outer`` the address of outer packets, whose family the data are for;
+    ``public`` the node's addresses by IP version.
+    """
+    written = {MANAGED: "true", BACKEND_TYPE: kind}
+    version = ip_address(outer).version
+    vtep = {"VNI": vni, "VtepMAC": mac}
+    written[BACKEND_DATA[version]] = msgspec.json.encode(vtep).decode() if mac else "null"
+    return written | {PUBLIC_IP[each]: address for each, address in public.items()}
