@@ -2,8 +2,9 @@
 
 An :class:`Answer` has a :class:`Hop` for each node that decides something about the connection, usually one. A hop has
 steps in the order in which the packet meets them; each step names its layer (``routing``, ``service``, ``policy``).
-``policies`` has the verdict of policies for each end to which the hops lead. The field names are those of the JSON form
-and are stable: fields may be added, but no field changes its meaning. Empty fields are left out of the JSON.
+``policies`` has the verdict of policies for each end to which the hops lead, ``routes`` the ways between nodes. The
+field names are those of the JSON form and are stable: fields may be added, but no field changes its meaning. Empty
+fields are left out of the JSON.
 """
 
 from typing import Literal
@@ -15,7 +16,7 @@ Outcome = Literal["forwarded", "refused", "dropped", "untouched"]
 
 
 class AnswerStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The settings that every struct of an answer shares."""
+    """The base of every struct of an answer: keys in camelCase, empty fields left out."""
 
 
 class ConnectionEnd(AnswerStruct, frozen=True, kw_only=True):
@@ -124,7 +125,7 @@ class Drift(AnswerStruct, frozen=True, kw_only=True):
 
 
 class Hop(AnswerStruct, frozen=True, kw_only=True):
-    """What one node decides."""
+    """The decisions of one node."""
 
     node: str
     mode: str
@@ -154,7 +155,7 @@ class RuleTerm(AnswerStruct, frozen=True, kw_only=True):
     line: str = ""
     """``file:line``; empty: not known."""
     found: str = ""
-    """For a part that does not match, what the cluster has instead: ``the pod has app=webb``."""
+    """For a part that does not match, the value in the cluster instead: ``the pod has app=webb``."""
 
 
 class RuleMatch(AnswerStruct, frozen=True, kw_only=True):
@@ -228,7 +229,7 @@ class DirectionVerdict(Reason, frozen=True, kw_only=True):
 
 
 class NodeEnforcement(AnswerStruct, frozen=True, kw_only=True):
-    """What the rules of one node do with the packet."""
+    """The outcome of the packet by the rules of one node."""
 
     node: str
     mode: str
@@ -268,6 +269,54 @@ class ExplainerFinding(AnswerStruct, frozen=True, kw_only=True):
     """The rules that decided it, in the order in which the packet met them."""
 
 
+class TunnelHeader(AnswerStruct, frozen=True, kw_only=True):
+    """The outer header of packets in a tunnel, and the route that they take."""
+
+    protocol: str
+    """VXLAN, Geneve, WireGuard or IP in IP."""
+    id: int = 0
+    """The virtual network identifier."""
+    port: int = 0
+    """The UDP destination port; 0: the protocol has no ports."""
+    source: str
+    destination: str
+    encrypted: bool = False
+    device: str = ""
+    """The device of the outer packets."""
+    gateway: str = ""
+    """The router to which outer packets go; empty: the destination is on the device's own network."""
+
+
+class NodeRoute(AnswerStruct, frozen=True, kw_only=True):
+    """The way of packets from one node to a pod of another node."""
+
+    direction: Literal["request", "reply"]
+    """``reply``: the way back, to the client."""
+    node: str
+    peer: str
+    """The node of the pod."""
+    backend: str
+    """The routing backend that sends to the peer; empty: another program routes."""
+    state: Literal["held", "planned"]
+    address: str
+    """The address of the pod."""
+    route: str = ""
+    """The route that the packet takes, in the words of ip(8); empty: there is none."""
+    device: str = ""
+    mtu: int = 0
+    """Bytes; 0: not known."""
+    tunnel: TunnelHeader | None = None
+    missing: tuple[str, ...] = ()
+    """Why no packet arrives."""
+    drift: tuple[Drift, ...] = ()
+    """Routes, neighbours, forwarding entries and devices for the peer that differ from the plan."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether packets do not arrive."""
+        return bool(self.missing)
+
+
 class Answer(AnswerStruct, frozen=True, kw_only=True):
     """The whole answer."""
 
@@ -278,13 +327,16 @@ class Answer(AnswerStruct, frozen=True, kw_only=True):
     hops: tuple[Hop, ...]
     policies: tuple[PolicyVerdict, ...] = ()
     """One for each end that the connection may reach; empty: no end is reached."""
+    routes: tuple[NodeRoute, ...] = ()
+    """The ways between nodes; empty: the connection stays on one node, or leaves the pod networks."""
     findings: tuple[ExplainerFinding, ...] = ()
     """The results of further explainers."""
     notes: tuple[str, ...] = ()
-    """What a reader should know about how the answer was made."""
+    """Remarks for the reader about the sources of the answer."""
 
     @property
     def drifted(self) -> bool:
-        """Whether the rules of a node lead elsewhere than those that it should have."""
+        """Whether the rules or routes of a node lead elsewhere than those that it should have."""
         enforced = (node for verdict in self.policies for node in verdict.nodes)
-        return any(hop.drift for hop in self.hops) or any(node.drifted for node in enforced)
+        routed = any(route.drift or route.lost for route in self.routes)
+        return routed or any(hop.drift for hop in self.hops) or any(node.drifted for node in enforced)

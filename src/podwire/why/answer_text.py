@@ -1,9 +1,9 @@
-"""An answer of ``podwire why`` as text for people: short lines, what matters first (pure)."""
+"""An answer of ``podwire why`` as text for people: short lines, the most important first (pure)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from podwire.model.wording import percent
-from podwire.why import policy_text
+from podwire.why import policy_text, route_text
 from podwire.why.answer import Answer, EndpointChoice, Hop, MatchedRule, ServiceMatch
 
 _LABEL = 10
@@ -18,15 +18,16 @@ _WORDS = {
 def render(answer: Answer) -> Iterator[str]:
     """The lines of the whole answer."""
     yield f"{answer.source} -> {answer.target} {answer.protocol}"
-    by_policies = list(policy_text.outcome(answer))
+    by_others = [*policy_text.outcome(answer), *route_text.outcome(answer)]
     yield ""
-    yield from by_policies
+    yield from by_others
     for number, hop in enumerate(answer.hops):
         if number:
             yield ""
             yield f"then on {hop.node}"
-        yield from _hop(hop, "services" if by_policies else "outcome")
+        yield from _hop(hop, "services" if by_others else "outcome")
     yield from policy_text.policies(answer)
+    yield from route_text.routes(answer)
     for finding in answer.findings:
         yield ""
         yield _line(finding.part, finding.message)
@@ -50,8 +51,8 @@ def _hop(hop: Hop, label: str) -> Iterator[str]:
     if hop.service is not None:
         yield from _service(hop.service)
     if hop.snat is not None:
-        word = "masqueraded" if hop.snat.masqueraded else "kept"
-        yield _line("source", f"{word}: {hop.snat.message}")
+        verb = "masqueraded" if hop.snat.masqueraded else "kept"
+        yield _line("source", f"{verb}: {hop.snat.message}")
     if hop.affinity is not None:
         sentence = f"ClientIP, an endpoint is kept for {hop.affinity.timeout_seconds} s"
         yield _line("affinity", f"{sentence}; {_remembered(hop.affinity.entries)}")
@@ -139,10 +140,10 @@ def _rules(answer: Answer) -> Iterator[str]:
 
 
 def _steps(steps: Iterable[MatchedRule]) -> Iterator[str]:
-    place = ""
+    header = ""
     for step in steps:
-        if step.where != place:
-            place = step.where
-            yield f"  {place}"
+        if step.where != header:
+            header = step.where
+            yield f"  {header}"
         yield f"      {step.rule}"
         yield from (f"        {element}" for element in step.elements)

@@ -1,8 +1,8 @@
 """The API objects that a question needs, looked up one by one at an API server.
 
-On a large cluster an answer reads what the question names and nothing else: Services by cluster address, slices by
-their Service, pods by name or address, the policies of the namespaces of these pods. Only an address that is no cluster
-address (a node port, a load balancer's) costs a list of all Services.
+An answer reads only the objects that the question names, also on a large cluster: Services by cluster address, slices
+by their Service, pods by name or address, the policies of the namespaces of these pods. Only an address that is no
+cluster address (a node port, a load balancer's) costs a list of all Services.
 """
 
 from typing import TypeVar
@@ -13,6 +13,7 @@ from podwire.kube.client import Client
 from podwire.kube.optional import list_if_served
 from podwire.kube.resources import (
     CLUSTERNETWORKPOLICIES,
+    EGRESSPOLICIES,
     ENDPOINTSLICES,
     NAMESPACES,
     NETWORKPOLICIES,
@@ -21,6 +22,7 @@ from podwire.kube.resources import (
     SERVICES,
     Resource,
 )
+from podwire.model.egress import EgressPolicy
 from podwire.model.meta import Object, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -32,11 +34,11 @@ from podwire.why.objects import belongs, concerns
 T = TypeVar("T", Service, Pod, Object)
 
 _FEW = 16
-"""So many pods are asked for one by one; of more, all pods of their namespaces."""
+"""Up to this number of pods are read one by one; for more pods, all pods of their namespaces are read."""
 
 
 class ApiObjects:
-    """Objects of an API server; errors of the API are raised as they come."""
+    """Objects of an API server; errors of the API are raised unchanged."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -58,7 +60,7 @@ class ApiObjects:
         meta = service.metadata
         label = f"{SERVICE_NAME_LABEL}={meta.name}"
         answer = await self._client.list(ENDPOINTSLICES, meta.namespace, label_selector=label)
-        return tuple(piece for piece in answer.items if belongs(piece, service))
+        return tuple(endpoint_slice for endpoint_slice in answer.items if belongs(endpoint_slice, service))
 
     async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
         """The pods of a namespace with these labels."""
@@ -80,6 +82,10 @@ class ApiObjects:
         """All nodes."""
         answer = await self._client.list(NODES)
         return tuple(sorted(answer.items, key=lambda node: node.metadata.name))
+
+    async def egress_policies(self) -> tuple[EgressPolicy, ...]:
+        """All EgressPolicies; none when the API does not serve them."""
+        return await list_if_served(self._client, EGRESSPOLICIES)
 
     async def _get(self, resource: Resource[T], namespace: str, name: str) -> T | None:
         try:

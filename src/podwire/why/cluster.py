@@ -1,4 +1,4 @@
-"""What questions about one cluster are answered from (pure)."""
+"""The sources for answers about one cluster (pure)."""
 
 from collections.abc import Callable, Iterable
 
@@ -15,13 +15,13 @@ def _same(_world: World) -> Iterable[str]:
 
 
 class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """The API objects and the nodes of one cluster, and where its objects were written."""
+    """The API objects, the nodes and the manifests of one cluster."""
 
     objects: Objects
     nodes: Nodes
     lines: Lines = no_line
-    """Where the fields of objects stand in files."""
+    """Finds the lines of objects' fields in manifests."""
     differences: Callable[[World], Iterable[str]] = _same
-    """Policies of the cluster that those files describe otherwise, a sentence each."""
+    """Compares policies of the cluster with the manifests; yields a sentence for each difference."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of where the objects come from."""
+    """Remarks for the reader about the source of the objects."""

@@ -1,7 +1,7 @@
-"""The entry point of ``why``: every question is asked here, by the command line, probes, tests and the policy log.
+"""The entry point of ``why`` for the command line, probes, tests and the policy log.
 
-:func:`explain` answers a whole question from the objects and the nodes of a cluster. :func:`explain_connection` says
-what policies make of one connection by the objects alone, without Services and kernels; it is pure.
+:func:`explain` answers a whole question from the objects and the nodes of a cluster. :func:`explain_connection` gives
+the verdict of policies on one connection, from the objects alone, without Services and kernels; it is pure.
 """
 
 from msgspec.structs import replace
@@ -16,10 +16,10 @@ from podwire.why.registry import EXPLAINERS
 
 
 async def explain(asked: TypedQuestion, cluster: ClusterAccess) -> Answer:
-    """The answer to a question; where the rules of a node are not as planned, only when that lasts.
+    """The answer to a question. When the rules of a node differ from the plan, the node is read a second time.
 
-    Raises: ConfigError for words that name nothing or too much; KernelError, ClusterError when a node that decides
-        cannot be read; ApiError, ApiUnreachable.
+    Raises: ConfigError for arguments that match nothing or are ambiguous; KernelError, ClusterError when a node that
+        decides cannot be read; ApiError, ApiUnreachable.
     """
     question = await resolve_question(asked, cluster.objects)
     answer = await _explained(question, cluster)
@@ -46,6 +46,6 @@ async def _explained(question: Question, cluster: ClusterAccess) -> Answer:
 def explain_connection(
     world: World, connection: Connection, rules: EvaluationOptions | None = None, lines: Lines = no_line
 ) -> PolicyVerdict:
-    """What policies say of a connection, in both directions; ``message`` of it is that in one line."""
+    """The verdict of policies on a connection, in both directions; its ``message`` is the verdict in one line."""
     egress, ingress = (explain_direction(world, connection, direction, rules, lines) for direction in (EGRESS, INGRESS))
     return both_directions(connection, egress, ingress)

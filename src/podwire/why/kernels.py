@@ -1,7 +1,7 @@
-"""The nodes of a cluster, read from their kernels where that is possible from here, and planned otherwise.
+"""The nodes of a cluster: read from their kernels when this machine can read them, otherwise planned.
 
-The kernel is read in the node's own network namespace, not through its agent, so that the answer is true also while
-the agent is stopped; a note tells when the agent does not answer.
+The kernel is read in the node's network namespace, not through its agent, so the answer is also true while the agent is
+stopped; a note says when the agent does not answer.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,16 @@ from podwire.trace.packet import Packet
 from podwire.why.nodes import NodeAccess
 from podwire.why.policies.enforced import PolicyRules
 from podwire.why.policies.rules import PolicyReader
+from podwire.why.routing.planned import NodeRoutes
+from podwire.why.routing.reading import read_paths, routes_of
 from podwire.why.services.hop import ServiceRules
 from podwire.why.services.rules import read_flows, read_rules
 
 _AGENT_S = 0.5
 _SETTLE_S = 0.3
-"""Objects that change at this moment are in the kernel some milliseconds later."""
+"""Seconds until a change of an object is in the kernel."""
 _DEVICE = "eth0"
-"""The device by which packets come in where devices are not known."""
+"""The device of incoming packets when devices are unknown."""
 
 
 class NodeKernels:
@@ -46,11 +48,12 @@ class NodeKernels:
         self._mode = mode
         self._access: dict[str, NodeAccess] = {}
         self._networks: dict[str, NetworkState] = {}
+        self._paths: dict[str, NetworkState] = {}
 
     def access(self, name: str) -> NodeAccess:
         """The configuration of a node.
 
-        Raises: ClusterError where nothing of the node is known here.
+        Raises: ClusterError when this machine has no configuration of the node.
         """
         if name not in self._access:
             self._access[name] = self._source(name)
@@ -76,7 +79,7 @@ class NodeKernels:
         return self._networks[name]
 
     def device(self, node: Node, address: str) -> str:
-        """The device of the narrowest route to the address, which is where its packets come from."""
+        """The device of the most specific route to the address; packets from the address arrive there."""
         state = self.network(node)
         return device_to(state, address) if state is not None else _DEVICE
 
@@ -94,13 +97,24 @@ class NodeKernels:
         """
         return PolicyReader(self, name, world).read()
 
+    def routes(self, node: Node, peer: Node) -> NodeRoutes:
+        """The routing of a node towards another one, planned for that one alone.
+
+        Raises: KernelError, ClusterError.
+        """
+        name = node.metadata.name
+        access = self.access(name)
+        if self.network(node) is not None and name not in self._paths:
+            self._paths[name] = read_paths(access.netns)
+        return routes_of(access, node, peer, self._paths.get(name))
+
     def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
         """The UDP flows that the node tracks from this client to this target."""
         access = self.access(node.metadata.name)
         return read_flows(access.netns, packet) if self._reads(access) else ()
 
     def notes(self, node: Node) -> tuple[str, ...]:
-        """Settings that are wrong, and whether the agent runs that keeps the rules as they should be."""
+        """Remarks about wrong settings, and about an agent that does not run and so does not restore rules."""
         access = self.access(node.metadata.name)
         problems = (access.problem,) if access.problem else ()
         if access.agent_socket is None or not self._reads(access):
@@ -118,10 +132,11 @@ class NodeKernels:
         """Waits until objects that change at this moment are in the kernel, and forgets what was read."""
         await self._clock.sleep(_SETTLE_S)
         self._networks.clear()
+        self._paths.clear()
 
 
 def device_to(state: NetworkState, text: str) -> str:
-    """The device by which an address is reached: that of the narrowest route, or of a network of the node's own."""
+    """The device of the most specific route to an address, or of a network of the node itself."""
     address = ip_address(text)
     everything = "0.0.0.0/0" if address.version == 4 else "::/0"
     routes = [(everything if route.dst == "default" else route.dst, route.link) for route in state.routes]

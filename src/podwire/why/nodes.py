@@ -1,7 +1,7 @@
-"""The nodes of a cluster as explainers ask about them: how each is configured, and what its kernel holds (pure).
+"""The interface of explainers to the nodes of a cluster: their configuration and the state of their kernels (pure).
 
-A :class:`NodeAccess` is filled by callers, which know where the configuration of a node comes from. :class:`Nodes` is
-the one seam between explainers and kernels: :mod:`podwire.why.kernels` reads them, tests state what they hold.
+Callers fill a :class:`NodeAccess`, because they know the source of a node's configuration. :class:`Nodes` is the only
+interface between explainers and kernels: :mod:`podwire.why.kernels` reads kernels, tests define their state.
 """
 
 from pathlib import Path
@@ -13,47 +13,52 @@ from podwire.cluster.world import World
 from podwire.model.node import Node
 from podwire.policy.settings import PolicySettings
 from podwire.proxy.servicemap import NodeFacts, ServiceMap
+from podwire.routing.settings import RoutingSettings
 from podwire.state.network import NetworkState
 from podwire.trace.packet import Packet
 from podwire.why.policies.enforced import PolicyRules
+from podwire.why.routing.planned import NodeRoutes
 from podwire.why.services.hop import ServiceRules
 
 PARTS = frozenset(("cni", "routing", "policy", "proxy"))
 
 
 class NodeAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """How one node is configured, and where its kernel can be read."""
+    """The configuration of one node, and access to its kernel."""
 
     services: NodeFacts
-    """What the settings of the proxy say of the node; its name is the Node's."""
+    """The facts of the node in the settings of the proxy; the name is the Node's."""
     service_mode: str = "nftables"
     """The data plane of Services that is configured."""
     metrics: tuple[str, int] | None = None
-    """Address and port where the proxy serves its metrics and ``/proxyMode``; None: nowhere."""
+    """Address and port of the proxy's metrics and ``/proxyMode``; None: not served."""
     policies: PolicySettings = PolicySettings()
     cluster_cidrs: tuple[str, ...] = ()
     """The pod networks of the whole cluster."""
+    routing: RoutingSettings = RoutingSettings()
+    routing_dir: str = "/run/podwire/routing"
+    """The directory of the routing backends' child processes."""
     tunnel_ports: tuple[int, ...] = ()
     """The UDP ports of the routing backend's tunnels."""
     parts: frozenset[str] = PARTS
     """The parts that the node's agent runs."""
     agent_socket: Path | None = None
-    """Where the node's agent answers; None: it is not asked."""
+    """The socket of the node's agent; None: the agent is not asked."""
     readable: bool = True
-    """Whether the node's kernel can be read from here."""
+    """Whether this machine can read the node's kernel."""
     netns: Path | None = None
     """The node's network namespace; None: that of this process."""
     problem: str = ""
-    """What is wrong with the settings, so that others may be in force; empty: nothing."""
+    """The problem of the settings, because of which other settings may be in force; empty: none."""
 
     def facts(self, node: Node) -> NodeFacts:
-        """What the proxy of the node knows of it: its settings, and what the Node object says."""
+        """The facts of the node that its proxy uses: from its settings and from the Node object."""
         facts = msgspec.structs.replace(self.services, zone=node.zone, addresses=node.internal_ips)
         return msgspec.structs.replace(facts, pod_cidrs=node.pod_cidrs) if facts.pod_cidrs_of_node else facts
 
 
 class Nodes(Protocol):
-    """The nodes of one cluster. What was read is kept until :meth:`settle`."""
+    """The nodes of one cluster. State that was read is cached until :meth:`settle`."""
 
     def access(self, name: str) -> NodeAccess:
         """The configuration of a node.
@@ -70,14 +75,14 @@ class Nodes(Protocol):
         ...
 
     def device(self, node: Node, address: str) -> str:
-        """The device of a node by which packets of an address come in.
+        """The device of a node at which packets from an address arrive.
 
         Raises: KernelError, ClusterError.
         """
         ...
 
     def service_rules(self, node: Node, services: ServiceMap) -> ServiceRules:
-        """The rules for Services of a node; ``services`` are those that the question is about.
+        """The rules for Services of a node; ``services`` are the Services of the question.
 
         Raises: KernelError, ClusterError.
         """
@@ -90,6 +95,13 @@ class Nodes(Protocol):
         """
         ...
 
+    def routes(self, node: Node, peer: Node) -> NodeRoutes:
+        """The routing of a node towards another one, planned for that one alone.
+
+        Raises: KernelError, ClusterError.
+        """
+        ...
+
     def flows(self, node: Node, packet: Packet) -> tuple[str, ...]:
         """Connections that the node's kernel tracks from this client to this target.
 
@@ -98,7 +110,7 @@ class Nodes(Protocol):
         ...
 
     def notes(self, node: Node) -> tuple[str, ...]:
-        """What a reader should know of how the node was read."""
+        """Remarks for the reader about how the node was read."""
         ...
 
     async def settle(self) -> None:

@@ -1,7 +1,7 @@
 """The API objects that a question needs, looked up one by one; and a collection of objects in memory (pure).
 
-On a large cluster an answer reads what the question names and nothing else: Services by cluster address, slices by
-their Service, pods by name or address. Only an address that is no cluster address (a node port, a load balancer's)
+An answer reads only the objects that the question names, also on a large cluster: Services by cluster address, slices
+by their Service, pods by name or address. Only an address that is no cluster address (a node port, a load balancer's)
 costs a list of all Services.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from podwire.cluster.world import World
+from podwire.model.egress import EgressPolicy
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.selector import Selector
@@ -20,14 +21,14 @@ T = TypeVar("T", Service, Pod)
 
 
 class Objects(Protocol):
-    """Where objects are looked up."""
+    """Looks objects up."""
 
     async def service(self, namespace: str, name: str) -> Service | None:
         """A Service by its name."""
         ...
 
     async def services_at(self, address: str, port: int) -> tuple[Service, ...]:
-        """The Services that have an address, or a port as their node port; also more than these."""
+        """The Services that have an address, or a port as their node port; may include further Services."""
         ...
 
     async def slices(self, service: Service) -> tuple[EndpointSlice, ...]:
@@ -50,8 +51,12 @@ class Objects(Protocol):
         """All nodes, in the order of their names."""
         ...
 
+    async def egress_policies(self) -> tuple[EgressPolicy, ...]:
+        """All EgressPolicies."""
+        ...
+
     async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
-        """What policies of these pods (``namespace/name``), and of the pods with these addresses, depend on."""
+        """The objects that policies of these pods (``namespace/name``), and of pods with these addresses, depend on."""
         ...
 
 
@@ -65,21 +70,26 @@ def concerns(service: Service, address: str, port: int) -> bool:
     return port != 0 and (port == spec.health_check_node_port or any(p.node_port == port for p in spec.ports))
 
 
-def belongs(piece: EndpointSlice, service: Service) -> bool:
-    """Whether a slice counts for a Service; those marked as headless do for a headless one alone."""
+def belongs(endpoint_slice: EndpointSlice, service: Service) -> bool:
+    """Whether a slice counts for a Service; slices marked as headless count for headless Services only."""
     meta = service.metadata
     if service.headless:
-        named = piece.metadata.labels.get(SERVICE_NAME_LABEL) == meta.name
-        return named and piece.metadata.namespace == meta.namespace
-    return service_of(piece) == f"{meta.namespace}/{meta.name}"
+        named = endpoint_slice.metadata.labels.get(SERVICE_NAME_LABEL) == meta.name
+        return named and endpoint_slice.metadata.namespace == meta.namespace
+    return service_of(endpoint_slice) == f"{meta.namespace}/{meta.name}"
 
 
 class Collection:
     """Objects in memory."""
 
     def __init__(
-        self, services: Iterable[Service] = (), slices: Iterable[EndpointSlice] = (), world: World | None = None
+        self,
+        services: Iterable[Service] = (),
+        slices: Iterable[EndpointSlice] = (),
+        world: World | None = None,
+        egress_policies: Iterable[EgressPolicy] = (),
     ) -> None:
+        self._egress_policies = tuple(egress_policies)
         self._services = tuple(services)
         self._slices = tuple(slices)
         self._world = world or World()
@@ -95,7 +105,7 @@ class Collection:
 
     async def slices(self, service: Service) -> tuple[EndpointSlice, ...]:
         """The slices of a Service."""
-        return tuple(piece for piece in self._slices if belongs(piece, service))
+        return tuple(endpoint_slice for endpoint_slice in self._slices if belongs(endpoint_slice, service))
 
     async def pods(self, namespace: str, selector: Selector | None = None) -> tuple[Pod, ...]:
         """The pods of a namespace with these labels."""
@@ -113,6 +123,10 @@ class Collection:
     async def nodes(self) -> tuple[Node, ...]:
         """All nodes."""
         return self._nodes
+
+    async def egress_policies(self) -> tuple[EgressPolicy, ...]:
+        """All EgressPolicies."""
+        return self._egress_policies
 
     async def world(self, pods: frozenset[str], addresses: frozenset[str]) -> World:
         """All objects that policies are about, whichever pods are asked for."""

@@ -7,7 +7,7 @@ from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, Policy
 
 _LABEL = 10
 _NAMED, _ISOLATING = 3, 8
-"""How many ends, and how many isolating policies, are named; the others are only counted."""
+"""The number of ends, and of isolating policies, that are named; further ones are only counted."""
 
 
 def one_line(protocol: str, port: int, egress: DirectionVerdict, ingress: DirectionVerdict) -> str:
@@ -45,7 +45,7 @@ def at_length(verdict: PolicyVerdict) -> Iterator[str]:
 
 
 def outcome(answer: Answer) -> Iterator[str]:
-    """The line ``outcome``, where policies drop something or no Service decides; otherwise nothing."""
+    """The line ``outcome``, when policies drop a packet or no Service decides; otherwise nothing."""
     dropped = [verdict for verdict in answer.policies if verdict.outcome == "dropped"]
     if not dropped:
         if answer.policies and answer.outcome == "untouched":
@@ -105,14 +105,14 @@ def _essence(verdict: DirectionVerdict) -> tuple[object, ...]:
 
 def _verdict_lines(group: Sequence[PolicyVerdict], *, alone: bool) -> Iterator[str]:
     first = group[0]
-    word = "DROPPED" if first.outcome == "dropped" else "allowed"
+    verb = "DROPPED" if first.outcome == "dropped" else "allowed"
     if alone:
-        yield _line("policies", word)
+        yield _line("policies", verb)
     else:
         named = ", ".join(verdict.pod or verdict.address for verdict in group[:_NAMED]) + (
             ", ..." if len(group) > _NAMED else ""
         )
-        yield _line("policies", f"{word}: {named}")
+        yield _line("policies", f"{verb}: {named}")
     for verdict in (first.egress, first.ingress):
         yield from _direction_lines(verdict)
     nodes = {(node.node, node.outcome): node for verdict in group for node in verdict.nodes}
@@ -139,7 +139,7 @@ def _direction_lines(verdict: DirectionVerdict) -> Iterator[str]:
 
 
 def _cause(verdict: DirectionVerdict) -> str:
-    """Why, without the nearest rule, which has lines of its own."""
+    """The reason without the nearest rule, which has separate lines."""
     if not verdict.nearest:
         return verdict.message
     listed = ", ".join(map(str, verdict.isolated_by[:_ISOLATING]))
@@ -162,13 +162,13 @@ def _placed(term: RuleTerm) -> str:
 
 
 def _terms(rule: RuleMatch) -> Iterator[str]:
-    for word, term in (("peer", rule.peer), ("port", rule.port)):
+    for title, term in (("peer", rule.peer), ("port", rule.port)):
         if term is not None:
-            yield _line("", f"{word} {_placed(term)} matches")
+            yield _line("", f"{title} {_placed(term)} matches")
 
 
 def _yaml(rule: RuleMatch) -> Iterator[str]:
-    """The rule as YAML, where its file is not known."""
+    """The rule as YAML, when its file is unknown."""
     if not rule.line:
         yield from (_line("", f"  {text}") for text in rule.text.splitlines())
 
@@ -179,8 +179,8 @@ def _node_lines(enforcement: NodeEnforcement) -> Iterator[str]:
         if enforcement.state == "held"
         else f"the {enforcement.mode} rules it should have"
     )
-    word = "DROPPED" if enforcement.outcome == "dropped" else "allowed"
-    yield _line("enforced", f"{word} on {enforcement.node}, by {rules}")
+    verb = "DROPPED" if enforcement.outcome == "dropped" else "allowed"
+    yield _line("enforced", f"{verb} on {enforcement.node}, by {rules}")
     if enforcement.drift or enforcement.drifted:
         yield _line("", "Drift: the kernel differs from the plan (+ is missing, - is extra)")
         yield from (_line("", f"  {drift.sign} {drift.where}: {drift.text}") for drift in enforcement.drift)
@@ -188,8 +188,8 @@ def _node_lines(enforcement: NodeEnforcement) -> Iterator[str]:
 
 def rules(answer: Answer) -> Iterator[str]:
     """The policy rules that matched; of ends with equal verdicts, only the rules for the first."""
-    for first, *others in _groups(answer):
-        rest = f" (and {len(others)} more in the same way)" if others else ""
+    for first, *rest_of_group in _groups(answer):
+        rest = f" (and {len(rest_of_group)} more in the same way)" if rest_of_group else ""
         for node in first.nodes:
             if node.steps:
                 yield ""
@@ -198,11 +198,11 @@ def rules(answer: Answer) -> Iterator[str]:
 
 
 def _steps(enforcement: NodeEnforcement) -> Iterator[str]:
-    place = ""
+    header = ""
     for step in enforcement.steps:
-        if step.where != place:
-            place = step.where
-            yield f"  {place}" + (f"  # {step.object}" if step.object else "")
+        if step.where != header:
+            header = step.where
+            yield f"  {header}" + (f"  # {step.object}" if step.object else "")
         yield f"      {step.rule}"
         yield from (f"        {element}" for element in step.elements)
 

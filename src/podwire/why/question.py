@@ -1,4 +1,4 @@
-"""From arguments to a question: source, destination address and port, and the node that gets the packet first (pure).
+"""Resolves arguments to a question: source, destination address and port, and the first node of the packet (pure).
 
 Lookups go through :class:`~podwire.why.objects.Objects`, so a question is the same for an API server and for
 files.
@@ -47,7 +47,7 @@ class TypedQuestion(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionSource(msgspec.Struct, frozen=True):
     """The source of a connection; ``node`` is None for a source outside the cluster."""
 
-    place: ConnectionEnd
+    end: ConnectionEnd
     addresses: tuple[str, ...]
     node: Node | None = None
     on_node: bool = False
@@ -72,7 +72,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def resolve_question(asked: TypedQuestion, objects: Objects) -> Question:
-    """The question that the arguments mean.
+    """The question of the arguments.
 
     Raises: ConfigError for a name that matches nothing or is ambiguous; ClusterError for a pod that is on no node yet.
     """
@@ -82,7 +82,7 @@ async def resolve_question(asked: TypedQuestion, objects: Objects) -> Question:
     resolver = _Resolver(asked, objects, nodes)
     client = await resolver.client(syntax.parse_source(asked.source))
     if not client.addresses:
-        raise ConfigError("FROM", "", f"{client.place} has no address")
+        raise ConfigError("FROM", "", f"{client.end} has no address")
     return await resolver.towards(client, syntax.parse_target(asked.target))
 
 
@@ -110,9 +110,9 @@ class _Resolver:
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if node is None or not pod.addresses:
             raise ClusterError(f"pod {key} has no {'address' if node else 'node'} yet")
-        place = ConnectionEnd(kind="Pod", name=key, node=pod.spec.node_name)
+        end = ConnectionEnd(kind="Pod", name=key, node=pod.spec.node_name)
         addresses = node.internal_ips if pod.spec.host_network else pod.addresses
-        return QuestionSource(place, addresses, node, pod.spec.host_network, pod.metadata.namespace)
+        return QuestionSource(end, addresses, node, pod.spec.host_network, pod.metadata.namespace)
 
     async def _of_address(self, address: str) -> QuestionSource:
         party = party_at(address, await self.objects.pods_at(address), self.nodes.values())
@@ -141,9 +141,9 @@ class _Resolver:
             candidates = tuple(p for p in await self.objects.pods(namespace) if p.metadata.name.startswith(f"{name}-"))
         running = sorted((p for p in candidates if p.addresses and not p.finished), key=lambda p: p.metadata.name)
         if not running:
-            raise ConfigError(argument, "", f"{ref.word!r} names no running pod; {await self._running(namespace)}")
+            raise ConfigError(argument, "", f"{ref.typed!r} names no running pod; {await self._running(namespace)}")
         if len(running) > 1:
-            self.notes.append(f"{ref.word} matches {len(running)} pods; the answer is for {running[0].metadata.name}")
+            self.notes.append(f"{ref.typed} matches {len(running)} pods; the answer is for {running[0].metadata.name}")
         return running[0]
 
     async def _running(self, namespace: str) -> str:
@@ -162,7 +162,7 @@ class _Resolver:
         if ref.port:
             inside = syntax.parse_port(ref.port)
             if (port and port != inside[0]) or (protocol and inside[1] and protocol != inside[1]):
-                raise ConfigError("PORT", "", f"{self.asked.port!r} is not the port in {ref.word!r}")
+                raise ConfigError("PORT", "", f"{self.asked.port!r} is not the port in {ref.typed!r}")
             port, protocol = inside[0], protocol or inside[1]
         if ref.kind == "name" and ref.name in self.nodes:
             ref = msgspec.structs.replace(ref, kind="node")
@@ -170,15 +170,15 @@ class _Resolver:
             return await self._to_service(client, await self._service(client, ref), port, protocol)
         if ref.kind == "node":
             node = self.node(ref.name, "TO")
-            place = ConnectionEnd(kind="Node", name=ref.name)
-            return await self._to_address(client, place, node.internal_ips, (port, protocol))
+            end = ConnectionEnd(kind="Node", name=ref.name)
+            return await self._to_address(client, end, node.internal_ips, (port, protocol))
         if ref.kind == "pod":
             pod = await self.pod(ref, "TO")
             name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            place = ConnectionEnd(kind="Pod", name=name, node=pod.spec.node_name)
+            end = ConnectionEnd(kind="Pod", name=name, node=pod.spec.node_name)
             if not port.isdigit():
                 port, protocol = _pod_port(pod, port, protocol)
-            return await self._to_address(client, place, pod.addresses, (port, protocol))
+            return await self._to_address(client, end, pod.addresses, (port, protocol))
         if ref.kind == "external":
             return await self._to_address(
                 client, ConnectionEnd(kind="External"), self._outside_server(client), (port, protocol)
@@ -187,7 +187,7 @@ class _Resolver:
 
     def _outside_server(self, client: QuestionSource) -> tuple[str, ...]:
         """The addresses of a server outside the cluster."""
-        if client.place.kind == "External":
+        if client.end.kind == "External":
             raise ConfigError("TO", "", "from outside to outside: no node of the cluster sees that")
         return self.asked.outside
 
@@ -196,50 +196,51 @@ class _Resolver:
         if ref.kind == "name":
             parts = syntax.dns_parts(ref.name, client.namespace, self.asked.domain)
             if parts is None:
-                problem = f"{ref.word!r} is no DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
+                problem = f"{ref.typed!r} is no DNS name of a Service, such as catalog.shop.svc.{self.asked.domain}"
                 raise ConfigError("TO", "", f"{problem}; {_OUTSIDE}")
             namespace, name = parts
         service = await self.objects.service(namespace, name)
         if service is None:
             outside = f"; {_OUTSIDE}" if "." in ref.name else ""
-            raise ConfigError("TO", "", f"{ref.word!r}: there is no Service {name} in namespace {namespace}{outside}")
+            raise ConfigError("TO", "", f"{ref.typed!r}: there is no Service {name} in namespace {namespace}{outside}")
         return service
 
     async def _to_service(self, client: QuestionSource, service: Service, port: str, protocol: str) -> Question:
-        place = ConnectionEnd(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
+        end = ConnectionEnd(kind="Service", name=f"{service.metadata.namespace}/{service.metadata.name}")
         if service.spec.type == "ExternalName":
-            return self._by_name(client, client.addresses[0], place, service, ("0", protocol))
+            return self._by_name(client, client.addresses[0], end, service, ("0", protocol))
         number, protocol, node_port = _service_port(service, port, protocol)
         if service.headless:
-            question = await self._headless(client, place, service, (str(number), protocol))
+            question = await self._headless(client, end, service, (str(number), protocol))
             return msgspec.structs.replace(question, port_named=bool(port) and not port.isdigit())
         addresses, where = _cluster_addresses(service), None
-        if client.place.kind == "External":
+        if client.end.kind == "External":
             from_outside = _external_addresses(service)
             if from_outside:
                 addresses = from_outside
             elif node_port:
                 where = self._entry(())
                 addresses, number = where.internal_ips, node_port
-        question = await self._to_address(client, place, addresses, (str(number), protocol), where)
+        question = await self._to_address(client, end, addresses, (str(number), protocol), where)
         return msgspec.structs.replace(question, service=service)
 
     async def _headless(
-        self, client: QuestionSource, place: ConnectionEnd, service: Service, port: tuple[str, str]
+        self, client: QuestionSource, target: ConnectionEnd, service: Service, port: tuple[str, str]
     ) -> Question:
-        """A question about a Service of which clients get the endpoints' addresses, of a family that they have."""
-        pieces = await self.objects.slices(service)
-        listed = [end.addresses[0] for piece in pieces for end in piece.endpoints or () if end.addresses]
-        source = self._same_family(client.addresses, listed, place)[0] if listed else client.addresses[0]
-        return self._by_name(client, source, place, service, port)
+        """A question about a headless Service: clients get the addresses of its endpoints, in a family that they
+        have."""
+        slices = await self.objects.slices(service)
+        listed = [endpoint.addresses[0] for item in slices for endpoint in item.endpoints or () if endpoint.addresses]
+        source = self._same_family(client.addresses, listed, target)[0] if listed else client.addresses[0]
+        return self._by_name(client, source, target, service, port)
 
     def _by_name(
-        self, client: QuestionSource, source: str, place: ConnectionEnd, service: Service, port: tuple[str, str]
+        self, client: QuestionSource, source: str, end: ConnectionEnd, service: Service, port: tuple[str, str]
     ) -> Question:
         """A question about a Service that has no address of its own."""
         return Question(
-            source=msgspec.structs.replace(client.place, address=source),
-            target=msgspec.structs.replace(place, port=int(port[0])),
+            source=msgspec.structs.replace(client.end, address=source),
+            target=msgspec.structs.replace(end, port=int(port[0])),
             protocol=port[1] or "tcp",
             node=client.node or self._entry(()),
             on_node=client.on_node,
@@ -250,12 +251,12 @@ class _Resolver:
     async def _to_address(
         self,
         client: QuestionSource,
-        place: ConnectionEnd,
+        end: ConnectionEnd,
         addresses: Sequence[str],
         port: tuple[str, str],
         where: Node | None = None,
     ) -> Question:
-        source, target = self._same_family(client.addresses, addresses, place)
+        source, target = self._same_family(client.addresses, addresses, end)
         number, protocol = port
         if not number.isdigit():
             number, protocol = await self._only_port(target, port)
@@ -267,8 +268,8 @@ class _Resolver:
                 raise ConfigError("TO", "", f"{target} is the client itself; no node sees that")
             source = target
         return Question(
-            source=msgspec.structs.replace(client.place, address=source),
-            target=msgspec.structs.replace(place, address=target, port=int(number)),
+            source=msgspec.structs.replace(client.end, address=source),
+            target=msgspec.structs.replace(end, address=target, port=int(number)),
             protocol=protocol or "tcp",
             node=node,
             on_node=client.on_node,
@@ -276,13 +277,13 @@ class _Resolver:
         )
 
     async def _only_port(self, target: str, port: tuple[str, str]) -> tuple[str, str]:
-        """The port of the Service with this address, where it has one only or the word is its name."""
+        """The port of the Service with this address: its only port, or the port with the given name."""
         for service in await self.objects.services_at(target, 0):
             number, protocol, _ = _service_port(service, *port)
             return str(number), protocol
         raise ConfigError("PORT", "", f"no Service has the address {target}, so give the port")
 
-    def _same_family(self, sources: Sequence[str], targets: Sequence[str], place: ConnectionEnd) -> tuple[str, str]:
+    def _same_family(self, sources: Sequence[str], targets: Sequence[str], end: ConnectionEnd) -> tuple[str, str]:
         for target in targets:
             is_ipv6 = ":" in target
             if self.asked.family and (self.asked.family == "ip6") != is_ipv6:
@@ -291,7 +292,7 @@ class _Resolver:
                 if (":" in source) == is_ipv6:
                     return source, target
         if not targets:
-            raise ConfigError("TO", "", f"{place} has no address")
+            raise ConfigError("TO", "", f"{end} has no address")
         wanted = {"ip": "an IPv4 address", "ip6": "an IPv6 address"}.get(self.asked.family, "addresses of one family")
         raise ConfigError(
             "TO", "", f"FROM and TO do not both have {wanted}: FROM has {', '.join(sources)}, TO {', '.join(targets)}"
@@ -344,9 +345,9 @@ def _external_addresses(service: Service) -> tuple[str, ...]:
 
 
 def _service_port(service: Service, port: str, protocol: str) -> tuple[int, str, int]:
-    """Number, protocol and node port of the port that is asked for; a number that the Service does not have is kept.
+    """Number, protocol and node port of the requested port; a number that the Service does not have is kept.
 
-    Raises: ConfigError when it is not clear which one is meant.
+    Raises: ConfigError when the port is ambiguous.
     """
     ports = [p for p in service.spec.ports if not protocol or p.protocol.lower() == protocol]
     name = f"Service {service.metadata.namespace}/{service.metadata.name}"

@@ -1,7 +1,7 @@
-"""The explainers of ``podwire why`` by the part that each explains, in the order in which they are asked.
+"""The explainers of ``podwire why`` by the part of podwire that each explains, in the order in which they run.
 
-An explainer gets the question, the answer of the explainers before it, and the cluster, and returns the answer with
-what its own part says. What it needs of nodes it asks of ``cluster.nodes``.
+An explainer gets the question, the answer of the explainers before it, and the cluster. It returns the answer with its
+own results added. It reads nodes through ``cluster.nodes``.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,6 +19,9 @@ EXPLAINERS: Registry[Explainer] = Registry(
     {
         "services": "podwire.why.services.explainer:explain_services",
         "policies": "podwire.why.policies.explainer:explain_policies",
+        "egress": "podwire.why.egress.explainer:explain_egress",
+        "routing": "podwire.why.routing.explainer:explain_routing",
     },
 )
-"""Services come first: they say which nodes a connection passes and where it may end."""
+"""Services come first: they decide which nodes a connection passes, and its possible ends. Routing comes last: packets
+that policies drop take no route."""

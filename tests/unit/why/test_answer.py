@@ -16,12 +16,14 @@ from podwire.why.answer import (
     MatchedRule,
     NearestRule,
     NodeEnforcement,
+    NodeRoute,
     PolicyReference,
     PolicyVerdict,
     RuleMatch,
     RuleTerm,
     ServiceMatch,
     SourceTranslation,
+    TunnelHeader,
 )
 
 ENDPOINTS = (
@@ -175,6 +177,8 @@ _KINDS = (
     NearestRule,
     PolicyReference,
     NodeEnforcement,
+    NodeRoute,
+    TunnelHeader,
 )
 
 

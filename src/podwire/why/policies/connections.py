@@ -1,9 +1,9 @@
-"""The connections that policies see: one for each end that the asked connection may reach through Services (pure).
+"""The connections that policies see: one for each end that the connection may reach through Services (pure).
 
-Policies see the destination behind the translation by Services and the source before masquerade. Where a packet passes
-two nodes, that is not the same for both: the source's node sees the destination as it is when the packet leaves it, the
-destination's node sees the source as the packet comes in. With a relay (``proxy.mode: userspace``) they are two
-connections: from the client to its node, and from the node to the endpoint.
+Policies see the destination after the translation by Services and the source before masquerade. When a packet passes
+two nodes, these may differ: the source's node sees the destination with which the packet leaves, the destination's node
+sees the source with which the packet arrives. With a relay (``proxy.mode: userspace``) there are two connections: from
+the client to its node, and from the node to the endpoint.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ class ObservedConnection(msgspec.Struct, frozen=True, kw_only=True):
     """A connection to one end, as the source's node and the destination's node see it."""
 
     egress: Connection
-    """At the source's node."""
+    """The connection as the source's node sees it."""
     ingress: Connection
-    """At the destination's node."""
+    """The connection as the destination's node sees it."""
     probability: float = 1.0
     sent_to: str = ""
     """The address before translation by Services; empty: the destination."""
@@ -83,16 +83,16 @@ def _observed(answer: Answer, world: World, end: EndpointChoice) -> ObservedConn
         left, left_port = destination, port
     else:
         left, left_port = world.party(answer.target.address), answer.target.port
-    seen = source
+    sender = source
     if relay is not None:
-        seen = relay
+        sender = relay
     elif end.masqueraded and destination.node != last.node:
-        seen = _node_of(world, last.node, end.address) or source
+        sender = _node_of(world, last.node, end.address) or source
     elif first is not last and first.snat is not None and first.snat.masqueraded:
-        seen = _node_of(world, first.node, end.address) or source
+        sender = _node_of(world, first.node, end.address) or source
     return ObservedConnection(
         egress=Connection(source=source, destination=left, protocol=protocol, port=left_port),
-        ingress=Connection(source=seen, destination=destination, protocol=protocol, port=port),
+        ingress=Connection(source=sender, destination=destination, protocol=protocol, port=port),
         probability=end.probability,
         sent_to=answer.target.address if answer.target.address != end.address else "",
     )
@@ -124,8 +124,8 @@ def _node_of(world: World, name: str, like: str) -> Party | None:
 
 
 def ends_of(answer: Answer) -> tuple[frozenset[str], frozenset[str]]:
-    """The pods at the ends of an answer that it names, and the addresses of ends that it does not."""
-    named = {place.name for place in (answer.source, answer.target) if place.kind == "Pod"}
+    """The named pods at the ends of an answer, and the addresses of ends without a name."""
+    named = {end.name for end in (answer.source, answer.target) if end.kind == "Pod"}
     addresses = set()
     if answer.source.kind == "Address":
         addresses.add(answer.source.address)

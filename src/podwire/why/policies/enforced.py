@@ -1,4 +1,4 @@
-"""What the rules of one node do with a packet, compared with what the planned rules do (pure).
+"""Compares the outcome of a packet by the rules of one node with the outcome by the planned rules (pure).
 
 A different outcome is drift; different rules with the same outcome are not. Rules may do more than policies say, such
 as dropping packets whose source address is not the pod's. Such rules are planned too, and the answer says that no
@@ -23,18 +23,18 @@ def _no_device(_end: Party) -> str:
 
 
 class PolicyRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy rules of one node; a tracer is None where they cannot be traced, or are not read."""
+    """The policy rules of one node; a tracer is None when the rules cannot be traced or were not read."""
 
     mode: str
-    """The policy data plane; empty: the node enforces no policies, or its rules are not known here."""
+    """The policy data plane; empty: the node enforces no policies, or its rules are unknown."""
     planned: Tracer | None = None
     held: Tracer | None = None
     reads: bool = False
-    """Whether the kernel was read; without ``held`` then, it has no rules."""
+    """Whether the kernel was read; it then has no rules when ``held`` is None."""
     device: Callable[[Party], str] = _no_device
-    """The device by which the node has an end of a connection; empty: the end is the node itself."""
+    """The node's device towards an end of a connection; empty: the end is the node itself."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of how the rules were read."""
+    """Remarks for the reader about how the rules were read."""
 
 
 def enforced(node: str, rules: PolicyRules, packet: Packet, *, allowed: bool) -> NodeEnforcement:

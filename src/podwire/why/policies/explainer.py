@@ -1,8 +1,7 @@
-"""The explainer of policies: each end that Services leave, asked of policies and of the rules of nodes (pure).
+"""The explainer of policies: the verdict of policies and the outcome by nodes' rules, for each end (pure).
 
-What the objects mean comes from :mod:`podwire.why.policies.verdict`; what nodes do with it, from the rules that
-:class:`~podwire.why.nodes.Nodes` has of them. What nodes do is the outcome; where that is not what policies say, the
-answer says so.
+:mod:`podwire.why.policies.verdict` computes the verdict from the objects. The outcome follows from the rules of the
+nodes (:class:`~podwire.why.nodes.Nodes`). When the two differ, the answer says so.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +22,11 @@ from podwire.why.policies.verdict import Lines, both_directions, explain_directi
 from podwire.why.question import Question
 
 _BARE = {"ICMP": ("icmp", "ipv6-icmp")}
-"""What the protocols of both families are called where they differ."""
+"""The names of protocols that differ between the IP families."""
 
 
 async def explain_policies(_question: Question, answer: Answer, cluster: ClusterAccess) -> Answer:
-    """The answer with what policies make of each end that Services leave.
+    """The answer with the verdict of policies on each end that the connection may reach.
 
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
     """
@@ -37,7 +36,7 @@ async def explain_policies(_question: Question, answer: Answer, cluster: Cluster
 
 
 class _Enforcement:
-    """The policy rules of nodes, each asked for once and only where it decides."""
+    """The policy rules of nodes; each node is read once, and only when it decides."""
 
     def __init__(self, world: World, nodes: Nodes) -> None:
         self._world = world
@@ -45,7 +44,7 @@ class _Enforcement:
         self._rules: dict[str, PolicyRules] = {}
 
     def settings(self, name: str) -> EvaluationOptions:
-        """How a node decides what the API leaves open."""
+        """The settings of a node for cases that the API does not define."""
         if all(node.metadata.name != name for node in self._world.nodes):
             return EvaluationOptions()
         try:
@@ -60,12 +59,12 @@ class _Enforcement:
         return self._rules[name]
 
     def notes(self) -> Iterator[str]:
-        """What a reader should know of how rules were read."""
+        """Remarks for the reader about how rules were read."""
         return (note for rules in self._rules.values() for note in rules.notes)
 
 
 def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_line) -> Answer:
-    """The answer with the verdicts of policies, and the outcome changed where all ends are dropped."""
+    """The answer with the verdicts of policies; its outcome is changed when all ends are dropped."""
     enforcement = _Enforcement(world, nodes)
     verdicts = tuple(
         _verdict_on(connection, world, enforcement, lines) for connection in observed_connections(answer, world)
@@ -80,11 +79,11 @@ def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_
 
 def _of_nodes(answer: Answer, world: World) -> Iterator[str]:
     """Notes about pods in the host network, which policies treat as their node."""
-    for place in (answer.source, answer.target):
-        if place.kind == "Pod" and place.address:
-            party = world.party(place.address)
+    for end in (answer.source, answer.target):
+        if end.kind == "Pod" and end.address:
+            party = world.party(end.address)
             if party.pod is None and party.node:
-                yield f"pod {place.name} uses the network of {party.node}; policies treat it as that node"
+                yield f"pod {end.name} uses the network of {party.node}; policies treat it as that node"
 
 
 def _of_services(answer: Answer, world: World, verdicts: Sequence[PolicyVerdict]) -> Iterator[str]:
@@ -95,10 +94,10 @@ def _of_services(answer: Answer, world: World, verdicts: Sequence[PolicyVerdict]
     isolating = {reference.policy for verdict in verdicts for reference in verdict.egress.isolated_by}
     for policy in world.policies:
         if key_of(policy.metadata) in isolating:
-            for place, rule in enumerate(policy.spec.egress):
+            for index, rule in enumerate(policy.spec.egress):
                 if any(peer.ip_block is not None and in_block(target, peer.ip_block) for peer in rule.peers):
                     yield (
-                        f"{key_of(policy.metadata)} egress[{place}] has an ipBlock with {target}, the address of a "
+                        f"{key_of(policy.metadata)} egress[{index}] has an ipBlock with {target}, the address of a "
                         "Service; policies see the endpoint behind it"
                     )
 
@@ -126,8 +125,8 @@ def _message(verdict: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes
     deviating = [node for node in nodes if (node.outcome == "allowed") == passes]
     where = ", ".join(node.node for node in deviating)
     if any(node.drifted for node in nodes):
-        word = "pass" if passes else "drop"
-        return f"the rules of {where} {word} it but differ from the planned rules; by the objects: {verdict.message}"
+        verb = "pass" if passes else "drop"
+        return f"the rules of {where} {verb} it but differ from the planned rules; by the objects: {verdict.message}"
     deciding = (node.steps[-1].object for node in deviating if node.steps)
     because = next((f": {text}" for text in deciding if text), " that serve no policy")
     return f"dropped by rules of {where}{because}; by policies: {verdict.message}"
@@ -136,7 +135,7 @@ def _message(verdict: PolicyVerdict, nodes: Sequence[NodeEnforcement], *, passes
 def _enforced(
     observed: ObservedConnection, enforcement: _Enforcement, egress: DirectionVerdict, ingress: DirectionVerdict
 ) -> Iterator[NodeEnforcement]:
-    """What the nodes of both ends do; a node with both ends, which sees one packet, is listed once."""
+    """The outcome on the nodes of both ends; a node with both ends sees one packet, and is listed once."""
     if ingress.reason == "Itself":
         return
     source, destination = observed.egress.source, observed.ingress.destination

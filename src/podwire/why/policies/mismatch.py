@@ -81,7 +81,10 @@ def protocol_text(protocol: ClusterProtocol) -> str:
     if protocol.destination_named_port:
         return f"port {protocol.destination_named_port}"
     protocols = (("TCP", protocol.tcp), ("UDP", protocol.udp), ("SCTP", protocol.sctp))
-    return ", ".join(f"{word}{_number(ports)}" for word, ports in protocols if ports is not None) or _NEWER
+    return (
+        ", ".join(f"{protocol_name}{_number(ports)}" for protocol_name, ports in protocols if ports is not None)
+        or _NEWER
+    )
 
 
 def _number(ports: ProtocolPorts) -> str:
@@ -159,12 +162,12 @@ def _namespace_misses(case: DirectionCase, namespace: str, selector: LabelSelect
 
 def _terms(selector: LabelSelector, field: str, labels: Mapping[str, str], owner: str) -> Iterator[Miss]:
     """The terms of a selector that labels do not satisfy."""
-    word = field.rpartition(".")[2]
-    for term, place in _placed(selector):
+    label_field = field.rpartition(".")[2]
+    for term, path in _placed(selector):
         if not term.matches(dict(labels)):
             have = labels.get(term.key)
             text = f"{owner} has no label {term.key}" if have is None else f"{owner} has {term.key}={have}"
-            yield Miss(RulePart(f"{field}.{place}", f"{word} {term}"), text, _unlike(term, have))
+            yield Miss(RulePart(f"{field}.{path}", f"{label_field} {term}"), text, _unlike(term, have))
 
 
 def _placed(selector: LabelSelector) -> Iterator[tuple[Requirement, str]]:

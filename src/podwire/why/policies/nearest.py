@@ -12,14 +12,14 @@ from podwire.policy.evaluate import INGRESS, DirectionCase, policy_rules
 from podwire.why.policies.mismatch import Miss, RulePart, peer_misses, peer_text, port_miss, port_text
 
 NEAREST = 3
-"""How many rules an explanation names."""
+"""The number of rules that an explanation names."""
 
 
 class RuleDistance(NamedTuple):
     """A rule, its peer and its port that match, and its parts that do not match."""
 
     policy: NetworkPolicy
-    place: int
+    rule_index: int
     peer: RulePart | None
     port: RulePart | None
     peer_misses: tuple[Miss, ...]
@@ -31,17 +31,17 @@ class RuleDistance(NamedTuple):
         return (*self.peer_misses, self.port_miss) if self.port_miss is not None else self.peer_misses
 
 
-def rule_field(direction: str, place: int) -> str:
+def rule_field(direction: str, rule_index: int) -> str:
     """``spec.ingress[0]``."""
-    return f"spec.{direction.lower()}[{place}]"
+    return f"spec.{direction.lower()}[{rule_index}]"
 
 
 def nearest(case: DirectionCase, count: int = NEAREST) -> list[RuleDistance]:
     """The nearest rules of the isolating policies, at most ``count``, nearest first."""
     rules = (
-        (policy, place, rule)
+        (policy, rule_index, rule)
         for policy in case.isolating()
-        for place, rule in enumerate(policy_rules(policy, case.direction))
+        for rule_index, rule in enumerate(policy_rules(policy, case.direction))
     )
     return heapq.nsmallest(count, (_near(case, *rule) for rule in rules), key=_distance)
 
@@ -50,9 +50,9 @@ def _distance(near: RuleDistance) -> float:
     return sum(miss.cost for miss in near.misses)
 
 
-def _near(case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule) -> RuleDistance:
-    peer, port = matching_parts(case, policy, place, rule)
-    field = rule_field(case.direction, place)
+def _near(case: DirectionCase, policy: NetworkPolicy, rule_index: int, rule: IngressRule | EgressRule) -> RuleDistance:
+    peer, port = matching_parts(case, policy, rule_index, rule)
+    field = rule_field(case.direction, rule_index)
     misses: tuple[Miss, ...] = ()
     if not case.peers_match(policy, rule.peers):
         peers = enumerate(rule.peers)
@@ -63,7 +63,7 @@ def _near(case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressR
         ]
         misses = min(misses_by_peer, key=lambda one_peer: sum(miss.cost for miss in one_peer))
     missed_port = None if case.ports_match(rule.ports) else port_miss(case, rule.ports, field)
-    return RuleDistance(policy, place, peer, port, misses, missed_port)
+    return RuleDistance(policy, rule_index, peer, port, misses, missed_port)
 
 
 def peers_word(case: DirectionCase) -> str:
@@ -72,10 +72,10 @@ def peers_word(case: DirectionCase) -> str:
 
 
 def matching_parts(
-    case: DirectionCase, policy: NetworkPolicy, place: int, rule: IngressRule | EgressRule
+    case: DirectionCase, policy: NetworkPolicy, rule_index: int, rule: IngressRule | EgressRule
 ) -> tuple[RulePart | None, RulePart | None]:
     """The first peer and the first port of a rule that match; None: it has none, or none matches."""
-    field = rule_field(case.direction, place)
+    field = rule_field(case.direction, rule_index)
     peers = (
         RulePart(f"{field}.{peers_word(case)}[{number}]", peer_text(peer))
         for number, peer in enumerate(rule.peers)

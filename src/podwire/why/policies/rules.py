@@ -1,6 +1,6 @@
-"""The policy rules of one node: read from its kernel where that is possible, and planned from the objects.
+"""The policy rules of one node: read from its kernel when possible, and planned from the objects.
 
-Rules are planned for the pods that a question is about; they have the names and texts that they have among all.
+Rules are planned for the pods of the question only. Their names and texts are the same as among the rules of all pods.
 """
 
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ from podwire.why.nodes import NodeAccess, Nodes
 from podwire.why.policies.enforced import PolicyRules
 
 _ELSEWHERE = "eth0"
-"""By which packets come and go where the devices are not known."""
+"""The device of packets when devices are unknown."""
 
 
 class PolicyReader:
-    """The policy rules of one node; what was planned is for the pods of ``world``."""
+    """The policy rules of one node; rules are planned for the pods of ``world``."""
 
     def __init__(self, nodes: Nodes, name: str, world: World) -> None:
         self._nodes = nodes
@@ -42,7 +42,7 @@ class PolicyReader:
         self._network: NetworkState | None = None
 
     def read(self) -> PolicyRules:
-        """The rules; without a mode where the node enforces none, or nothing of it is known here.
+        """The rules; without a mode when the node enforces no policies or is unknown to this machine.
 
         Raises: KernelError.
         """
@@ -85,7 +85,7 @@ class PolicyReader:
     def _past_bridges(
         self, access: NodeAccess, compiler: Compiler, rules: PolicyRules, machine: LocalAddresses
     ) -> PolicyRules:
-        """The rules with those for bridges before them, where other plugins made pods ports of one.
+        """The rules after the rules for bridges, when other plugins made pods ports of a bridge.
 
         Raises: KernelError.
         """
@@ -102,13 +102,13 @@ class PolicyReader:
         )
 
     def _here(self) -> Iterator[tuple[str, Pod]]:
-        """The pods of a node that policies are about, by their keys."""
+        """The pods of the node to which policies apply, by their keys."""
         for pod in self._world.pods:
             if pod.spec.node_name == self._name and owns_addresses(pod):
                 yield key_of(pod.metadata), pod
 
     def _facts(self, access: NodeAccess, node: Node) -> PolicyFacts:
-        """What the agent of a node tells its data plane."""
+        """The facts that the agent of a node gives to its data plane."""
         settings, network = access.policies, self._network
         ranges = ClusterRanges(access.cluster_cidrs)
         for known in self._world.nodes:
@@ -136,7 +136,7 @@ class PolicyReader:
         return {key: device for key, device in devices.items() if device}
 
     def _device(self, node: Node, end: Party) -> str:
-        """The device by which the node has an end of a connection; empty: the end is the node itself."""
+        """The node's device towards an end of a connection; empty: the end is the node itself."""
         if not end.address or (end.node == self._name and end.pod is None):
             return ""
         if self._network is not None:
@@ -152,7 +152,7 @@ def _own_addresses(node: Node) -> tuple[str, ...]:
 
 
 def _held(wanted: str, netns: Path | None, machine: LocalAddresses) -> tuple[str, Tracer | None]:
-    """The mode in force and its rules: the wanted one, or the one that stands in for it; without rules, the wanted one.
+    """The mode in force and its rules: the wanted mode or its fallback; the wanted mode when there are no rules.
 
     Raises: KernelError.
     """

@@ -38,7 +38,7 @@ _TIERS: tuple[Literal["Admin"], Literal["Baseline"]] = ("Admin", "Baseline")
 
 
 def no_line(_kind: str, _key: str, _field: str) -> str:
-    """The line of a field where no files are known: always empty."""
+    """The line of a field when there are no files: always empty."""
     return ""
 
 
@@ -156,29 +156,29 @@ class _Explainer:
         assert first is not None, "a rule of the tier decided"
         return self._cluster_rule(first[0], first[1])
 
-    def _plain_rule(self, policy: NetworkPolicy, place: int, peer: RulePart | None, port: RulePart | None) -> RuleMatch:
-        key, field = key_of(policy.metadata), rule_field(self.case.direction, place)
+    def _plain_rule(self, policy: NetworkPolicy, index: int, peer: RulePart | None, port: RulePart | None) -> RuleMatch:
+        key, field = key_of(policy.metadata), rule_field(self.case.direction, index)
         return RuleMatch(
             tier="Namespace",
             policy=key,
             field=field,
-            rule=place,
+            rule=index,
             action="Accept",
             line=self.lines("NetworkPolicy", key, field),
-            text=yaml_text(msgspec.to_builtins(policy_rules(policy, self.case.direction)[place])),
+            text=yaml_text(msgspec.to_builtins(policy_rules(policy, self.case.direction)[index])),
             peer=self._term("NetworkPolicy", key, peer),
             port=self._term("NetworkPolicy", key, port),
         )
 
-    def _cluster_rule(self, policy: ClusterNetworkPolicy, place: int) -> RuleMatch:
-        name, field = policy.metadata.name, rule_field(self.case.direction, place)
-        rule = cluster_rules(policy, self.case.direction)[place]
+    def _cluster_rule(self, policy: ClusterNetworkPolicy, index: int) -> RuleMatch:
+        name, field = policy.metadata.name, rule_field(self.case.direction, index)
+        rule = cluster_rules(policy, self.case.direction)[index]
         peer, port = self._cluster_parts(rule, field)
         return RuleMatch(
             tier="Admin" if policy.spec.tier == "Admin" else "Baseline",
             policy=name,
             field=field,
-            rule=place,
+            rule=index,
             name=rule.name,
             action=_action(rule),
             line=self.lines("ClusterNetworkPolicy", name, field),
@@ -206,7 +206,7 @@ class _Explainer:
     def _near(self) -> Iterable[NearestRule]:
         """The nearest rules of the policies that isolate the subject."""
         for near in nearest(self.case):
-            rule = self._plain_rule(near.policy, near.place, near.peer, near.port)
+            rule = self._plain_rule(near.policy, near.rule_index, near.peer, near.port)
             yield NearestRule(rule=rule, misses=tuple(self._misses(near)))
 
     def _misses(self, near: RuleDistance) -> Iterable[RuleTerm]:
@@ -249,4 +249,4 @@ def _message(
 
 
 _LISTED = 3
-"""Of more policies than this, the first ones are named."""
+"""The number of policies that a message names."""

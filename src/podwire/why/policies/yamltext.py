@@ -1,6 +1,6 @@
 """A part of an object as YAML, as ``kubectl`` would print it (pure): maps, lists and scalars, two spaces a level.
 
-There is no YAML library in an agent, which is what this saves; what it prints, any YAML reader reads back.
+An agent uses this module to save the memory of a YAML library. Any YAML reader can parse the output.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""What must happen to a connection to a Service by the rules of Kubernetes, and why (pure).
+"""The specified outcome of a connection to a Service by the rules of Kubernetes, with the reason (pure).
 
-This states the specification a second time, without kernel rules: the kind of client, the traffic policy in force, the
-endpoints that may serve, and the table of source translation. ``why`` takes reasons from here and facts from the rules;
-a disagreement of the two is part of the answer.
+This module implements the specification a second time, without kernel rules: the kind of client, the traffic policy in
+force, the endpoints that may serve, and the table of source translation. ``why`` takes reasons from this module and
+facts from the kernel's rules; a disagreement of the two is part of the answer.
 
 ==============================  ========  ===================  ===================
 masquerade                      policy    node port, external  cluster address
@@ -31,7 +31,7 @@ ClientKind = Literal["pod", "node", "external"]
 
 
 class ServiceDecision(msgspec.Struct, frozen=True):
-    """What must happen to a connection, and why."""
+    """The specified outcome of a connection, with the reason."""
 
     outcome: Outcome
     reason: Reason
@@ -39,7 +39,7 @@ class ServiceDecision(msgspec.Struct, frozen=True):
     local: bool = False
     """Whether the endpoints are chosen by policy Local."""
     masquerade: bool = False
-    """Whether the endpoint sees the node's address; one that meets itself always does."""
+    """Whether the endpoint sees the node's address; always true for an endpoint that connects to itself."""
     snat: Reason | None = None
     """Why ``masquerade`` is as it is."""
 
@@ -58,7 +58,7 @@ def client_of(packet: Packet, facts: NodeFacts, machine: LocalAddresses) -> Clie
 def decide(
     front: Matched | None, packet: Packet, facts: NodeFacts, machine: LocalAddresses, services: ServiceMap
 ) -> ServiceDecision:
-    """What must happen on a node to a packet for a frontend (None: the packet is for no frontend)."""
+    """The specified outcome on a node of a packet for a frontend (None: the packet is for no frontend)."""
     if front is None:
         return _no_frontend(packet, facts, machine, services)
     client = client_of(packet, facts, machine)

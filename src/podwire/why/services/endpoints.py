@@ -20,7 +20,7 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
     forwarded: bool,
     kept: bool,
 ) -> tuple[EndpointChoice, ...]:
-    """The endpoints in the order of the explanation, then entries that do not count, then what only the kernel has.
+    """The endpoints in the order of the explanation, then duplicate entries, then endpoints that only the kernel has.
 
     ``local``: chosen by policy Local. ``forwarded``: the connection goes to an endpoint at all. ``kept``: session
     affinity keeps the client's endpoint.

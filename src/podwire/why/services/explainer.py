@@ -1,7 +1,7 @@
 """The explainer of Services: the hops of a connection, node by node.
 
-A packet that no Service takes on the client's node may be for another node's address; that node then decides, with the
-source that the packet has by then. There are never more than two such hops.
+When no Service on the client's node matches, the packet may be for another node's address. That node then decides, with
+the source address that the packet has there. There are never more than two such hops.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _PING6 = "ipv6-icmp"
 
 
 async def explain_services(question: Question, answer: Answer, cluster: ClusterAccess) -> Answer:
-    """The answer with what each node makes of the connection by its rules for Services.
+    """The answer with the outcome of the connection on each node, by its rules for Services.
 
     Raises: KernelError, ClusterError when a node that decides cannot be read; ApiError, ApiUnreachable.
     """
@@ -62,11 +62,11 @@ async def explain_services(question: Question, answer: Answer, cluster: ClusterA
 
 
 async def _by_name(question: Question, cluster: ClusterAccess) -> Hop:
-    """What becomes of a connection to a Service without an address, which only DNS knows."""
+    """The hop of a connection to a Service without an address, which exists in DNS only."""
     service = question.service
     assert service is not None, "an address is missing only where a Service was named"
     six = ":" in question.source.address
-    pieces = tuple(piece for piece in await cluster.objects.slices(service) if (piece.address_type == "IPv6") == six)
+    pieces = tuple(item for item in await cluster.objects.slices(service) if (item.address_type == "IPv6") == six)
     wanted = RequestedPort(question.target.port, question.protocol, question.port_named)
     node = question.node
     return explain_name((service, pieces), wanted, cluster.nodes.access(node.metadata.name).facts(node))
@@ -83,9 +83,9 @@ async def _services(question: Question, objects: Objects) -> Sequence[Service]:
 def _hop(
     node: Node, packet: Packet, backed: list[ServiceWithSlices], nodes: Nodes
 ) -> tuple[Hop, Packet, tuple[str, ...]]:
-    """What a node does, the packet as it leaves the node, and notes."""
+    """The hop of a node, the packet as it leaves the node, and notes."""
     facts = nodes.access(node.metadata.name).facts(node)
-    services = {f"{s.metadata.namespace}/{s.metadata.name}": resolve(s, pieces, facts) for s, pieces in backed}
+    services = {f"{s.metadata.namespace}/{s.metadata.name}": resolve(s, slices, facts) for s, slices in backed}
     rules = nodes.service_rules(node, services)
     hop, left = explain_hop(packet, backed, rules)
     return msgspec.structs.replace(hop, flows=nodes.flows(node, packet)), left, rules.notes

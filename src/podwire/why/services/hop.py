@@ -1,9 +1,9 @@
-"""What one node does with the first packet of a connection to a Service, and why (pure).
+"""The outcome of the first packet of a connection to a Service on one node, with the reasons (pure).
 
-Facts come from the rules (:class:`~podwire.trace.packet.Tracer`): every way that chance allows is followed, which gives
-the endpoints with their probabilities and who is masqueraded. Reasons come from the objects (``decision`` for the
-connection, ``proxy.resolve`` for each endpoint). The rules are also followed as they should be; where held and planned
-rules lead to different ends, the steps that differ are the drift.
+Facts come from the rules (:class:`~podwire.trace.packet.Tracer`): the tracer follows every branch of a random choice,
+which gives the endpoints with their probabilities and masquerade. Reasons come from the objects (``decision`` for the
+connection, ``proxy.resolve`` for each endpoint). The planned rules are traced, too; when held and planned rules lead to
+different ends, the steps that differ are the drift.
 
 Cost: a walk of the rules for each endpoint, twice.
 """
@@ -28,7 +28,7 @@ from podwire.why.answer import (
     ServiceMatch,
     SourceTranslation,
 )
-from podwire.why.answer import Outcome as Word
+from podwire.why.answer import Outcome as OutcomeName
 from podwire.why.services.decision import ServiceDecision, decide
 from podwire.why.services.endpoints import explain_endpoints
 from podwire.why.services.matching import Matched, find
@@ -36,8 +36,8 @@ from podwire.why.services.matching import Matched, find
 ServiceWithSlices = tuple[Service, tuple[EndpointSlice, ...]]
 """A Service and its EndpointSlices."""
 
-End = tuple[Word, str, int, bool]
-"""Where a connection ends: outcome, address and port after translation, and whether it is masqueraded."""
+End = tuple[OutcomeName, str, int, bool]
+"""The end of a connection: outcome, address and port after translation, and whether it is masqueraded."""
 
 _RELAYED = "the relay opens a connection of its own to the endpoint, from the node's address"
 _OUT = "packets from a pod to an address outside the pod network get the node's address"
@@ -45,7 +45,7 @@ _FAMILIES = {"ip": "IPv4", "ip6": "IPv6"}
 
 
 class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for Services of one node; a tracer is None where the data plane cannot be traced or not be read."""
+    """The rules for Services of one node; a tracer is None when the data plane cannot be traced or read."""
 
     mode: str
     facts: NodeFacts
@@ -53,18 +53,18 @@ class ServiceRules(msgspec.Struct, frozen=True, kw_only=True):
     planned: Tracer | None = None
     held: Tracer | None = None
     other_nat: Tracer | None = None
-    """The tables behind those of Services: routing masquerades what pods send out of the cluster; and hostPort."""
+    """The tables after those of Services: masquerade of packets that leave the cluster, and hostPort."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of how the rules were read."""
+    """Remarks for the reader about how the rules were read."""
 
 
 def explain_hop(packet: Packet, backed: Iterable[ServiceWithSlices], view: ServiceRules) -> tuple[Hop, Packet]:
-    """What the node does, and the packet as it leaves the node if no Service translates it."""
+    """The hop of the node, and the packet as it leaves the node if no Service translates it."""
     return _Explainer(packet, {f"{s.metadata.namespace}/{s.metadata.name}": (s, p) for s, p in backed}, view).run()
 
 
 def end_of(outcome: Outcome) -> End:
-    """Where an outcome of a trace ends."""
+    """The end of an outcome of a trace."""
     packet = outcome.packet
     if outcome.verdict in ("drop", "reject"):
         return ("dropped" if outcome.verdict == "drop" else "refused"), "", 0, False
@@ -80,7 +80,7 @@ class _Explainer:
         self.packet = packet
         self.view = view
         self.backed = backed
-        self.services = {key: resolve(service, pieces, view.facts) for key, (service, pieces) in backed.items()}
+        self.services = {key: resolve(service, slices, view.facts) for key, (service, slices) in backed.items()}
         facts = view.facts
         if view.mode != "iptables":
             facts = msgspec.structs.replace(facts, iptables=IptablesSettings(localhost_node_ports=False))
@@ -111,10 +111,10 @@ class _Explainer:
 
     def run(self) -> tuple[Hop, Packet]:
         """The hop of this node, and the packet as it leaves the node."""
-        words = _by_word(self.ends)
-        outcome = max(words, key=lambda word: words[word])
+        chances = _by_outcome(self.ends)
+        outcome = max(chances, key=lambda name: chances[name])
         drift = self._drift()
-        reason = self._reason(outcome, words, drift)
+        reason = self._reason(outcome, chances, drift)
         snat, leaving = self._snat(outcome)
         return Hop(
             node=self.view.facts.name,
@@ -131,13 +131,13 @@ class _Explainer:
             drift=drift,
         ), leaving
 
-    def _reason(self, outcome: Word, words: Mapping[Word, float], drift: Sequence[Drift]) -> Reason:
+    def _reason(self, outcome: OutcomeName, chances: Mapping[OutcomeName, float], drift: Sequence[Drift]) -> Reason:
         if outcome == "dropped" and self.decision.outcome == "forwarded" and self._from_loopback:
             return Reason(reason="LoopbackSource", message=f"the kernel sends no packet from {self.packet.source} out")
-        if set(words) == {self.decision.outcome} and not drift:
+        if set(chances) == {self.decision.outcome} and not drift:
             return self._host_port() or self.decision.reason
-        rest = ", ".join(f"{word} in {percent(share)}" for word, share in words.items() if word != outcome)
-        often = f"{outcome} in {percent(words[outcome])} of connections, {rest}; " if rest else ""
+        rest = ", ".join(f"{name} in {percent(share)}" for name, share in chances.items() if name != outcome)
+        often = f"{outcome} in {percent(chances[outcome])} of connections, {rest}; " if rest else ""
         should = f"by the objects it is {self.decision.outcome}: {self.decision.reason.message}"
         if drift:
             return Reason(reason="Drift", message=f"{often}the rules in force differ from the planned rules; {should}")
@@ -148,7 +148,7 @@ class _Explainer:
         if front is None:
             return None
         port = front.port
-        others = [other.port.service for other in self.fronts if other.port.service != port.service]
+        rival_services = [other.port.service for other in self.fronts if other.port.service != port.service]
         namespace, _, name = port.service.partition("/")
         return ServiceMatch(
             namespace=namespace,
@@ -159,22 +159,22 @@ class _Explainer:
             protocol=port.protocol.upper(),
             frontend=front.kind,
             policy=front.policy,
-            also_claimed_by=tuple(others),
+            also_claimed_by=tuple(rival_services),
         )
 
     def _explained(self, port: ResolvedPort) -> tuple[tuple[ExplainedEndpoint, ...], tuple[Candidate, ...]]:
-        _, pieces = self.backed[port.service]
+        _, slices = self.backed[port.service]
         wanted = ServicePort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
-        own = [piece for piece in pieces if piece.address_type == _FAMILIES[port.family]]
+        own = [item for item in slices if item.address_type == _FAMILIES[port.family]]
         candidates, duplicates = survey(own, wanted, self.view.facts.name)
         return explain(candidates, self.view.facts), duplicates
 
-    def _endpoints(self, outcome: Word) -> tuple[EndpointChoice, ...]:
+    def _endpoints(self, outcome: OutcomeName) -> tuple[EndpointChoice, ...]:
         if self.front is None:
             return ()
         shares: dict[tuple[str, int], tuple[float, bool]] = {}
-        for (word, address, port, masqueraded), share in self.ends.items():
-            if word == "forwarded":
+        for (name, address, port, masqueraded), share in self.ends.items():
+            if name == "forwarded":
                 shares[address, port] = share, masqueraded
         local = self.decision.local if self.decision.endpoints else self._local_alone()
         explained, duplicates = self._explained(self.front.port)
@@ -190,11 +190,11 @@ class _Explainer:
         )
 
     def _local_alone(self) -> bool:
-        """Without an endpoint: whether those of other nodes were left out."""
+        """Whether there is no endpoint because endpoints of other nodes were left out."""
         return self.decision.reason.reason == "NoLocalEndpoint"
 
-    def _snat(self, outcome: Word) -> tuple[SourceTranslation | None, Packet]:
-        """Whether the source is masqueraded and why; and the packet as it leaves when nothing else is done."""
+    def _snat(self, outcome: OutcomeName) -> tuple[SourceTranslation | None, Packet]:
+        """Whether the source is masqueraded, with the reason; and the packet as it leaves the node."""
         leaving = self.packet
         if outcome in ("refused", "dropped"):
             return None, leaving
@@ -251,13 +251,13 @@ class _Explainer:
         """The probability of each end, by the rules."""
         chances: dict[End, float] = {}
         for outcome in self.outcomes:
-            word, address, port, masqueraded = end_of(outcome)
-            if word == "forwarded" and self._from_loopback and not self._leaves_loopback(outcome):
-                word, address, port, masqueraded = "dropped", "", 0, False
-            if word == "forwarded" and self.packet.input and not masqueraded and not self._here(address):
+            name, address, port, masqueraded = end_of(outcome)
+            if name == "forwarded" and self._from_loopback and not self._leaves_loopback(outcome):
+                name, address, port, masqueraded = "dropped", "", 0, False
+            if name == "forwarded" and self.packet.input and not masqueraded and not self._here(address):
                 masqueraded = self._hides(outcome.packet)
                 self.hidden |= {address} if masqueraded else set()
-            end = word, address, port, masqueraded
+            end = name, address, port, masqueraded
             chances[end] = chances.get(end, 0.0) + outcome.probability
         return chances
 
@@ -342,7 +342,7 @@ def _stays(address: str, packet: Packet, machine: LocalAddresses) -> bool:
 
 
 def _expected(decision: ServiceDecision, packet: Packet, machine: LocalAddresses) -> dict[End, float]:
-    """Where connections end by Kubernetes' rules alone."""
+    """The ends of connections, with their probabilities, by Kubernetes' rules alone."""
     if not decision.endpoints:
         return {(decision.outcome, "", 0, False): 1.0}
     share = 1 / len(decision.endpoints)
@@ -353,15 +353,15 @@ def _expected(decision: ServiceDecision, packet: Packet, machine: LocalAddresses
     return ends
 
 
-def _by_word(ends: Mapping[End, float]) -> dict[Word, float]:
-    chances: dict[Word, float] = {}
-    for (word, *_), share in ends.items():
-        chances[word] = chances.get(word, 0.0) + share
+def _by_outcome(ends: Mapping[End, float]) -> dict[OutcomeName, float]:
+    chances: dict[OutcomeName, float] = {}
+    for (name, *_), share in ends.items():
+        chances[name] = chances.get(name, 0.0) + share
     return chances
 
 
 def _lines(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], None]:
-    """Rules and elements of all steps with where they are, in their order, each once."""
+    """Rules and elements of all steps with their table and chain, in order, without duplicates."""
     lines: dict[tuple[str, str], None] = {}
     for outcome in outcomes:
         for step in outcome.steps:

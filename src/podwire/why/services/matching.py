@@ -1,7 +1,7 @@
-"""Which port of which Service an address and port belong to on a node (pure).
+"""Finds the Service ports that an address and port belong to on a node (pure).
 
-As in the data planes, addresses of Services come before node ports. Two Services may have the same external address
-and port; all of them are found, in the order of their names.
+As in the data planes, addresses of Services take precedence over node ports. Two Services may have the same external
+address and port; all of them are returned, in the order of their names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ Kind = Literal["ClusterIP", "LoadBalancerIP", "ExternalIP", "NodePort"]
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """A port of a Service that a packet is for, and the kind of address that it uses."""
+    """The port of a Service that a packet is sent to, and the kind of its address."""
 
     kind: Kind
     port: ResolvedPort

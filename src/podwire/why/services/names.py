@@ -1,4 +1,4 @@
-"""Services that only DNS knows: headless Services and aliases; the proxy has no rules for them (pure).
+"""Services that exist in DNS only: headless Services and aliases; the proxy has no rules for them (pure).
 
 For a headless Service, clients get the addresses of the endpoints, and no port is translated: a connection to ``db:80``
 goes to port 80 of the pods, whatever their target port is. Only a client that looks up the port by its name (SRV) gets
@@ -28,16 +28,16 @@ class RequestedPort(NamedTuple):
 
 
 def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFacts) -> Hop:
-    """The hop for a Service that only DNS knows: what clients get from DNS."""
-    service, pieces = backed
+    """The hop for a Service that exists in DNS only: the answer of DNS to clients."""
+    service, slices = backed
     spec, meta = service.spec, service.metadata
     offered = next((p for p in spec.ports if (p.port, p.protocol.lower()) == (wanted.port, wanted.protocol)), None)
     endpoints: tuple[EndpointChoice, ...] = ()
     if spec.type == "ExternalName":
         reason, message = "ExternalName", f"the Service is an alias, DNS answers with {spec.external_name}"
     else:
-        own = () if offered is None else dns_endpoints(*survey(pieces, offered, facts.name))
-        endpoints = own if wanted.named else dns_endpoints(*_as_asked(pieces, wanted, facts.name))
+        own = () if offered is None else dns_endpoints(*survey(slices, offered, facts.name))
+        endpoints = own if wanted.named else dns_endpoints(*_as_asked(slices, wanted, facts.name))
         reason, message = "Headless", _answer(own, endpoints, wanted)
     return Hop(
         node=facts.name,
@@ -60,12 +60,12 @@ def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFa
 
 
 def _as_asked(
-    pieces: Iterable[EndpointSlice], wanted: RequestedPort, node: str
+    slices: Iterable[EndpointSlice], wanted: RequestedPort, node: str
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
     """The endpoints with the port of the question, whatever ports they have."""
     protocol = wanted.protocol.upper()
     ports = (EndpointPort(name="", port=wanted.port, protocol=protocol),)
-    asked = (msgspec.structs.replace(piece, ports=ports) for piece in pieces)
+    asked = (msgspec.structs.replace(item, ports=ports) for item in slices)
     return survey(asked, ServicePort(port=wanted.port, protocol=protocol), node)
 
 

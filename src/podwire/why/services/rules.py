@@ -1,7 +1,10 @@
-"""The rules for Services of one node: read from its kernel where that is possible, and planned from the objects."""
+"""The rules for Services of one node: read from its kernel when possible, and planned from the objects."""
 
 import http.client
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from podwire.cluster.names import NODE_PROXY
 from podwire.cni import ports
@@ -15,10 +18,13 @@ from podwire.proxy.dataplane import addresses_of_node
 from podwire.proxy.servicemap import ServiceMap
 from podwire.proxy.tracing import open_tracing
 from podwire.routing.tables import MASQUERADE
+from podwire.state import chain_marks
+from podwire.state.iptables import Ruleset
 from podwire.state.network import NetworkState
 from podwire.state.nft import Table
+from podwire.trace.iptables import Tracer as IptablesTracer
 from podwire.trace.nft import Tracer as NftTracer
-from podwire.trace.packet import LocalAddresses, Packet, Tracer
+from podwire.trace.packet import LocalAddresses, Outcome, Packet, Tracer, TraceStep
 from podwire.why.nodes import NodeAccess
 from podwire.why.services.hop import ServiceRules
 
@@ -28,7 +34,8 @@ _ANSWER_S = 0.5
 def read_rules(
     access: NodeAccess, node: Node, network: NetworkState | None, services: ServiceMap, mode: str
 ) -> ServiceRules:
-    """The rules of a node; ``network`` None: its kernel is not read. ``mode`` wins over what the node says of itself.
+    """The rules of a node; ``network`` None: its kernel is not read. ``mode`` overrides the mode that the node
+    announces.
 
     Raises: KernelError.
     """
@@ -55,26 +62,26 @@ def read_rules(
         machine=machine,
         planned=planned,
         held=held,
-        other_nat=_other_nat(access.netns, machine) if network is not None else None,
+        other_nat=read_other_nat(access.netns, machine) if network is not None else None,
     )
 
 
-def read_flows(place: Path | None, packet: Packet) -> tuple[str, ...]:
+def read_flows(netns_path: Path | None, packet: Packet) -> tuple[str, ...]:
     """The UDP flows that the kernel of a namespace tracks from the packet's source to its destination.
 
     Raises: KernelError.
     """
     if packet.protocol != "udp":
         return ()
-    with Conntrack(place) as conntrack:
+    with Conntrack(netns_path) as conntrack:
         flows = conntrack.flows((packet.source,), "UDP")
     wanted = packet.source, packet.destination, packet.destination_port
     own = (f for f in flows if (f.original.src, f.original.dst, f.original.dport) == wanted)
     return tuple(f"from port {f.original.sport} to {f.backend[0]} port {f.backend[1]}" for f in own)
 
 
-def ask_mode(place: Path | None, metrics: tuple[str, int]) -> str:
-    """The mode in force as the proxy of a node tells it, for agents that may not write it to their Node; empty: none.
+def ask_mode(netns_path: Path | None, metrics: tuple[str, int]) -> str:
+    """The mode in force by the proxy's own page, for agents that may not write it to their Node; empty: unknown.
 
     ``metrics`` is the proxy's metrics address.
     """
@@ -82,7 +89,7 @@ def ask_mode(place: Path | None, metrics: tuple[str, int]) -> str:
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared, not bound
     connection = http.client.HTTPConnection(loopback, port, timeout=_ANSWER_S)
     try:
-        with netns.inside(place):
+        with netns.inside(netns_path):
             connection.connect()
         connection.request("GET", "/proxyMode")
         answer = connection.getresponse()
@@ -93,10 +100,34 @@ def ask_mode(place: Path | None, metrics: tuple[str, int]) -> str:
         connection.close()
 
 
-def _other_nat(place: Path | None, machine: LocalAddresses) -> Tracer | None:
-    """The tables in which routing masquerades and pods have ports of the node; None where they cannot be read."""
+def read_other_nat(netns_path: Path | None, machine: LocalAddresses) -> Tracer | None:
+    """The rules for masquerade by routing and for hostPorts, in both forms of masquerade (nftables and iptables).
+
+    None when they cannot be read.
+    """
+    marks = {"nftables": (("inet", MASQUERADE), ("inet", ports.TABLE)), "iptables": chain_marks.MASQUERADE}
     try:
-        tables = read_values(place, {"nftables": (("inet", MASQUERADE), ("inet", ports.TABLE))})
+        values = read_values(netns_path, marks)
     except KernelError:
         return None
-    return NftTracer([table for table in tables if isinstance(table, Table)], machine)
+    tables = NftTracer([value for value in values if isinstance(value, Table)], machine)
+    rulesets = [value for value in values if isinstance(value, Ruleset)]
+    return _BothForms(tables, IptablesTracer(rulesets, machine)) if rulesets else tables
+
+
+class _BothForms:
+    """Tables of nftables, and masquerade by iptables."""
+
+    def __init__(self, tables: Tracer, masquerade: Tracer) -> None:
+        self._tables = tables
+        self._masquerade = masquerade
+
+    def outcomes(self, packet: Packet) -> Iterator[Outcome]:
+        """The outcomes by the tables; the source is masqueraded when one of both forms masquerades it."""
+        hidden = next(iter(self._masquerade.outcomes(packet))).masqueraded
+        for outcome in self._tables.outcomes(packet):
+            yield msgspec.structs.replace(outcome, masqueraded=outcome.masqueraded or hidden)
+
+    def about(self, step: TraceStep) -> str:
+        """The text of a step through the tables."""
+        return self._tables.about(step)

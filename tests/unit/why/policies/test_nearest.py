@@ -47,7 +47,7 @@ def check(world: World, connection: Connection, direction: str) -> bool:
     found = rules[0]
     assert distances[0] == min(sum(m.cost for m in near.misses) for near in nearest(case, 1000))
     assert found.policy in case.isolating()
-    rule = policy_rules(found.policy, direction)[found.place]
+    rule = policy_rules(found.policy, direction)[found.rule_index]
     assert bool(found.peer_misses) == (not case.peers_match(found.policy, rule.peers))
     assert (found.port_miss is not None) == (not case.ports_match(rule.ports))
     assert (found.peer is None) == (not rule.peers or bool(found.peer_misses))

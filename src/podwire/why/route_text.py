@@ -1,0 +1,57 @@
+"""The ways between nodes of an answer of ``podwire why`` as text (pure)."""
+
+from collections.abc import Iterator
+
+from podwire.why.answer import Answer, NodeRoute, TunnelHeader
+
+_LABEL = 10
+
+
+def outcome(answer: Answer) -> Iterator[str]:
+    """The line ``outcome``, where a way between nodes is interrupted and nothing else drops the connection."""
+    lost = [route for route in answer.routes if route.lost]
+    if not lost:
+        return
+    first, *others = lost
+    word = "DROPPED" if answer.outcome == "dropped" else "DROPPED for some endpoints,"
+    yield f"{'outcome':<{_LABEL}}{word} {_reason(first)}"
+    yield from (f"{'':<{_LABEL}}and {_reason(route)}" for route in others)
+
+
+def _reason(route: NodeRoute) -> str:
+    what = "" if route.direction == "request" else "replies, "
+    return f"{what}between {route.node} and {route.peer}: {'; '.join(route.missing)}"
+
+
+def routes(answer: Answer) -> Iterator[str]:
+    """The lines of all ways, an empty line before each."""
+    for route in answer.routes:
+        yield ""
+        yield from _lines(route)
+
+
+def _lines(route: NodeRoute) -> Iterator[str]:
+    label = "route" if route.direction == "request" else "back"
+    by = f" by {route.backend}" if route.backend else ", not routed by podwire"
+    planned = "" if route.state == "held" else ", as it should be"
+    yield f"{label:<{_LABEL}}{route.node} to {route.peer}{by}{planned}"
+    if route.route:
+        mtu = f", MTU {route.mtu}" if route.mtu else ""
+        yield f"{'':<{_LABEL}}{route.route}{mtu}"
+    if route.tunnel is not None:
+        yield f"{'':<{_LABEL}}{_tunnel(route.tunnel)}"
+    yield from (f"{'missing':<{_LABEL}}{problem}" for problem in route.missing)
+    if route.drift:
+        yield "differs from the plan (+ is missing, - is extra)"
+        yield from (f"  {line.sign} {line.text}" for line in route.drift)
+
+
+def _tunnel(tunnel: TunnelHeader) -> str:
+    parts = [tunnel.protocol + (" (encrypted)" if tunnel.encrypted else "")]
+    if tunnel.id:
+        parts.append(f"VNI {tunnel.id}")
+    port = f" port {tunnel.port}/UDP" if tunnel.port else ""
+    parts.append(f"from {tunnel.source} to {tunnel.destination}{port}")
+    if tunnel.device:
+        parts.append(f"by {tunnel.device}" + (f" via {tunnel.gateway}" if tunnel.gateway else ""))
+    return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""The explainer of routing: how packets of a connection travel between nodes."""
