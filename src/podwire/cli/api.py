@@ -1,4 +1,4 @@
-"""How commands reach an API server, with the option ``--request-timeout`` (:mod:`podwire.cli.request_timeout`).
+"""API clients of commands, with the option ``--request-timeout`` (:mod:`podwire.cli.request_timeout`).
 
 Without the option, an answer must begin within ``PATIENCE_S`` and may then take as long as it needs, as long lists do.
 With the option, each answer must be complete within that time, as with kubectl.

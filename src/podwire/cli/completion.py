@@ -33,8 +33,14 @@ def node_names(context: click.Context, _parameter: click.Parameter, start: str) 
 
 
 def state_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
-    """What ``podwire state`` shows: nodes, switch, router and this machine."""
+    """The arguments of ``podwire state``: nodes, switch, router and this machine."""
     return [CompletionItem(name) for name in (*_namespaces(context), _HOST) if name.startswith(start)]
+
+
+def station_names(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+    """The nodes of the cluster, and this machine: the ends of links."""
+    nodes = (name for name in _namespaces(context) if name not in _FABRIC)
+    return [CompletionItem(name) for name in (*nodes, _HOST) if name.startswith(start)]
 
 
 def _namespaces(context: click.Context) -> list[str]:

@@ -12,7 +12,7 @@ class LazyGroup(click.Group):
     """A group made from a table alone: the overview of its commands needs no import."""
 
     def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        """``table``: the name of a command, where it is (``module:attribute``), and its line in the overview."""
+        """``table``: by the name of a command its ``module:attribute`` and its line in the overview."""
         super().__init__(*args, **kwargs)
         self._table = table
 

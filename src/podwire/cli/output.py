@@ -1,4 +1,4 @@
-"""How commands print results as JSON."""
+"""Prints the results of commands as JSON."""
 
 import click
 import msgspec

@@ -14,7 +14,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("podwire.cli.policy_check:check", "Find probable mistakes in policies."),
     "diff": ("podwire.cli.policy_diff:diff", "Show whose connections another set of policies would change."),
 }
-"""Name of the command: where it is, and its line in the overview."""
+"""By the name of the command: the module with the command, and its line in the overview."""
 
 
 class _Group(LazyGroup):

@@ -1,4 +1,4 @@
-"""How commands ask the agents of a cluster's nodes about policies.
+"""Reads pages about policies from the agents of a cluster's nodes, for commands.
 
 Agents of this machine are asked on their sockets. Agents of a remote cluster are asked through its API server, which
 forwards requests to a port of each node (``nodes/NAME:PORT/proxy``). 32 nodes are asked at a time, so that a node that

@@ -18,10 +18,10 @@ def cleanup() -> None:
     """
     from podwire.proxy import leftovers
 
-    found = leftovers.clear()
-    for what in found:
-        click.echo(f"removed {what}")
-    if not found:
+    removed = leftovers.clear()
+    for rules in removed:
+        click.echo(f"removed {rules}")
+    if not removed:
         click.echo("there is nothing to remove")
 
 

@@ -1,4 +1,4 @@
-"""What ``podwire state`` prints: the document of an agent, of the fabric or of a file, and how a kernel differs."""
+"""Prints the output of ``podwire state``: the document of an agent, of the fabric or of a file, or its differences."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ from podwire.http.fetch import fetch
 from podwire.kernel import comparison
 from podwire.local import inventory
 from podwire.local.fabric import share as fabric
+from podwire.local.lab.apply import read_conditions
 from podwire.state import drift, share
 from podwire.state.drift import Difference
 from podwire.state.share import Share
@@ -62,7 +63,7 @@ def _open(request: StateRequest) -> tuple[Path | None, Iterator[str]]:
         return None, _of_file(saved) if saved else _of_agent(config, request.parts)
     inventory.check_root()
     topology = running_cluster(request.name)
-    own = fabric.read_share(topology, node)
+    own = fabric.read_share(topology, node, read_conditions(topology))
     inside = None if node == fabric.HOST else Path(topology.netns(node))
     return inside, _of_file(saved) if saved else _of_local_cluster(own, Path(topology.node_run(node)), request.parts)
 

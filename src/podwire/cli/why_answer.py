@@ -1,4 +1,4 @@
-"""How ``podwire why`` gets its answer: from files, from a local cluster, on a node, or by an API server."""
+"""Gets the answer of ``podwire why``: from files, from a local cluster, on a node, or by an API server."""
 
 import asyncio
 import socket

@@ -1,7 +1,7 @@
-"""``podwire up``: from a request to a running cluster with its applications Ready and a table that shows it.
+"""``podwire up``: brings up a cluster, applies manifests, waits until all is ready, and prints a connectivity table.
 
-The supervisor makes the cluster; this process applies the manifests as soon as the API answers, waits for nodes and
-workloads, and sends the probes. It holds the cluster's lock meanwhile, so that two runs do not mix.
+The supervisor makes the cluster. This process applies the manifests as soon as the API answers, waits for nodes and
+workloads, and sends the probes. It holds the cluster's lock, so that no other run changes the cluster at the same time.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ async def _finish(request: UpRequest, topology: Topology, say: Say) -> int:
         applied = await objects.apply(client, request.manifests)
         if applied:
             say(f"applied {count(len(applied), 'object')}")
-        names = tuple(place.name for place in topology.nodes(request.config.nodes))
+        names = tuple(node.name for node in topology.nodes(request.config.nodes))
         waiting = readiness.Waiting(client, names, applied)
         deadline = clock.monotonic() + request.timeout_s
         late = await waiting.until_ready(request.timeout_s)
@@ -110,9 +110,9 @@ async def _settled(topology: Topology, client: Client, clock: Clock) -> "tuple[P
     while True:
         prober, facts = await collect.prober(topology, client, clock)
         attempts = plan.overview(facts)
-        found = await prober.run(tuple(one for one in attempts if one not in good))
-        good |= {one.attempt: one for one in found if not one.surprising}
-        surprises = {one.attempt: one for one in found if one.surprising}
+        results = await prober.run(tuple(result for result in attempts if result not in good))
+        good |= {result.attempt: result for result in results if not result.surprising}
+        surprises = {result.attempt: result for result in results if result.surprising}
         if not surprises or clock.monotonic() > deadline:
-            return tuple(good.get(one) or surprises[one] for one in attempts)
+            return tuple(good.get(result) or surprises[result] for result in attempts)
         await clock.sleep(_SETTLE_POLL_S)

@@ -1,10 +1,10 @@
-"""The cluster's cgroup (version 2): membership of every process, and ending all of them at once.
+"""The cluster's cgroup (version 2), which contains all its processes and can end them at once.
 
-``<cgroup2 mount>/podwire/<cluster>/system`` holds the components, those of a node in a folder of the node's name;
-kubelets put pods beside it, and where the machine has hierarchies of version 1, into folders of the same name there.
-Writing to ``cgroup.kill`` (Linux 5.14) of the cluster's folder ends every process below it, also those that fork
-meanwhile.
-Without a cgroup2 mount all functions do nothing and the caller falls back on process records.
+``<cgroup2 mount>/podwire/<cluster>/system`` contains the components; the components of a node are in a subfolder with
+the node's name. Kubelets put pods next to ``system`` and, when the machine has cgroup hierarchies of version 1, into
+folders of the same name there. A write to ``cgroup.kill`` (Linux 5.14) of the cluster's folder ends every process below
+it, including processes that are forked at the same time. Without a cgroup2 mount all functions do nothing, and the
+caller uses process records instead.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ def create(cluster: str) -> Path | None:
 
 
 def node_folder(system: Path | None, node: str) -> Path | None:
-    """The folder of a node's components inside the folder of all components; without a node, the latter."""
+    """The folder of a node's components; without a node, the folder of all components."""
     if system is None or not node:
         return system
     folder = system / node
@@ -43,7 +43,7 @@ def node_folder(system: Path | None, node: str) -> Path | None:
 
 
 def join(pid: int, folder: Path | None) -> None:
-    """Moves a process into a folder; nothing when there is no folder, or when the process has ended."""
+    """Moves a process into a folder; does nothing without a folder, or when the process has ended."""
     if folder is None:
         return
     try:
@@ -75,7 +75,7 @@ def destroy_node(cluster: str, node: str) -> None:
 
 
 def destroy_folder(folder: Path) -> None:
-    """Kills every process in a folder and below, and removes it; nothing when it is not there."""
+    """Kills every process in a folder and below, and removes the folder, if it exists."""
     if not folder.is_dir():
         return
     kill = folder / "cgroup.kill"

@@ -1,6 +1,6 @@
-"""What runs as a process in a local cluster, and the configuration of each.
+"""The processes of a local cluster and their configuration files.
 
-Every component gets one file, written here, which the fork server hands to its entry (:mod:`podwire.local.entries`).
+Each component gets one file. The fork server passes its path to the component's entry (:mod:`podwire.local.entries`).
 """
 
 import socket
@@ -13,6 +13,7 @@ import msgspec
 from podwire.errors import ConfigError
 from podwire.local import credentials
 from podwire.local.config import ClusterConfig
+from podwire.local.fabric.bird import AS_NUMBER
 from podwire.local.topology import FabricNode, Topology
 from podwire.runtime.child import Placement
 from podwire.runtime.forkserver import ForkServer
@@ -77,24 +78,24 @@ def service_address(config: ClusterConfig, number: int) -> str:
 
 def apiserver(topology: Topology, config: ClusterConfig, port: int) -> Child:
     """The API server on loopback and on the host's fabric address."""
-    place = credentials.folder(topology)
+    keys = credentials.folder(topology)
     families = {ip_network(cidr).version for cidr in config.service_cidrs}
     host = {4: str(topology.host_address), 6: str(topology.host_address6)}
-    # Nodes reach it at the first, pods by way of its Service at what is advertised.
+    # Nodes connect to the first address; pods connect to the Service, whose endpoint is the advertised address.
     fabric = [f"{host[4]}:{credentials.API_FABRIC_PORT}"]
     fabric += [f"[{host[6]}]:{credentials.API_FABRIC_PORT}"] if 4 not in families else []
     document = {
         "listen": [f"127.0.0.1:{port}", *fabric],
         "state": f"{topology.state}/api.db",
-        "certificate": f"{place}/apiserver.crt",
-        "key": f"{place}/apiserver.key",
-        "clientCa": f"{place}/ca.crt",
-        "signingKey": f"{place}/tokens.key",
-        "kubeletCertificate": f"{place}/kubelet-client.crt",
-        "kubeletKey": f"{place}/kubelet-client.key",
-        "proxyClientCertificate": f"{place}/front-proxy-client.crt",
-        "proxyClientKey": f"{place}/front-proxy-client.key",
-        "proxyClientCa": f"{place}/front-proxy-ca.crt",
+        "certificate": f"{keys}/apiserver.crt",
+        "key": f"{keys}/apiserver.key",
+        "clientCa": f"{keys}/ca.crt",
+        "signingKey": f"{keys}/tokens.key",
+        "kubeletCertificate": f"{keys}/kubelet-client.crt",
+        "kubeletKey": f"{keys}/kubelet-client.key",
+        "proxyClientCertificate": f"{keys}/front-proxy-client.crt",
+        "proxyClientKey": f"{keys}/front-proxy-client.key",
+        "proxyClientCa": f"{keys}/front-proxy-ca.crt",
         "serviceCidrs": config.service_cidrs,
         "advertise": [host[4]] if 4 in families else [host[6]],
         "advertisePort": credentials.API_FABRIC_PORT,
@@ -120,44 +121,53 @@ def controller(topology: Topology, config: ClusterConfig) -> Child:
     return _child(topology, "controller", "controller", Path(topology.run), document)
 
 
-def agent(topology: Topology, config: ClusterConfig, place: FabricNode) -> Child:
+def agent(topology: Topology, config: ClusterConfig, node: FabricNode) -> Child:
     """A node's agent, in the node's namespace."""
-    run = Path(topology.node_run(place.name))
+    run = Path(topology.node_run(node.name))
     document = {
-        "nodeName": place.name,
-        "kubeconfig": str(credentials.kubeconfig_path(topology, f"agent-{place.name}")),
+        "nodeName": node.name,
+        "kubeconfig": str(credentials.kubeconfig_path(topology, f"agent-{node.name}")),
         "runDir": str(run),
-        "stateDir": str(topology.node_state(place.name)),
+        "stateDir": str(topology.node_state(node.name)),
         "clusterCIDRs": config.pod_cidrs,
         "serviceCIDRs": config.service_cidrs,
         "cni": {"confDir": str(run / "cni/net.d"), "binDir": str(run / "cni/bin")},
-        "routing": {"backend": config.routing.backend},
+        "routing": {"backend": config.routing.backend, **_router_peers(topology, config, node)},
         "proxy": msgspec.to_builtins(config.proxy),
         "policy": msgspec.to_builtins(config.policy),
         "health": {"address": "0.0.0.0", "port": 9440},
         "logLevel": config.log_level,
     }
-    return _child(topology, f"agent-{place.name}", "agent", run, document, str(topology.netns(place.name)))
+    return _child(topology, f"agent-{node.name}", "agent", run, document, str(topology.netns(node.name)))
 
 
-def kubelet(topology: Topology, config: ClusterConfig, place: FabricNode, cgroup: Path | None) -> Child:
+def _router_peers(topology: Topology, config: ClusterConfig, node: FabricNode) -> dict[str, Any]:
+    """The router of the node's segment as a peer of the backend ``bgp``."""
+    if topology.segment_count == 1:
+        return {}
+    families = {ip_network(cidr).version for cidr in config.pod_cidrs}
+    addresses = [node.segment.router] * (4 in families) + [node.segment.router6] * (6 in families)
+    return {"bgp": {"peers": [{"address": str(address), "asNumber": AS_NUMBER} for address in addresses]}}
+
+
+def kubelet(topology: Topology, config: ClusterConfig, node: FabricNode, cgroup: Path | None) -> Child:
     """A node's kubelet, in the node's namespace; ``cgroup`` is the cluster's folder."""
-    run = Path(topology.node_run(place.name))
+    run = Path(topology.node_run(node.name))
     keys = credentials.folder(topology)
     families = {ip_network(cidr).version for cidr in config.pod_cidrs}
-    addresses = [str(place.address)] * (4 in families) + [str(place.address6)] * (6 in families)
+    addresses = [str(node.address)] * (4 in families) + [str(node.address6)] * (6 in families)
     document = {
-        "node": place.name,
-        "kubeconfig": str(credentials.kubeconfig_path(topology, place.name)),
+        "node": node.name,
+        "kubeconfig": str(credentials.kubeconfig_path(topology, node.name)),
         "runDir": str(run / "kubelet"),
-        "stateDir": f"{topology.node_state(place.name)}/kubelet",
+        "stateDir": f"{topology.node_state(node.name)}/kubelet",
         "netnsDir": f"{topology.run}/netns",
         "hidden": [topology.run],
         "addresses": addresses,
-        "zone": place.segment.bridge,
+        "zone": node.segment.bridge,
         "serving": {
-            "certificate": f"{keys}/{place.name}.crt",
-            "key": f"{keys}/{place.name}.key",
+            "certificate": f"{keys}/{node.name}.crt",
+            "key": f"{keys}/{node.name}.key",
             "clientCA": f"{keys}/ca.crt",
         },
         "cni": {
@@ -167,18 +177,18 @@ def kubelet(topology: Topology, config: ClusterConfig, place: FabricNode, cgroup
         },
         "clusterDNS": [service_address(config, DNS_NUMBER)],
         "resolvConf": f"{topology.run}/resolv.conf",
-        "cgroup": str(cgroup / place.name) if cgroup else "",
-        "systemCgroup": str(cgroup / "system" / place.name) if cgroup else "",
+        "cgroup": str(cgroup / node.name) if cgroup else "",
+        "systemCgroup": str(cgroup / "system" / node.name) if cgroup else "",
         "images": [msgspec.to_builtins(rule) for rule in config.images],
         "capacity": config.capacity,
         "metricsResolutionS": config.metrics.resolution_s,
         "logLevel": config.log_level,
     }
-    return _child(topology, f"kubelet-{place.name}", "kubelet", run, document, str(topology.netns(place.name)))
+    return _child(topology, f"kubelet-{node.name}", "kubelet", run, document, str(topology.netns(node.name)))
 
 
 def node_of(child: Child) -> str:
-    """The node of an agent or a kubelet; empty for other components."""
+    """The node of an agent or a kubelet; empty for other components, the router's BIRD among them."""
     return child.name.partition("-")[2] if child.netns else ""
 
 

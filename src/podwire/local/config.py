@@ -12,6 +12,7 @@ Example::
       - {name: registry.example/team/api, command: [./bin/api, --listen, ":8080"]}
       - {prefix: registry.example/jobs/, command: [python3, job.py]}
     capacity: {cpu: "8", memory: 32Gi, pods: "500"}
+    links: {node-2: {lossPercent: 1, mtu: 1400}}
 
 A field that is unknown, missing or of the wrong type is a ConfigError with its path.
 """
@@ -26,6 +27,7 @@ import yaml
 from podwire.controllers.nodeipam.allocate import MAX_BITS, default_mask
 from podwire.embedded.workloads.autoscaling.plan import AutoscalerSettings
 from podwire.errors import ConfigError
+from podwire.local.lab.conditions import LinkConditions, check_links, port_of
 from podwire.local.topology import FABRIC, NODES_PER_SEGMENT, SEGMENTS, Topology
 from podwire.model.document import convert, not_yaml
 from podwire.model.quantity import parse_milli
@@ -55,13 +57,13 @@ _FIXED = {
     "autoscaler": ("autoscaler", "the controllers read it when they start"),
     "log_level": ("logLevel", "components read it when they start"),
 }
-"""What a cluster keeps for life: the fields, their names in the file, and why they cannot change."""
+"""Settings that cannot change while the cluster exists: fields, their names in the file, and the reason."""
 _SHAPE = {"nodes": "nodes", **{field: name for field, (name, _) in _FIXED.items()}}
-"""What a running cluster keeps when a file says nothing of it; settings that are left out are the defaults again."""
+"""Settings that a running cluster keeps when a file omits them; other omitted settings get their defaults again."""
 
 
 class _Section(msgspec.Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """The settings that every section shares."""
+    """The base of every section: keys in camelCase, unknown keys are errors."""
 
 
 class RoutingSection(_Section, frozen=True):
@@ -92,7 +94,7 @@ class MetricsSection(_Section, frozen=True):
 
 
 class ClusterConfig(_Section, frozen=True):
-    """What a local cluster is made of."""
+    """The configuration of a local cluster."""
 
     nodes: int = 3
     segments: int = 1
@@ -106,6 +108,8 @@ class ClusterConfig(_Section, frozen=True):
     images: tuple[ImageMapping, ...] = ()
     capacity: dict[str, str] = {}
     """Capacity of every node by resource name, in place of the machine's."""
+    links: dict[str, LinkConditions] = {}
+    """The conditions of the fabric's links by station: ``node-2``, ``segment-1``, ``host``."""
     metrics: MetricsSection = MetricsSection()
     autoscaler: AutoscalerSettings = AutoscalerSettings()
     log_level: Level = "info"
@@ -145,12 +149,12 @@ def parse_config(text: str, source: str, running: ClusterConfig | None = None) -
 
 
 def remember_config(topology: Topology, config: ClusterConfig) -> None:
-    """Keeps what a cluster is made of, for the next ``podwire up`` that says less."""
+    """Stores the configuration of a cluster; the next ``podwire up`` uses it for settings that it omits."""
     (Path(topology.run) / _REMEMBERED).write_bytes(msgspec.yaml.encode(config))
 
 
 def recall_config(topology: Topology) -> ClusterConfig | None:
-    """What a cluster was made of at last; None when it was never complete."""
+    """The last stored configuration of a cluster; None when the cluster was never complete."""
     try:
         return msgspec.yaml.decode((Path(topology.run) / _REMEMBERED).read_bytes(), type=ClusterConfig)
     except (OSError, msgspec.MsgspecError):
@@ -158,7 +162,7 @@ def recall_config(topology: Topology) -> ClusterConfig | None:
 
 
 def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> None:
-    """Checks that a cluster can become what is wanted without being made anew.
+    """Checks that an existing cluster can change to the wanted configuration.
 
     Raises: ConfigError with the field path, the reason, and what to do.
     """
@@ -179,7 +183,7 @@ def _shown(value: object) -> str:
 
 
 def check_config(config: ClusterConfig, source: str) -> None:
-    """Checks what types alone cannot say.
+    """Checks the values of a configuration beyond their types.
 
     Raises: ConfigError with the field path.
     """
@@ -197,6 +201,9 @@ def check_config(config: ClusterConfig, source: str) -> None:
     check_policy(config.policy, source)
     _check_networks(config, source)
     _check_times(config, source)
+    check_links(config.links, source)
+    for station in config.links:
+        port_of(_shape(config), config.nodes, station, source, f"links.{station}")
     for number, rule in enumerate(config.images):
         if bool(rule.name) == bool(rule.prefix):
             raise ConfigError(source, f"images[{number}]", "expected exactly one of name and prefix")
@@ -207,6 +214,10 @@ def check_config(config: ClusterConfig, source: str) -> None:
             parse_milli(amount)
         except ConfigError as failure:
             raise ConfigError(source, f"capacity.{resource}", failure.problem) from failure
+
+
+def _shape(config: ClusterConfig) -> Topology:
+    return Topology(name="", index=0, segment_count=config.segments, run="", state="")
 
 
 def _check_times(config: ClusterConfig, source: str) -> None:
@@ -241,9 +252,9 @@ def _check_networks(config: ClusterConfig, source: str) -> None:
     taken: list[tuple[str, Network]] = [("the fabric", ip_network(fabric)) for fabric in FABRIC]
     for path, networks in (("podCIDRs", pods), ("serviceCIDRs", services)):
         for number, network in enumerate(networks):
-            for what, other in taken:
+            for field, other in taken:
                 if network.version == other.version and network.overlaps(other):
-                    raise ConfigError(source, f"{path}[{number}]", f"{network} overlaps {what} ({other})")
+                    raise ConfigError(source, f"{path}[{number}]", f"{network} overlaps {field} ({other})")
             taken.append((f"{path}[{number}]", network))
 
 

@@ -1,4 +1,4 @@
-"""Everything that decides in a local cluster, by name, in one process.
+"""All controllers of a local cluster by name, including workload controllers and scheduler, in one process.
 
 ``run(client, config)`` with ``LocalControllerConfig`` runs the controllers of any cluster, the workload
 controllers and the scheduler on shared informers: one copy of each object, one watch per resource.
@@ -48,7 +48,7 @@ CONTROLLERS: Registry[Any] = Registry(
 
 
 class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
-    """A controller process that runs every part unless told otherwise."""
+    """The configuration of a controller process; by default all controllers run."""
 
     parts: tuple[str, ...] = tuple(CONTROLLERS)
     node_times: NodeTimes = NodeTimes()
@@ -59,7 +59,7 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
     """The folder of the volumes of the class ``standard``."""
 
     def arguments(self, name: str) -> tuple[object, ...]:
-        """What the controller of this name takes besides the environment.
+        """The arguments of the controller with this name, besides the environment.
 
         Raises: ConfigError for a wrong network.
         """
@@ -74,27 +74,27 @@ class LocalControllerConfig(ControllerConfig, frozen=True, kw_only=True):
 
 
 class ControllerFile(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """The controller's file: how controllers and scheduler reach the API, and what to run."""
+    """The controller's file: kubeconfigs of controllers and scheduler, and the controllers to run."""
 
     kubeconfig: str
     controller: LocalControllerConfig
     scheduler_kubeconfig: str = ""
-    """How the scheduler reaches the API; empty: as the controllers do."""
+    """The kubeconfig of the scheduler; empty: that of the controllers."""
     log_level: log.Level = "info"
 
 
 async def run(
     client: Client, config: ControllerConfig | None = None, identities: Mapping[str, Client] | None = None
 ) -> None:
-    """Runs the configured parts until cancelled; a part in ``identities`` writes by the client there.
+    """Runs the configured controllers until cancelled; a controller in ``identities`` writes with the client there.
 
-    Raises: ConfigError before anything is started.
+    Raises: ConfigError, before any controller is started.
     """
     await cluster_controllers.run(client, config or LocalControllerConfig(), CONTROLLERS, identities)
 
 
 def run_file(path: str, kubeconfig: str | None) -> None:
-    """Runs the controllers of a file; ``kubeconfig`` wins over those in it.
+    """Runs the controllers of a file; ``kubeconfig`` replaces the kubeconfigs in the file.
 
     Raises: ConfigError.
     """

@@ -1,11 +1,11 @@
 """Certificates and kubeconfig files of a local cluster, made once and kept in its state folder.
 
 ``<state>/credentials/`` holds the authority, the API server's certificates, the token signing key, a serving
-certificate per node, and a kubeconfig per user. ``front-proxy-client`` is what the API server shows to extension API
-servers; its authority signs nothing else, and the authority's key is not kept. ``admin`` is for people and may do
-everything; ``controller-manager``, ``scheduler``, each node's kubelet (``NODE``) and agent (``agent-NODE``) have names
-of their own, and rights by roles. Components on the host use the loopback address, those on nodes the host's fabric
-address.
+certificate per node, and a kubeconfig per user. ``front-proxy-client`` is the client certificate of the API server for
+extension API servers; its authority signs no other certificate, and the authority's key is not stored. ``admin`` is for
+people and has all rights. ``controller-manager``, ``scheduler``, each node's kubelet (``NODE``) and agent
+(``agent-NODE``) have separate users with rights by roles. Components on the host use the loopback address, components
+on nodes use the host's fabric address.
 """
 
 import datetime
@@ -17,11 +17,11 @@ from podwire.local.topology import FabricNode, Topology
 
 _FOLDER = "credentials"
 API_FABRIC_PORT = 6443
-"""Where the API server listens on the fabric."""
+"""The port of the API server on the fabric."""
 
 
 def folder(topology: Topology) -> Path:
-    """Where everything is."""
+    """The folder of the cluster's credentials."""
     return Path(topology.state) / _FOLDER
 
 
@@ -31,10 +31,13 @@ def kubeconfig_path(topology: Topology, user: str) -> Path:
 
 
 def ensure(topology: Topology, port: int, service_addresses: tuple[str, ...], now: datetime.datetime) -> bool:
-    """Makes what every cluster needs; returns whether anything was missing. ``port`` is the API's on loopback."""
-    place = folder(topology)
-    fresh = not (place / "ca.key").exists()
-    authority = _authority(place, topology.name, now)
+    """Makes missing certificates and kubeconfigs of the cluster; returns whether any was missing.
+
+    ``port`` is the port of the API server on loopback.
+    """
+    directory = folder(topology)
+    fresh = not (directory / "ca.key").exists()
+    authority = _authority(directory, topology.name, now)
     names = (
         "localhost",
         "kubernetes",
@@ -47,18 +50,18 @@ def ensure(topology: Topology, port: int, service_addresses: tuple[str, ...], no
         str(topology.host_address6),
         *service_addresses,
     )
-    if not (place / "apiserver.key").exists():
+    if not (directory / "apiserver.key").exists():
         pair = certificates.issue(authority, "kube-apiserver", (), names, "server", now)
-        certificates.write_pair(place, "apiserver", pair)
+        certificates.write_pair(directory, "apiserver", pair)
         pair = certificates.issue(authority, "kube-apiserver-kubelet-client", ("system:masters",), (), "client", now)
-        certificates.write_pair(place, "kubelet-client", pair)
-    if not (place / "front-proxy-client.key").exists():
+        certificates.write_pair(directory, "kubelet-client", pair)
+    if not (directory / "front-proxy-client.key").exists():
         proxy = certificates.make_authority(f"podwire {topology.name} front proxy", now)
         pair = certificates.issue(proxy, "front-proxy-client", (), (), "client", now)
-        certificates.write_private(place / "front-proxy-ca.crt", proxy.certificate)
-        certificates.write_pair(place, "front-proxy-client", pair)
-    if not (place / "tokens.key").exists():
-        certificates.write_private(place / "tokens.key", certificates.make_signing_key())
+        certificates.write_private(directory / "front-proxy-ca.crt", proxy.certificate)
+        certificates.write_pair(directory, "front-proxy-client", pair)
+    if not (directory / "tokens.key").exists():
+        certificates.write_private(directory / "tokens.key", certificates.make_signing_key())
     loopback = f"https://127.0.0.1:{port}"
     _user(topology, authority, ("admin", "kubernetes-admin", "system:masters"), loopback, now)
     for name in ("controller-manager", "scheduler"):
@@ -66,28 +69,28 @@ def ensure(topology: Topology, port: int, service_addresses: tuple[str, ...], no
     return fresh
 
 
-def ensure_node(topology: Topology, place: FabricNode, now: datetime.datetime) -> None:
-    """Makes one node's serving certificate, and the kubeconfigs of its kubelet and agent, where they are missing."""
+def ensure_node(topology: Topology, node: FabricNode, now: datetime.datetime) -> None:
+    """Makes a node's serving certificate and the kubeconfigs of its kubelet and agent, unless they exist."""
     authority = _authority(folder(topology), topology.name, now)
-    if not (folder(topology) / f"{place.name}.key").exists():
-        names = (place.name, str(place.address), str(place.address6))
-        pair = certificates.issue(authority, f"system:node:{place.name}", ("system:nodes",), names, "both", now)
-        certificates.write_pair(folder(topology), place.name, pair)
+    if not (folder(topology) / f"{node.name}.key").exists():
+        names = (node.name, str(node.address), str(node.address6))
+        pair = certificates.issue(authority, f"system:node:{node.name}", ("system:nodes",), names, "both", now)
+        certificates.write_pair(folder(topology), node.name, pair)
     server = f"https://{topology.host_address}:{API_FABRIC_PORT}"
-    agent = (f"agent-{place.name}", f"podwire:agent:{place.name}", "podwire:agents")
+    agent = (f"agent-{node.name}", f"podwire:agent:{node.name}", "podwire:agents")
     _user(topology, authority, agent, server, now)
-    if not kubeconfig_path(topology, place.name).exists():
-        _write_kubeconfig(topology, place.name, server, authority, _read_pair(folder(topology), place.name))
+    if not kubeconfig_path(topology, node.name).exists():
+        _write_kubeconfig(topology, node.name, server, authority, _read_pair(folder(topology), node.name))
 
 
-def _authority(place: Path, name: str, now: datetime.datetime) -> KeyPair:
-    if not (place / "ca.key").exists():
-        certificates.write_pair(place, "ca", certificates.make_authority(f"podwire {name}", now))
-    return _read_pair(place, "ca")
+def _authority(directory: Path, name: str, now: datetime.datetime) -> KeyPair:
+    if not (directory / "ca.key").exists():
+        certificates.write_pair(directory, "ca", certificates.make_authority(f"podwire {name}", now))
+    return _read_pair(directory, "ca")
 
 
-def _read_pair(place: Path, name: str) -> KeyPair:
-    return KeyPair((place / f"{name}.crt").read_bytes(), (place / f"{name}.key").read_bytes())
+def _read_pair(directory: Path, name: str) -> KeyPair:
+    return KeyPair((directory / f"{name}.crt").read_bytes(), (directory / f"{name}.key").read_bytes())
 
 
 def _user(

@@ -1,9 +1,9 @@
-"""Empties nodes that are to go, as ``kubectl drain`` does: their pods end in order and are replaced elsewhere.
+"""Empties nodes before they are removed, as ``kubectl drain`` does: their pods end and are replaced on other nodes.
 
-A taint keeps new pods away first (NoExecute, so that DaemonSets leave too), then the pods are told to end: each
-leaves its Services before its program stops. Whatever is left after :data:`PATIENCE_S` is deleted without waiting,
-with the nodes themselves; then nothing of a node is left but its certificates. Cost: a list of pods every
-:data:`_POLL_S` while it lasts.
+First a taint keeps new pods away (NoExecute, so that pods of DaemonSets are evicted, too). Then the pods are deleted
+with their grace period: each leaves its Services before its program stops. Pods that remain after :data:`PATIENCE_S`
+are deleted at once, together with the nodes. Of a removed node only the certificates remain. Cost: a list of pods every
+:data:`_POLL_S` during the drain.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ _TAINT = {"key": NODE_LEAVING, "effect": "NoExecute"}
 
 
 async def drain(client: Client, nodes: Iterable[str]) -> None:
-    """Closes the nodes and returns when the pods on them have ended, or have not in time."""
+    """Taints the nodes and returns when their pods have ended, or after :data:`PATIENCE_S`."""
     names = tuple(nodes)
     await asyncio.gather(*(_close(client, name) for name in names))
     clock = client.clock
     deadline = clock.monotonic() + PATIENCE_S
     leaving = [pod for pod in await _pods_on(client, names) if not pod.finished]
     await asyncio.gather(*(_delete(client, pod) for pod in leaving))
-    # Those that came meanwhile tolerate any taint, and would come again.
-    told = {pod.metadata.uid for pod in leaving}
+    # Pods that were added meanwhile tolerate every taint, and would be added again after a deletion.
+    deleted = {pod.metadata.uid for pod in leaving}
     while clock.monotonic() < deadline:
         left = {pod.metadata.uid for pod in await _pods_on(client, names) if not pod.finished}
-        if not left & told:
+        if not left & deleted:
             return
         await clock.sleep(_POLL_S)
 
 
 async def forget(client: Client, nodes: Iterable[str]) -> None:
-    """Deletes the nodes, and at once the pods that are still bound to them."""
+    """Deletes the nodes, and deletes the pods that are still bound to them without a grace period."""
     names = tuple(nodes)
     await asyncio.gather(*(_forget(client, name) for name in names))
     left = await _pods_on(client, names)
@@ -52,7 +52,7 @@ async def forget(client: Client, nodes: Iterable[str]) -> None:
 
 
 def remove(topology: Topology, node: str) -> None:
-    """Ends what still runs on a node without agent and kubelet, and takes away its namespaces and folders."""
+    """Ends the remaining processes of a node whose agent and kubelet have ended; removes its namespaces and folders."""
     run, state = Path(topology.node_run(node)), Path(topology.node_state(node))
     records = [load_record(folder) for folder in (state / "kubelet/pods").glob("*")]
     namespaces = [Path(topology.netns(node)), *(Path(r.netns) for r in records if r and r.netns)]

@@ -1,10 +1,11 @@
-"""What the fork server of a local cluster runs: an entry for each component, and what each imports beforehand.
+"""The entries of a local cluster's fork server: a function for each component, and the imports of each component.
 
-Every component could be run by hand with its file: ``podwire agent --config FILE``. The components are imported in the
-functions here: the fork server imports the API server, which everything waits for, and then the others while the API
-server begins. ``podwire up`` and the supervisor need none of them.
+Each component can also be run by hand with its file: ``podwire agent --config FILE``. The functions here import the
+components, so ``podwire up`` and the supervisor do not load them. The fork server imports the API server first, because
+all other components wait for it, and then the others while the API server starts.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -60,13 +61,22 @@ def run_kubelet(payload: bytes) -> None:
     daemon.main(payload.decode())
 
 
+def run_bird(payload: bytes) -> None:
+    """BIRD on the router of the fabric; ``payload`` is the path of its configuration."""
+    from podwire.local.fabric.bird import command
+
+    argv = command(payload.decode())
+    os.execv(argv[0], argv)
+
+
 ENTRIES: Mapping[str, Entry] = {
     "apiserver": run_apiserver,
     "controller": run_controller,
     "agent": run_agent,
     "kubelet": run_kubelet,
+    "bird": run_bird,
 }
-"""What the fork server can start."""
+"""The entries of the fork server, by component."""
 
 
 def _prepare_apiserver() -> Iterator[None]:
@@ -114,7 +124,7 @@ _AGENT = (
     "podwire.agent.services",
     "encodings.idna",  # with which Python reads the name of every server that it connects to by TLS
 )
-"""What every node imports, at once or after it has begun."""
+"""Modules that every node imports, at its start or later."""
 
 PREPARE: Mapping[str, Preparation] = {
     "apiserver": _prepare_apiserver,
@@ -122,4 +132,4 @@ PREPARE: Mapping[str, Preparation] = {
     "agent": _prepare_agent,
     "kubelet": _prepare_kubelet,
 }
-"""What the fork server imports for each component, in the order of need."""
+"""The imports of the fork server for each component, in the order in which components start."""

@@ -1,8 +1,8 @@
 """Waits until changes that were made through the API are in force on every node.
 
-The agents' pages (:mod:`podwire.cluster.inforce`) are compared with a snapshot of the caller's own informers: when
-every agent has all objects of the snapshot, at those versions or later ones, and no object that is gone, then
-everything that the caller has seen in the API is in the kernels.
+The agents' pages (:mod:`podwire.cluster.inforce`) are compared with a snapshot of the caller's informers. When every
+agent has all objects of the snapshot, in the same or later versions, and no deleted object, then all changes that the
+caller has seen in the API are in the kernels.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _POLL_S = 0.005
 async def wait(
     topology: Topology, nodes: Iterable[str], wanted: Callable[[], Versions], clock: Clock, timeout_s: float
 ) -> None:
-    """Returns when the policies of all nodes are in force; ``wanted`` is called again at each look.
+    """Returns when the policies of all nodes are in force; ``wanted`` is called before each comparison.
 
     Raises: ClusterError naming the node and the object that is not in force there.
     """

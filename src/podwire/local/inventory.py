@@ -1,8 +1,9 @@
-"""Where local clusters live on this machine, which index each has, and the lock around changing one.
+"""The local clusters of this machine: their folders, their indexes, and the lock for changes.
 
-``<run root>/<name>/`` holds sockets, namespaces, process files and the file ``layout.json``; ``<state root>/<name>/``
-what outlives a reboot. The index of a cluster is the lowest that no other cluster has and whose fabric addresses the
-host does not use. The lock is a file lock, so it goes with the process that holds it.
+``<run root>/<name>/`` contains sockets, namespaces, process files and the file ``layout.json``; ``<state
+root>/<name>/`` contains the files that survive a reboot. A new cluster gets the lowest index that no other cluster has
+and whose fabric addresses the host does not use. The lock is a file lock, so the kernel releases it when its process
+ends.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ STATE_ROOT = Path("/var/lib/podwire")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?")
 _FILE = "layout.json"
 _NEEDED = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
-"""Capabilities without which nothing works, and their bits (linux/capability.h)."""
+"""The required capabilities and their bits (linux/capability.h)."""
 
 
 def check_name(name: str) -> None:
@@ -60,7 +61,7 @@ def find(name: str) -> Topology | None:
 def existing(name: str) -> Topology:
     """The topology of an existing cluster.
 
-    Raises: ClusterError naming those that exist.
+    Raises: ClusterError, which names the existing clusters.
     """
     topology = find(name)
     if topology is None:
@@ -108,7 +109,7 @@ def _choosing() -> Iterator[None]:
 
 
 def _locked_root() -> int:
-    """The run root, locked; one that was removed while this waited for the lock is another folder now."""
+    """The run root, locked; opened again when another process removed the folder while this one waited."""
     while True:
         with contextlib.suppress(FileExistsError):  # also when it goes while pathlib looks whether it is a folder
             RUN_ROOT.mkdir(parents=True)
@@ -124,7 +125,7 @@ def _locked_root() -> int:
 
 
 def leave_roots() -> None:
-    """Removes the folders of all clusters where none is left; never while another process creates a cluster in them."""
+    """Removes the root folders when no cluster is left; never while another process creates a cluster in them."""
     folder = _locked_root()
     try:
         _remove_if_empty(STATE_ROOT)

@@ -1,8 +1,8 @@
 """Copies of a cluster's context in a kubeconfig that belongs to the user.
 
 ``podwire kubeconfig --merge`` adds cluster, user and context of a local cluster to the user's file and makes the
-context the current one; everything else in the file stays. ``podwire down`` takes them away again. The cluster's run
-folder has a list of the files that have a copy. A file is replaced in one step and keeps its owner and permissions.
+context the current one; everything else in the file stays. ``podwire down`` removes them again. The cluster's run
+folder has a list of the files with a copy. A file is replaced in one step and keeps its owner and permissions.
 """
 
 import os
@@ -41,9 +41,9 @@ def merge(topology: Topology, file: Path) -> str:
 
 
 def forget(topology: Topology) -> Iterator[Path]:
-    """Takes the cluster out of every file that it was added to; the files that had it still.
+    """Removes the cluster from every file that it was added to; yields the changed files.
 
-    A file that is gone, cannot be read, or has another cluster of that name by now is left as it is.
+    A file that is missing, unreadable, or has another cluster of that name now is not changed.
     """
     for file in _files(topology):
         try:
@@ -104,13 +104,13 @@ def _without(own: Document, theirs: Document) -> Document:
 
 def _write(file: Path, document: Document) -> None:
     text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
-    place = file.resolve()
+    target = file.resolve()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        before = place.stat() if place.exists() else None
-        write_atomically(place, text.encode(), before.st_mode & 0o777 if before else 0o600)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = target.stat() if target.exists() else None
+        write_atomically(target, text.encode(), before.st_mode & 0o777 if before else 0o600)
         if before is not None:
-            os.chown(place, before.st_uid, before.st_gid)
+            os.chown(target, before.st_uid, before.st_gid)
     except OSError as failure:
         raise ConfigError(str(file), "", f"cannot be written: {failure.strerror}") from failure
 

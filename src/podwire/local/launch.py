@@ -1,9 +1,10 @@
 """Starts a cluster's supervisor as a daemon.
 
-Two forks and a new session: the daemon belongs to init, has no terminal, writes to ``<run>/log/supervisor.log`` and
-keeps no descriptor of its starter. It stays a keeper (:mod:`podwire.runtime.keeper`) and forks the supervisor, so a
-supervisor that is killed is replaced within about a second, and the new one adopts all processes. The fork server is
-started in the supervisor before it has an event loop, so that every component begins as a fork of one warm process.
+The daemon is forked twice and has a new session: its parent is init, it has no terminal, writes to
+``<run>/log/supervisor.log`` and keeps no descriptor of the process that started it. The daemon is a keeper
+(:mod:`podwire.runtime.keeper`) that forks the supervisor: a killed supervisor is replaced within about a second, and
+the new supervisor adopts all processes. The supervisor starts the fork server before it has an event loop, so that
+every component is a fork of one warm process.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ _ANSWER_WAIT_S = 15.0
 
 
 def control_socket(topology: Topology) -> Path:
-    """Where the supervisor answers."""
+    """The path of the supervisor's control socket."""
     return Path(topology.run) / CONTROL_SOCKET
 
 
@@ -55,7 +56,7 @@ def ensure_supervisor(topology: Topology) -> bool:
 
 
 def _become_daemon(topology: Topology, log_file: Path) -> None:
-    """In the first child: forks the daemon and ends; neither ever returns into the starter's stack."""
+    """Runs in the first child: forks the daemon and ends. Neither process returns to the caller."""
     os.setsid()
     if os.fork() != 0:
         os._exit(0)
@@ -85,7 +86,7 @@ def _redirect(log_file: Path) -> None:
 def _keep(topology: Topology) -> None:
     """Makes this process the keeper; returns in each supervisor that it forks.
 
-    The keeper is in the cluster's cgroup before it forks, so that whoever ends the cluster ends both together.
+    The keeper joins the cluster's cgroup before it forks, so that keeper and supervisor are killed together.
     """
     cgroup.join(os.getpid(), cgroup.create(topology.name))
     child.set_title(f"podwire: keeper {topology.name}")

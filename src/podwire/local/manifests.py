@@ -138,17 +138,17 @@ def read_manifests(
 
     Raises: ConfigError with file and line of a text that is not a Kubernetes object.
     """
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     for path in dict.fromkeys(paths):
         if path == STDIN:
-            found.extend(parse_manifests(_read_stdin(sys.stdin), "stdin"))
+            manifests.extend(parse_manifests(_read_stdin(sys.stdin), "stdin"))
         else:
-            found.extend(
+            manifests.extend(
                 manifest
                 for file in _files(path, recursive)
                 for manifest in parse_manifests(_text(file), file, None if file == path else foreign)
             )
-    return in_order(tuple(found))
+    return in_order(tuple(manifests))
 
 
 @cache
@@ -202,7 +202,7 @@ def parse_manifests(text: str, source: str, foreign: Callable[[str], None] | Non
 
     Raises: ConfigError.
     """
-    found: list[Manifest] = []
+    manifests: list[Manifest] = []
     loader, keys = yaml.CSafeLoader(text), _DuplicateKeys(source, yaml.CSafeLoader(""))
     try:
         while loader.check_node():
@@ -214,7 +214,7 @@ def parse_manifests(text: str, source: str, foreign: Callable[[str], None] | Non
                         f"{_where(source, node)}: no Kubernetes manifest, which has apiVersion and kind: passed over"
                     )
                     continue
-                found.extend(_open(document, node, source))
+                manifests.extend(_open(document, node, source))
     except yaml.YAMLError as failure:
         mark = getattr(failure, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
@@ -225,7 +225,7 @@ def parse_manifests(text: str, source: str, foreign: Callable[[str], None] | Non
         raise ConfigError(source, "", "lists and objects are nested too deep, or contain themselves") from failure
     finally:
         loader.dispose()
-    return tuple(found)
+    return tuple(manifests)
 
 
 class _DuplicateKeys:

@@ -1,8 +1,9 @@
-"""Manifests to the API: which resource a kind is, and applying many of them.
+"""Applies manifests to the API.
 
-Kinds are looked up by discovery, one request per group and version, asked again once when a kind is missing (its
-definition may have been created a moment ago). Objects are applied server-side, so a second ``podwire up -f`` with
-the same files changes nothing. Those of one rank go out together; namespaces are awaited first.
+The resource of a kind is looked up by discovery, with one request per group and version. When a kind is missing, the
+request is repeated once, because its definition may just have been created. Objects are applied server-side, so a
+second ``podwire up -f`` with the same files changes nothing. Objects of one rank are applied in parallel, after all
+objects of lower ranks such as namespaces.
 """
 
 import asyncio
@@ -71,12 +72,12 @@ async def apply(client: Client, manifests: Sequence[Manifest], namespace: str = 
     Raises: ConfigError naming file and line of the first that is refused; the others of its rank are applied.
     """
     kinds = Kinds(client)
-    stored: list[Json] = []
+    applied: list[Json] = []
     for _, group in groupby(sorted(manifests, key=rank), key=rank):
         gate = asyncio.Semaphore(_AT_ONCE)
         answers = await asyncio.gather(*(_apply(client, kinds, m, namespace, gate) for m in group))
-        stored.extend(answers)
-    return stored
+        applied.extend(answers)
+    return applied
 
 
 async def _apply(client: Client, kinds: Kinds, manifest: Manifest, namespace: str, gate: asyncio.Semaphore) -> Json:

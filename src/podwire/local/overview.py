@@ -5,13 +5,14 @@ from pathlib import Path
 
 import msgspec
 
-from podwire.cluster.names import NODE_FALLBACK, NODE_POLICY, NODE_PROXY, NODE_ROUTING
+from podwire.cluster.names import NODE_FALLBACK, NODE_POLICY, NODE_PROXY, NODE_ROUTING, NODE_SESSIONS
 from podwire.errors import ApiUnreachable
 from podwire.kube.client import Client
 from podwire.kube.config import load_kubeconfig, patient
 from podwire.kube.resources import NODES, PODS
 from podwire.local import credentials
 from podwire.local.config import recall_config
+from podwire.local.lab.apply import read_conditions
 from podwire.local.topology import Topology
 from podwire.model.node import Node
 from podwire.model.pod import Pod
@@ -37,7 +38,9 @@ class NodeOverview(msgspec.Struct, frozen=True, rename="camel"):
     services: str
     policies: str
     notice: str
-    """What works in degraded mode, and why."""
+    """The parts that run in degraded mode, and the reason."""
+    sessions: str
+    """The sessions of routing with peers, where the backend has any."""
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -49,13 +52,15 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """All of it; ``problems`` has a line each, nothing when the cluster is well."""
+    """The whole status; ``problems`` has a line for each problem, and is empty when the cluster is healthy."""
 
     cluster: str
     kubeconfig: str
     problems: tuple[str, ...]
     nodes: tuple[NodeOverview, ...]
     processes: tuple[ProcessStatus, ...]
+    links: tuple[str, ...] = ()
+    """A line for each link of the fabric with a condition of ``podwire lab`` or of the configuration."""
 
 
 BRIEF_HEAD = ("NAME", "STATE", "NODES", "API", "KUBECONFIG")
@@ -78,7 +83,7 @@ class ClusterBrief(msgspec.Struct, frozen=True):
 
 
 def brief(topology: Topology) -> ClusterBrief:
-    """What the folders of a cluster tell; its API server is not asked."""
+    """The line of a cluster, from its folders alone, without a request to its API server."""
     running = [process.running for process in processes_of(topology)]
     config = recall_config(topology)
     port = Path(topology.state) / "api-port"
@@ -105,7 +110,8 @@ async def read_status(topology: Topology, client: Client | None = None) -> Clust
         problems += [f"{node.name} is not Ready" for node in nodes if not node.ready]
     except ApiUnreachable as failure:
         problems.append(f"the API server does not answer: {failure}")
-    return ClusterStatus(topology.name, str(kubeconfig), tuple(problems), nodes, processes)
+    links = read_conditions(topology).lines()
+    return ClusterStatus(topology.name, str(kubeconfig), tuple(problems), nodes, processes, links)
 
 
 async def _nodes_of(client: Client | None, kubeconfig: Path) -> tuple[NodeOverview, ...]:
@@ -136,6 +142,7 @@ def _node(node: Node, pods: tuple[Pod, ...]) -> NodeOverview:
         services=meta.annotations.get(NODE_PROXY, ""),
         policies=meta.annotations.get(NODE_POLICY, ""),
         notice=meta.annotations.get(NODE_FALLBACK, ""),
+        sessions=meta.annotations.get(NODE_SESSIONS, ""),
     )
 
 
@@ -154,22 +161,25 @@ def _process_problems(cluster: str, processes: tuple[ProcessStatus, ...]) -> tup
     if KEEPER in ended or not processes:
         names = ", ".join(name for name in ended if name not in (KEEPER, SUPERVISOR))
         also = f"; these have ended: {names}" if names else ""
-        what = "the supervisor has ended, so nothing starts processes again that end"
-        return (f"{what}{also}; run `podwire up --name {cluster}`",)
+        problem = "the supervisor has ended, so nothing starts processes again that end"
+        return (f"{problem}{also}; run `podwire up --name {cluster}`",)
     return tuple(f"{name} has ended; the {_STARTER.get(name, SUPERVISOR)} starts it again" for name in ended)
 
 
 _STARTER = {SUPERVISOR: KEEPER}
 
 
-def as_text(found: ClusterStatus) -> str:
+def as_text(status: ClusterStatus) -> str:
     """Tables, problems, and the kubeconfig line."""
-    notices = [f"{node.name}: {node.notice}" for node in found.nodes if node.notice]
-    parts = ["\n".join([_node_table(found.nodes), *notices])] if found.nodes else []
-    parts.append(_process_table(found.processes))
-    if found.problems:
-        parts.append("\n".join(f"problem: {problem}" for problem in found.problems))
-    return "\n\n".join((*parts, f"export KUBECONFIG={found.kubeconfig}"))
+    notices = [f"{node.name}: {node.notice}" for node in status.nodes if node.notice]
+    notices += [f"{node.name}: {node.sessions}" for node in status.nodes if node.sessions]
+    sections = ["\n".join([_node_table(status.nodes), *notices])] if status.nodes else []
+    sections.append(_process_table(status.processes))
+    if status.links:
+        sections.append("\n".join(f"link {line}" for line in status.links))
+    if status.problems:
+        sections.append("\n".join(f"problem: {problem}" for problem in status.problems))
+    return "\n\n".join((*sections, f"export KUBECONFIG={status.kubeconfig}"))
 
 
 def _node_table(nodes: tuple[NodeOverview, ...]) -> str:
@@ -191,7 +201,7 @@ def _node_table(nodes: tuple[NodeOverview, ...]) -> str:
 
 
 def _process_table(processes: tuple[ProcessStatus, ...]) -> str:
-    """A row for each process; of many only those that have ended."""
+    """A row for each process; when there are many, only for ended processes."""
     shown = [process for process in processes if len(processes) <= _MANY or not process.running]
     rows = [(one.name, str(one.pid), "running" if one.running else "ended") for one in shown]
     table = columns([("PROCESS", "PID", "STATE"), *rows]) if rows else ""

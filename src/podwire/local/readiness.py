@@ -24,7 +24,7 @@ _KINDS: dict[str, Resource[Json]] = {
 
 
 _SPEAKING = ("CrashLoopBackOff", "ContainerCreating", "PodInitializing")
-"""Reasons whose messages add nothing but names and times."""
+"""Reasons whose messages have no information besides names and times."""
 
 
 class Waiting:
@@ -34,8 +34,8 @@ class Waiting:
         self._log = Log("up")
         self._nodes_wanted = frozenset(nodes)
         self._wanted: dict[str, list[str]] = {}
-        for stored in applied:
-            kind, meta = stored["kind"], stored["metadata"]
+        for obj in applied:
+            kind, meta = obj["kind"], obj["metadata"]
             if kind in _KINDS or kind == "Pod":
                 self._wanted.setdefault(kind, []).append(f"{meta.get('namespace', '')}/{meta['name']}")
         self._changed = asyncio.Event()
@@ -45,11 +45,11 @@ class Waiting:
 
     @property
     def workloads(self) -> int:
-        """How many workloads are waited for."""
+        """The number of workloads to wait for."""
         return sum(len(keys) for keys in self._wanted.values())
 
     async def until_ready(self, timeout_s: float) -> list[str]:
-        """Returns what is still not ready, with the reason: nothing, unless the time is over."""
+        """Waits until all is ready, or until the time is over; returns what is not ready, with the reason."""
         informers: list[Informer[Any]] = [self._nodes, self._pods, *self._workloads.values()]
         tasks = TaskSet(self._report)
         for informer in informers:
@@ -88,10 +88,10 @@ class Waiting:
         return "" if pod.ready or pod.status.phase == "Succeeded" else why_not_ready(pod)
 
     def _workload_problem(self, kind: str, key: str) -> str:
-        stored = self._workloads[kind].objects.get(key)
-        if stored is None:
+        obj = self._workloads[kind].objects.get(key)
+        if obj is None:
             return "not there"
-        problem = _PROBLEMS[kind](stored)
+        problem = _PROBLEMS[kind](obj)
         if not problem:
             return ""
         mine = (p for p in self._pods.objects.values() if _belongs(p, key) and not p.ready and not p.finished)
@@ -105,7 +105,7 @@ def _belongs(pod: Pod, key: str) -> bool:
 
 
 def why_not_ready(pod: Pod) -> str:
-    """The shortest true reason why a pod is not Ready."""
+    """The most specific reason why a pod is not Ready."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = status.state.get("waiting")
         if waiting and waiting.get("reason"):
@@ -117,32 +117,32 @@ def why_not_ready(pod: Pod) -> str:
     return f"pod {pod.metadata.name} is {pod.status.phase or 'new'}, not Ready"
 
 
-def _observed(stored: Json) -> bool:
-    return bool(stored.get("status", {}).get("observedGeneration", 0) >= stored["metadata"].get("generation", 0))
+def _observed(obj: Json) -> bool:
+    return bool(obj.get("status", {}).get("observedGeneration", 0) >= obj["metadata"].get("generation", 0))
 
 
-def _deployment_problem(stored: Json) -> str:
-    status = stored.get("status", {})
-    return _count_problem(stored, status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
+def _deployment_problem(obj: Json) -> str:
+    status = obj.get("status", {})
+    return _count_problem(obj, status.get("updatedReplicas", 0), status.get("availableReplicas", 0))
 
 
-def _statefulset_problem(stored: Json) -> str:
-    status = stored.get("status", {})
-    return _count_problem(stored, status.get("updatedReplicas", 0), status.get("readyReplicas", 0))
+def _statefulset_problem(obj: Json) -> str:
+    status = obj.get("status", {})
+    return _count_problem(obj, status.get("updatedReplicas", 0), status.get("readyReplicas", 0))
 
 
-def _count_problem(stored: Json, updated: int, available: int) -> str:
-    wanted = stored["spec"].get("replicas", 1)
-    if _observed(stored) and updated >= wanted and available >= wanted:
+def _count_problem(obj: Json, updated: int, available: int) -> str:
+    wanted = obj["spec"].get("replicas", 1)
+    if _observed(obj) and updated >= wanted and available >= wanted:
         return ""
     return f"{min(updated, available)} of {wanted} replicas available"
 
 
-def _daemonset_problem(stored: Json) -> str:
-    status = stored.get("status", {})
+def _daemonset_problem(obj: Json) -> str:
+    status = obj.get("status", {})
     wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
     updated = status.get("updatedNumberScheduled", 0)
-    if _observed(stored) and min(ready, updated) >= wanted > 0:
+    if _observed(obj) and min(ready, updated) >= wanted > 0:
         return ""
     return f"{ready} of {wanted} pods ready"
 

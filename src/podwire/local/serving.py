@@ -1,10 +1,10 @@
-"""Waiting until every node serves: its agent knows all nodes, and the kernel holds what follows from that.
+"""Waits until every node serves: its agent knows all nodes, and its kernel holds the resulting state.
 
-A node is Ready as soon as its kubelet has a network to offer. Services, policies and the routes of the other nodes
-follow some milliseconds later, and a connection to a new node may fail until then. Each agent says on its page
-(:mod:`podwire.cluster.inforce`) what its kernel holds, and announces the data planes in use on its Node. Cost, while
-the wait lasts: a watch of the nodes; a request to each agent that lacked something, when its Node has changed, and in
-intervals that grow: a request takes the agent 2 ms, and agents start the later the busier the machine is.
+A node is Ready as soon as its kubelet can attach pods. Services, policies and the routes to the other nodes follow some
+milliseconds later, and a connection to a new node may fail until then. Each agent has a page
+(:mod:`podwire.cluster.inforce`) that reports the state of its kernel, and announces the data planes in use on its Node.
+Cost during the wait: a watch of the nodes, and requests to the agents that do not serve yet, each when its Node has
+changed and in growing intervals (a request takes the agent 2 ms, and agents start slowly on a busy machine).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _ANNOUNCED = {"routing": NODE_ROUTING, "proxy": NODE_PROXY, "policy": NODE_POLIC
 
 
 async def until_serving(topology: Topology, client: Client, names: tuple[str, ...], timeout_s: float) -> list[str]:
-    """Returns which of the named nodes do not serve yet, and why: nothing, unless the time is over."""
+    """Waits until the named nodes serve, or until the time is over; returns which do not serve, and why."""
     log = Log("up")
     tasks = TaskSet(lambda name, failure: log.error("watch failed", failure=failure, watch=name))
     nodes = Informer(client, NODES)
@@ -47,7 +47,7 @@ async def until_serving(topology: Topology, client: Client, names: tuple[str, ..
 
 
 async def _until_none_is_late(topology: Topology, nodes: Informer[Node], late: dict[str, str]) -> None:
-    """Returns when ``late`` is empty: it has, by node, what the node lacks."""
+    """Returns when ``late`` is empty; ``late`` names by node what is missing."""
     names = tuple(late)
     changed, woken = set(names), asyncio.Event()
 
@@ -84,7 +84,7 @@ def _page(topology: Topology, name: str) -> dict[str, Versions | None] | str:
 
 
 def lacking(parts: Mapping[str, Versions | None], annotations: Mapping[str, str], names: tuple[str, ...]) -> str:
-    """What a node still lacks to serve, by its page and its announcements; empty when it serves."""
+    """The first reason why a node does not serve, by its page and its announcements; empty when it serves."""
     for part, versions in parts.items():
         if versions is None:
             return f"{part} is being programmed"

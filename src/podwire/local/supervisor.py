@@ -1,9 +1,9 @@
 """The supervisor of one local cluster: makes the fabric, keeps the processes running, answers on a socket.
 
-It starts as a daemon of ``podwire up``, forks the fork server, and only then has an event loop. Bringing the cluster up
-is idempotent: each step looks at what is there. When the supervisor dies, everything else runs on; its keeper starts a
-new one, which adopts what it finds and, without being asked, brings the cluster to the configuration of the last
-complete ``up``.
+It starts as a daemon of ``podwire up``, forks the fork server, and only then starts its event loop. Bringing the
+cluster up is idempotent: each step reads the present state first. When the supervisor dies, all other processes run on.
+Its keeper starts a new supervisor, which adopts the processes and restores the configuration of the last complete
+``up`` without a request.
 
 Order of a start: credentials; the host's link (the API server listens on it); API server; while it begins, nodes'
 namespaces and credentials; the objects that every cluster has, while the fork server imports the other components; then
@@ -25,7 +25,10 @@ from podwire.local.addons import ensure as addons
 from podwire.local.config import ClusterConfig, check_config, recall_config
 from podwire.local.control import ControlRequest, ControlServer, Progress
 from podwire.local.fabric import build
+from podwire.local.fabric.bird import BIRD, router_child
 from podwire.local.fabric.plan import plan
+from podwire.local.lab import apply as lab
+from podwire.local.lab.conditions import mtus
 from podwire.local.topology import Topology
 from podwire.local.upstream import UpstreamRelay
 from podwire.model.wording import count
@@ -65,7 +68,7 @@ class ClusterSupervisor:
                 self._tasks.start("resume", self._resume)
 
     async def _resume(self) -> None:
-        """Ensures the last complete configuration; nothing once a request has said what to ensure."""
+        """Ensures the last complete configuration; does nothing after a first request has ensured another one."""
         async with self._changing:
             config = recall_config(self._topology)
             if config is not None and not self._asked:
@@ -101,8 +104,10 @@ class ClusterSupervisor:
         kubernetes = components.service_address(config, 1)
         if credentials.ensure(topology, port, (kubernetes,), now):
             progress("credentials made")
-        # Nodes that are to go stay connected until they are empty.
-        fabric = plan(topology, max(config.nodes, len(build.node_names(topology))))
+        # Nodes that will be removed stay connected until they are empty.
+        size = max(config.nodes, len(build.node_names(topology)))
+        conditions = lab.read_conditions(topology, config)
+        fabric = plan(topology, size, mtus(conditions))
         build.host(topology, fabric)
         (self._run / "resolv.conf").write_text(f"nameserver {topology.host_address}\n", encoding="ascii")
         if not self._relaying:
@@ -112,11 +117,14 @@ class ClusterSupervisor:
             self._tasks.start("upstream", relay.serve)
         await self._children.ensure(components.apiserver(topology, config, port))
         build.nodes(topology, fabric)
+        lab.apply(topology, size, conditions)
+        if topology.segment_count > 1 and Path(BIRD).exists():
+            await self._children.ensure(router_child(topology, config.pod_cidrs))
         progress(f"fabric: {count(config.nodes, 'node')} on {count(topology.segment_count, 'segment')}")
         client = Client(load_kubeconfig(credentials.kubeconfig_path(topology, "admin")), self._clock)
         try:
-            for place in topology.nodes(config.nodes):
-                credentials.ensure_node(topology, place, now)
+            for node in topology.nodes(config.nodes):
+                credentials.ensure_node(topology, node, now)
             await self._api_ready(client)
             progress(f"API server on https://127.0.0.1:{port}")
             dns = components.service_address(config, components.DNS_NUMBER)
@@ -129,9 +137,9 @@ class ClusterSupervisor:
 
     async def _ensure_nodes(self, config: ClusterConfig) -> None:
         pods = self._cgroup.parent if self._cgroup else None
-        for place in self._topology.nodes(config.nodes):
-            await self._children.ensure(components.agent(self._topology, config, place))
-            await self._children.ensure(components.kubelet(self._topology, config, place, pods))
+        for node in self._topology.nodes(config.nodes):
+            await self._children.ensure(components.agent(self._topology, config, node))
+            await self._children.ensure(components.kubelet(self._topology, config, node, pods))
 
     async def _api_ready(self, client: Client) -> None:
         deadline = self._clock.monotonic() + _API_WAIT_S
@@ -151,8 +159,8 @@ class ClusterSupervisor:
             await self._clock.sleep(_API_POLL_S)
 
     async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:
-        """Removes the nodes beyond the wanted number: their pods move elsewhere, their namespaces go."""
-        wanted = {place.name for place in self._topology.nodes(config.nodes)}
+        """Removes the nodes beyond the wanted number; their pods are replaced on other nodes."""
+        wanted = {node.name for node in self._topology.nodes(config.nodes)}
         gone = [name for name in build.node_names(self._topology) if name not in wanted]
         if not gone:
             return
@@ -164,11 +172,11 @@ class ClusterSupervisor:
             cgroup.destroy_node(self._topology.name, name)
             drain.remove(self._topology, name)
         await drain.forget(client, gone)
-        build.nodes(self._topology, plan(self._topology, config.nodes))
+        lab.rebuild(self._topology, config.nodes, lab.read_conditions(self._topology, config))
 
 
 def _last_line(log: Path) -> str:
-    """The last line of a component's log, which says best why it is not there."""
+    """The last line of a component's log, the best available reason why the component does not run."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:

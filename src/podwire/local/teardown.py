@@ -1,8 +1,8 @@
-"""Takes a local cluster away, whatever state it is in: running, half made, or with every process killed.
+"""Removes a local cluster in any state: running, incomplete, or with every process killed.
 
-It needs no running process of the cluster. Processes are ended by the cluster's cgroup, and, without cgroup2, by their
-network namespace and their records. Namespaces go with the last process and mount in them, and links go with their
-namespaces. What is left is found by owner mark: mounts and files below the cluster's folders, the host's link.
+The removal needs no running process of the cluster. Processes are killed by the cluster's cgroup and, without cgroup2,
+by their network namespace and their records. The kernel deletes a namespace with its last process and mount, and links
+with their namespace. Mounts and files below the cluster's folders, and the host's link, are found by owner mark.
 """
 
 import os
@@ -88,7 +88,7 @@ def _delete_host_link(topology: Topology) -> None:
 def unmount_below(folders: tuple[Path, ...]) -> None:
     """Unmounts everything mounted below the folders, the latest first."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-    for place in reversed(mounted):
-        path = place.encode().decode("unicode_escape")
+    for mount_point in reversed(mounted):
+        path = mount_point.encode().decode("unicode_escape")
         if any(path.startswith(f"{folder}/") for folder in folders):
             mounts.unmount(path)

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 FABRIC = ("10.89.0.0/16", "fd89::/16")
-"""Where the segments of all clusters lie."""
+"""The networks that contain the segments of all clusters."""
 HOST_NUMBER = 1
 ROUTER_NUMBER = 254
 FIRST_NODE_NUMBER = 11
@@ -36,6 +36,11 @@ class Segment(msgspec.Struct, frozen=True):
     @property
     def bridge(self) -> str:
         """The bridge's name in the switch namespace."""
+        return self.station
+
+    @property
+    def station(self) -> str:
+        """The name of the router's link to this segment."""
         return f"segment-{self.number}"
 
     @property
@@ -50,7 +55,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class FabricNode(msgspec.Struct, frozen=True):
-    """Where one node sits."""
+    """The place of a node in the fabric: its segment, addresses and names."""
 
     name: str
     number: int
@@ -65,7 +70,7 @@ class FabricNode(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """Everything that follows from a cluster's name, index and number of segments."""
+    """The names, addresses and paths that follow from a cluster's name, index and number of segments."""
 
     name: str
     index: int

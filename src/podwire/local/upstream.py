@@ -1,8 +1,8 @@
 """Name service of the nodes: relays queries that come over the fabric to the machine's own name servers.
 
-A node's resolv.conf names the host's fabric address. Cluster DNS answers for the cluster and forwards the rest to
-the node's name servers, so names outside the cluster are looked up by the machine itself, without routing between the
-fabric and the world. Cost: two sockets; some 100 us a query that is relayed.
+A node's resolv.conf names the host's fabric address. Cluster DNS answers queries about the cluster and forwards all
+others to the node's name servers. So the machine itself looks up names outside the cluster, and no routing between the
+fabric and other networks is needed. Cost: two sockets; some 100 us per relayed query.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("!H")
 
 
 def refusal(request: bytes) -> bytes:
-    """The answer SERVFAIL to a request, with its question and nothing else; empty for what is no request."""
+    """The answer SERVFAIL to a request, with its question only; empty for a message that is not a request."""
     try:
         query = wire.parse_query(request)
     except ProtocolError:
@@ -49,16 +49,16 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 class UpstreamRelay:
-    """Answers on one address and port, UDP and TCP, with what ``upstreams`` say."""
+    """Answers on one address and port, UDP and TCP, with the replies of ``upstreams``."""
 
-    def __init__(self, place: tuple[str, int], upstreams: tuple[tuple[str, int], ...], clock: Clock) -> None:
-        self._place = place
+    def __init__(self, address: tuple[str, int], upstreams: tuple[tuple[str, int], ...], clock: Clock) -> None:
+        self._place = address
         self._log = Log("upstream")
         self.tasks = TaskSet(lambda name, failure: self._log.warning("query failed", problem=failure, task=name))
         self._forwarder = Forwarder(upstreams, clock, ForwardOptions())
 
     async def answer(self, request: bytes, *, tcp: bool) -> bytes:
-        """The reply of a name server, or SERVFAIL when none replies; empty for what is no request."""
+        """The reply of a name server, or SERVFAIL when none replies; empty for a message that is not a request."""
         if not (refused := refusal(request)):
             return b""
         try:

@@ -1,4 +1,4 @@
-"""What ``podwire why`` needs to know of a local cluster, and of a cluster that only files describe."""
+"""Gives ``podwire why`` access to a local cluster, or to a cluster that is described by files only."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -66,7 +66,7 @@ def test_nodes_are_of_the_cluster_of_the_kubeconfig(clusters: Path, monkeypatch:
 
 
 def test_backends_are_completed() -> None:
-    assert completed("up", "--backend", "v") == ["vxlan"]
+    assert completed("up", "--backend", "vx") == ["vxlan"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

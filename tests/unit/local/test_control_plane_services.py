@@ -324,8 +324,8 @@ def test_hints_by_size_come_and_go_as_events(plane: StartControlPlane) -> None:
             await p.client.create(SERVICES, auto, "default")
             await p.client.create(DEPLOYMENTS, deployment("web", 4), "default")
 
-            def zones(piece: EndpointSlice) -> list[str]:
-                return sorted(t.name for e in piece.endpoints or () for t in (e.hints.for_zones if e.hints else ()))
+            def zones(item: EndpointSlice) -> list[str]:
+                return sorted(t.name for e in item.endpoints or () for t in (e.hints.for_zones if e.hints else ()))
 
             async def hinted() -> bool:
                 found = await slices(p)
@@ -347,16 +347,21 @@ def test_hints_by_size_come_and_go_as_events(plane: StartControlPlane) -> None:
     asyncio.run(run())
 
 
+async def publish_unready(p: ControlPlane) -> str:
+    """Creates two pods, a Service that publishes pods that are not ready, and ``strict``; the name of a pod."""
+    await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
+    await p.client.create(SERVICES, service("strict", "ClusterIP", selector={"app": "web"}), "default")
+    await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
+    await endpoints(p, 2)
+    strict = await endpoints(p, 2, "strict")
+    assert strict.endpoints and strict.endpoints[0].target_ref
+    return strict.endpoints[0].target_ref.name
+
+
 def test_evicted_pod_leaves_the_slice(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
-            await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
-            await p.client.create(SERVICES, service("strict", "ClusterIP", selector={"app": "web"}), "default")
-            await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
-            await endpoints(p, 2)
-            piece = await endpoints(p, 2, "strict")
-            assert piece.endpoints and piece.endpoints[0].target_ref
-            victim = piece.endpoints[0].target_ref.name
+            victim = await publish_unready(p)
             status = {"status": {"phase": "Failed", "reason": "Evicted"}}
             await p.client.patch(PODS, victim, status, "default", subresource="status")
 
@@ -373,13 +378,7 @@ def test_evicted_pod_leaves_the_slice(plane: StartControlPlane) -> None:
 def test_a_published_pod_stays_ready_when_it_becomes_unready(plane: StartControlPlane) -> None:
     async def run() -> None:
         async with plane(nodes=2) as p:
-            await p.client.create(SERVICES, service(kind="ClusterIP", publishNotReadyAddresses=True), "default")
-            await p.client.create(SERVICES, service("strict", "ClusterIP", selector={"app": "web"}), "default")
-            await p.client.create(DEPLOYMENTS, deployment("web", 2), "default")
-            await endpoints(p, 2)
-            piece = await endpoints(p, 2, "strict")
-            assert piece.endpoints and piece.endpoints[0].target_ref
-            victim = piece.endpoints[0].target_ref.name
+            victim = await publish_unready(p)
             conditions = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "False"}]
             body = {"status": {"conditions": conditions}}
             await p.client.patch(PODS, victim, body, "default", subresource="status")

@@ -1,7 +1,7 @@
-"""Creates the objects that every local cluster has: cluster DNS, the network's configuration, cluster policies' kind.
+"""Creates the objects that every local cluster has: cluster DNS, the network's configuration, podwire's kinds.
 
-Existing objects stay as they are, so that a user's change survives the next ``podwire up``. Only the routing backend
-and the settings of proxy and policy follow the cluster's configuration: settings that it names are set, others get
+Existing objects are not changed, so that a user's change survives the next ``podwire up``. Only the routing backend and
+the settings of proxy and policy follow the cluster's configuration: settings in it are set, all other settings get
 their default again.
 """
 
@@ -21,11 +21,15 @@ from podwire.proxy.settings import as_keys
 SYSTEM_NAMESPACE = "kube-system"
 NETWORK_CONFIG = "podwire-config"
 """The ConfigMap with the settings that can change on a running cluster; agents watch it."""
+_OF_BACKENDS = {"bgp": "bgp.yaml"}
+"""The kinds of API objects that configure a routing backend."""
 
 
-def manifests(service_dns: str, replicas: int) -> tuple[Manifest, ...]:
-    """The kind ClusterNetworkPolicy, and cluster DNS, answering on ``service_dns``."""
-    found = _read("clusternetworkpolicy.yaml") + _read("dns.yaml")
+def manifests(service_dns: str, replicas: int, backend: str = "") -> tuple[Manifest, ...]:
+    """The kinds of policies, cluster DNS, answering on ``service_dns``, and the kinds of a routing backend."""
+    found = _read("clusternetworkpolicy.yaml") + _read("egresspolicy.yaml") + _read("dns.yaml")
+    if backend in _OF_BACKENDS:
+        found += _read(_OF_BACKENDS[backend])
     for manifest in found:
         if manifest.kind == "Service":
             manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
@@ -55,7 +59,7 @@ def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[
 async def ensure(client: Client, config: ClusterConfig, service_dns: str, before: ClusterConfig | None) -> None:
     """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
-    wanted = manifests(service_dns, min(2, config.nodes))
+    wanted = manifests(service_dns, min(2, config.nodes), config.routing.backend)
     await asyncio.gather(*(_create(client, kinds, m) for m in wanted), _network(client, before, config))
 
 

@@ -204,10 +204,10 @@ class _CaseObject:
         return number
 
     def protocol(self, name: str) -> str:
-        word: str = self.get(name, str, "TCP")
-        if word.upper() not in PROTOCOLS:
-            raise self.error(name, f"expected {', '.join(PROTOCOLS)}, found {word!r}")
-        return word.upper()
+        text: str = self.get(name, str, "TCP")
+        if text.upper() not in PROTOCOLS:
+            raise self.error(name, f"expected {', '.join(PROTOCOLS)}, found {text!r}")
+        return text.upper()
 
 
 def _stage(case_object: _CaseObject, *, translate: bool) -> Stage:
@@ -315,9 +315,9 @@ def _action(case_object: _CaseObject, *, translate: bool) -> Action:
 def _policy(case_object: _CaseObject, *, cluster: bool) -> tuple[str, str]:
     """The namespace and name of a policy, once podwire has checked that it can read the policy."""
     version, kind = CLUSTER_POLICY if cluster else NETWORK_POLICY
-    for field, word in (("apiVersion", version), ("kind", kind)):
-        if case_object.get(field, str) != word:
-            raise case_object.error(field, f"expected {word}, found {case_object.body[field]!r}")
+    for field, expected in (("apiVersion", version), ("kind", kind)):
+        if case_object.get(field, str) != expected:
+            raise case_object.error(field, f"expected {expected}, found {case_object.body[field]!r}")
     meta = case_object.object("metadata")
     read: type[ClusterNetworkPolicy | NetworkPolicy] = ClusterNetworkPolicy if cluster else NetworkPolicy
     try:

@@ -178,7 +178,7 @@ class _CaseRunner:
         ]
         attempts = [self._attempt(judge, step, check, family) for check, family in tried]
         outcomes = await asyncio.to_thread(self._trials.run, attempts)
-        observed = ((check, family, seen) for (check, family), seen in zip(tried, outcomes, strict=True))
+        observed = ((check, family, outcome) for (check, family), outcome in zip(tried, outcomes, strict=True))
         translate = step.stage.translate
         return len(tried), judge.failures(observed, lambda policy: families.policy(policy, translate=translate))
 

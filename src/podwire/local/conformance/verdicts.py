@@ -1,6 +1,6 @@
 """Compares the observed outcomes with a case file and, for failures, with the reference evaluator (pure).
 
-The evaluator is asked about failures only. When the evaluator agrees with the observed outcome, the file is wrong.
+The evaluator judges failures only. When the evaluator agrees with the observed outcome, the file is wrong.
 When the evaluator agrees with the file, podwire's rules are wrong if they let a packet pass. A packet that did not
 arrive may also be lost elsewhere, and a refusal never comes from podwire's rules, which only drop.
 """
@@ -36,11 +36,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     expected: str
     observed: str
     evaluator: str
-    """What the reference evaluator says: allowed or blocked."""
+    """The verdict of the reference evaluator: allowed or blocked."""
 
     @property
     def whose(self) -> str:
-        """What is wrong: podwire's rules, the case file, or something else."""
+        """The probable cause: podwire's rules, the case file, or something else."""
         passed = self.observed in (ANSWERED, ARRIVED)
         if self.evaluator == "blocked" and passed:
             return "podwire's rules are wrong"
@@ -97,10 +97,12 @@ class Judge:
         ``policy`` converts a policy of the case to the policy that was applied.
         """
         return [
-            self._failure(check, family, seen, policy) for check, family, seen in observed if not holds(check, seen)
+            self._failure(check, family, outcome, policy)
+            for check, family, outcome in observed
+            if not holds(check, outcome)
         ]
 
-    def _failure(self, check: CaseCheck, family: int, seen: str, policy: Callable[[Manifest], Manifest]) -> Failure:
+    def _failure(self, check: CaseCheck, family: int, outcome: str, policy: Callable[[Manifest], Manifest]) -> Failure:
         if family not in self._worlds:
             self._worlds[family] = world(
                 self._step.stage, self._placing, lambda pod: self._address(pod, family), policy
@@ -122,7 +124,7 @@ class Judge:
             port=check.port,
             family=family,
             expected=_word(allowed=check.allowed),
-            observed=seen,
+            observed=outcome,
             evaluator=_word(allowed=evaluate(evaluated, connection).allowed),
         )
 

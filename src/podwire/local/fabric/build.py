@@ -1,7 +1,7 @@
 """Applies the planned fabric to the kernel; every step may be repeated.
 
-The host's link comes first, since the API server listens on its address; nodes follow, each namespace with its link
-in one batch; the switch is completed last, when all ports are there.
+The host's link is made first, since the API server listens on its address. The nodes follow; each namespace and its
+link are one batch. The switch is completed last, when all its ports exist.
 """
 
 from pathlib import Path

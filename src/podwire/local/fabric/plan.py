@@ -1,7 +1,8 @@
 """Plans the desired network state of the fabric's namespaces (pure).
 
 One switch namespace has a bridge per segment; every node's ``eth0`` is a veth whose other end is a port of its
-segment's bridge. With more than one segment a router namespace joins them. The host is a station on segment 0::
+segment's bridge. With more than one segment a router namespace joins them (``bird`` has its
+BGP). The host is a station on segment 0::
 
     host (pw0-host .1) ──┐
     node-1 (eth0 .11) ───┤ segment-0 ── router (.254) ── segment-1 ├── node-2 (eth0 .11)
@@ -12,6 +13,8 @@ Above :data:`PINNED_NODES` nodes the neighbours are permanent: the kernel's neig
 namespaces (``gc_thresh3``, 1,024 entries) and a mesh of dynamic entries would overflow it near 32 nodes.
 Cost: a bridge port, two links and a namespace per node; n² permanent neighbours when pinned (4 us each).
 """
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -27,6 +30,8 @@ FIRST_HOST_PROTOCOL = 128
 PINNED_NODES = 16
 SWITCH = "switch"
 ROUTER = "router"
+MTU = 1500
+"""The MTU of a link for which nothing else is wanted, bytes."""
 HOST_PORT = "host"
 
 
@@ -39,14 +44,14 @@ class Fabric(msgspec.Struct, frozen=True):
     nodes: dict[str, NetworkState]
 
 
-def plan(topology: Topology, count: int) -> Fabric:
-    """The fabric of a cluster with ``count`` nodes."""
-    places = topology.nodes(count)
+def plan(topology: Topology, count: int, mtus: Mapping[str, int] | None = None) -> Fabric:
+    """The fabric of a cluster with ``count`` nodes; ``mtus`` of the links of nodes and segments, by their names."""
+    fabric_nodes, own_mtus = topology.nodes(count), mtus or {}
     return Fabric(
-        host=_host(topology, places),
-        switch=_switch(topology, places),
-        router=_router(topology) if topology.segment_count > 1 else None,
-        nodes={place.name: _node(topology, place, places) for place in places},
+        host=_host(topology, fabric_nodes),
+        switch=_switch(topology, fabric_nodes, own_mtus),
+        router=_router(topology, own_mtus) if topology.segment_count > 1 else None,
+        nodes={node.name: _node(topology, node, fabric_nodes, own_mtus) for node in fabric_nodes},
     )
 
 
@@ -54,8 +59,8 @@ def _mac(topology: Topology, segment: Segment, number: int) -> str:
     return f"02:89:{topology.index:02x}:{segment.number:02x}:00:{number:02x}"
 
 
-def _station_number(place: FabricNode) -> int:
-    return int(place.address) & 0xFF
+def _station_number(node: FabricNode) -> int:
+    return int(node.address) & 0xFF
 
 
 def owner(topology: Topology, *, on_host: bool) -> OwnerMark:
@@ -73,7 +78,7 @@ def _alias(topology: Topology, role: str) -> str:
     return f"{alias_prefix(topology)} {role}"
 
 
-def _host(topology: Topology, places: tuple[FabricNode, ...]) -> NetworkState:
+def _host(topology: Topology, fabric_nodes: tuple[FabricNode, ...]) -> NetworkState:
     first = topology.segment(0)
     link = Link(
         name=topology.host_link,
@@ -98,20 +103,33 @@ def _host(topology: Topology, places: tuple[FabricNode, ...]) -> NetworkState:
                 Route(dst=str(segment.network6), via=str(first.router6), link=link.name),
             )
         ),
-        neighbours=_neighbours(topology, link.name, first, places, HOST_NUMBER),
+        neighbours=_neighbours(topology, link.name, first, fabric_nodes, HOST_NUMBER),
     )
 
 
-def _switch(topology: Topology, places: tuple[FabricNode, ...]) -> NetworkState:
+def _switch(topology: Topology, fabric_nodes: tuple[FabricNode, ...], mtus: Mapping[str, int]) -> NetworkState:
     bridges = tuple(
         Link(name=segment.bridge, kind="bridge", alias=_alias(topology, segment.bridge))
         for segment in topology.segments
     )
     ports = [Link(name=HOST_PORT, master=topology.segment(0).bridge, alias=_alias(topology, "port"))]
-    ports += [Link(name=p.port, master=p.segment.bridge, alias=_alias(topology, f"port of {p.name}")) for p in places]
+    ports += [
+        Link(
+            name=node.port,
+            mtu=mtus.get(node.name, MTU),
+            master=node.segment.bridge,
+            alias=_alias(topology, f"port of {node.name}"),
+        )
+        for node in fabric_nodes
+    ]
     if topology.segment_count > 1:
         ports += [
-            Link(name=f"router-{s.number}", master=s.bridge, alias=_alias(topology, "port of router"))
+            Link(
+                name=f"router-{s.number}",
+                mtu=mtus.get(s.station, MTU),
+                master=s.bridge,
+                alias=_alias(topology, "port of router"),
+            )
             for s in topology.segments
         ]
     return NetworkState(
@@ -120,11 +138,12 @@ def _switch(topology: Topology, places: tuple[FabricNode, ...]) -> NetworkState:
     )
 
 
-def _router(topology: Topology) -> NetworkState:
+def _router(topology: Topology, mtus: Mapping[str, int]) -> NetworkState:
     links = tuple(
         Link(
             name=f"eth{s.number}",
             kind="veth",
+            mtu=mtus.get(s.station, MTU),
             peer=f"router-{s.number}",
             peer_netns=str(topology.netns(SWITCH)),
             mac=_mac(topology, s, ROUTER_NUMBER),
@@ -148,40 +167,43 @@ def _router(topology: Topology) -> NetworkState:
     )
 
 
-def _node(topology: Topology, place: FabricNode, places: tuple[FabricNode, ...]) -> NetworkState:
+def _node(
+    topology: Topology, node: FabricNode, fabric_nodes: tuple[FabricNode, ...], mtus: Mapping[str, int]
+) -> NetworkState:
     routed = topology.segment_count > 1
-    gateway = place.segment.router if routed else topology.host_address
-    gateway6 = place.segment.router6 if routed else topology.host_address6
+    gateway = node.segment.router if routed else topology.host_address
+    gateway6 = node.segment.router6 if routed else topology.host_address6
     return NetworkState(
         links=(
             Link(name="lo"),
             Link(
                 name="eth0",
                 kind="veth",
-                peer=place.port,
+                mtu=mtus.get(node.name, MTU),
+                peer=node.port,
                 peer_netns=str(topology.netns(SWITCH)),
-                mac=_mac(topology, place.segment, _station_number(place)),
-                alias=_alias(topology, place.name),
+                mac=_mac(topology, node.segment, _station_number(node)),
+                alias=_alias(topology, node.name),
             ),
         ),
         addresses=(
-            Address(link="eth0", cidr=f"{place.address}/24"),
-            Address(link="eth0", cidr=f"{place.address6}/64"),
+            Address(link="eth0", cidr=f"{node.address}/24"),
+            Address(link="eth0", cidr=f"{node.address6}/64"),
         ),
         routes=(
             Route(dst="default", via=str(gateway), link="eth0", proto=PROTOCOL),
             Route(dst="::/0", via=str(gateway6), link="eth0", proto=PROTOCOL),
         ),
-        neighbours=_neighbours(topology, "eth0", place.segment, places, _station_number(place)),
+        neighbours=_neighbours(topology, "eth0", node.segment, fabric_nodes, _station_number(node)),
     )
 
 
 def _neighbours(
-    topology: Topology, link: str, segment: Segment, places: tuple[FabricNode, ...], me: int
+    topology: Topology, link: str, segment: Segment, fabric_nodes: tuple[FabricNode, ...], me: int
 ) -> tuple[Neighbour, ...]:
-    if len(places) <= PINNED_NODES:
+    if len(fabric_nodes) <= PINNED_NODES:
         return ()
-    stations = [_station_number(p) for p in places if p.segment == segment]
+    stations = [_station_number(p) for p in fabric_nodes if p.segment == segment]
     if topology.segment_count > 1:
         stations.append(ROUTER_NUMBER)
     if segment.number == 0:

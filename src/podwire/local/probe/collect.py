@@ -1,4 +1,4 @@
-"""Collects what a probe needs: from the API, and from the folders of the local cluster."""
+"""Collects the inputs of a probe from the API and from the folders of the local cluster."""
 
 import asyncio
 from ipaddress import ip_address
@@ -64,7 +64,7 @@ async def _policies(client: Client) -> World:
 
 
 async def _rules(client: Client) -> EvaluationOptions:
-    """The cluster's settings for what the NetworkPolicy API leaves open."""
+    """The cluster's settings for cases that the NetworkPolicy API does not define."""
     try:
         config = await client.get(CONFIGMAPS, addons.NETWORK_CONFIG, addons.SYSTEM_NAMESPACE)
     except NotFound:

@@ -39,7 +39,7 @@ DNS_PORT = 53
 
 
 class PacketSource(msgspec.Struct, frozen=True):
-    """Where packets leave from: the host (``node`` is empty), a pod, a node, or a machine outside of the cluster."""
+    """The sender of packets: the host (``node`` is empty), a pod, a node, or a machine outside of the cluster."""
 
     name: str
     """``host``, ``namespace/pod``, or another name to show."""
@@ -101,15 +101,15 @@ class ProbeInputs(msgspec.Struct, frozen=True):
     """The TCP port of the API server at that address."""
 
 
-def parse_port(word: str) -> ProbePort:
+def parse_port(text: str) -> ProbePort:
     """``80/TCP`` or ``80`` (TCP).
 
     Raises: ConfigError.
     """
-    number, _, protocol = word.partition("/")
+    number, _, protocol = text.partition("/")
     protocol = protocol.upper() or "TCP"
     if not number.isdigit() or not 0 < int(number) < 65536 or protocol not in PROTOCOLS:
-        raise ConfigError("--port", "", f"{word!r}: expected a port from 1 to 65535, then nothing, /TCP or /UDP")
+        raise ConfigError("--port", "", f"{text!r}: expected a port from 1 to 65535, then nothing, /TCP or /UDP")
     return ProbePort(number=int(number), protocol=protocol)
 
 
@@ -120,25 +120,25 @@ def plan(
 
     Raises: ConfigError for a word that names nothing.
     """
-    packet_sources = [source for word in sources for source in sources_named(inputs, word)]
+    packet_sources = [source for argument in sources for source in sources_named(inputs, argument)]
     expectations = Expectations(inputs)
     attempts: list[Attempt] = []
     for source in dict.fromkeys(packet_sources):
-        for word in targets:
-            attempts.extend(_towards(expectations, source, word, ports))
+        for argument in targets:
+            attempts.extend(_towards(expectations, source, argument, ports))
     return tuple(dict.fromkeys(attempts))
 
 
-def sources_named(inputs: ProbeInputs, word: str) -> tuple[PacketSource, ...]:
+def sources_named(inputs: ProbeInputs, argument: str) -> tuple[PacketSource, ...]:
     """The sources that a word names.
 
     Raises: ConfigError when it names none.
     """
-    if word == HOST:
+    if argument == HOST:
         return (PacketSource(name=HOST),)
-    if word.startswith(("svc/", "service/")):
-        raise ConfigError("--from", "", f"{word!r}: expected a pod or `host`; a Service sends no packets")
-    return tuple(source_of(pod) for pod in pods_named(inputs, word, "--from"))
+    if argument.startswith(("svc/", "service/")):
+        raise ConfigError("--from", "", f"{argument!r}: expected a pod or `host`; a Service sends no packets")
+    return tuple(source_of(pod) for pod in pods_named(inputs, argument, "--from"))
 
 
 def source_of(pod: Pod) -> PacketSource:
@@ -153,7 +153,8 @@ def source_of(pod: Pod) -> PacketSource:
 
 
 def workload_of(pod: Pod) -> str:
-    """``namespace/name`` of what made a pod: for a ReplicaSet its Deployment, for a pod without an owner the pod."""
+    """``namespace/name`` of the workload of a pod: its owner, or the Deployment of its ReplicaSet, or the pod
+    itself."""
     meta = pod.metadata
     owner = controller_of(meta)
     name = owner.name if owner is not None else meta.name
@@ -171,22 +172,22 @@ def running(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     return tuple(sorted(alive, key=lambda p: (p.metadata.namespace, p.metadata.name)))
 
 
-def pods_named(inputs: ProbeInputs, word: str, option: str) -> tuple[Pod, ...]:
+def pods_named(inputs: ProbeInputs, argument: str, option: str) -> tuple[Pod, ...]:
     """The running pods that a word names.
 
     Raises: ConfigError when there is none.
     """
     pods = running(inputs.pods)
-    if word == "all":
+    if argument == "all":
         pods_of_word = [p for p in pods if p.metadata.namespace != SYSTEM_NAMESPACE] or list(pods)
     else:
-        namespace, name = word.split("/", 1) if "/" in word else ("default", word)
+        namespace, name = argument.split("/", 1) if "/" in argument else ("default", argument)
         in_namespace = [p for p in pods if namespace in ("*", p.metadata.namespace)]
         pods_of_word = (
             _by_selector(in_namespace, name) if any(c in name for c in "=!,") else _by_name(in_namespace, name)
         )
     if not pods_of_word:
-        raise ConfigError(option, "", f"{word!r} names no running pod; `kubectl get pods -A` lists them")
+        raise ConfigError(option, "", f"{argument!r} names no running pod; `kubectl get pods -A` lists them")
     return tuple(pods_of_word)
 
 
@@ -304,17 +305,17 @@ def declared_ports(pod: Pod) -> list[ProbePort]:
     ]
 
 
-def service_named(inputs: ProbeInputs, word: str) -> Service:
+def service_named(inputs: ProbeInputs, argument: str) -> Service:
     """The Service that ``svc/namespace/name`` names.
 
     Raises: ConfigError.
     """
-    parts = word.split("/")
-    namespace, name = (parts[1], parts[2]) if len(parts) == 3 else ("default", parts[-1])
+    segments = argument.split("/")
+    namespace, name = (segments[1], segments[2]) if len(segments) == 3 else ("default", segments[-1])
     for service in inputs.services:
         if (service.metadata.namespace, service.metadata.name) == (namespace, name):
             return service
-    raise ConfigError("--to", "", f"{word!r}: there is no Service {name} in namespace {namespace}")
+    raise ConfigError("--to", "", f"{argument!r}: there is no Service {name} in namespace {namespace}")
 
 
 def _to_service(

@@ -74,16 +74,18 @@ def overview(results: Sequence[ProbeResult]) -> str:
     pods = [r for r in results if not r.attempt.named and r.attempt.source.name != HOST]
     named = [r for r in results if r.attempt.named]
     host = [r for r in results if r.attempt.source.name == HOST]
-    parts = []
+    sections = []
     if pods:
-        parts.append(f"Pods to pods ({_legend(results)}):\n" + _matrix(pods))
+        sections.append(f"Pods to pods ({_legend(results)}):\n" + _matrix(pods))
     if named:
-        parts.append("Pods to Services by name, from one pod of each node:\n" + _grid(named, _service_port, _node_of))
+        sections.append(
+            "Pods to Services by name, from one pod of each node:\n" + _grid(named, _service_port, _node_of)
+        )
     if host:
-        parts.append("Host to NodePorts:\n" + _grid(host, _node_port, _target_node))
+        sections.append("Host to NodePorts:\n" + _grid(host, _node_port, _target_node))
     failed = [r for r in results if r.surprising]
     if failed:
-        parts.append(
+        sections.append(
             "Not as expected:\n"
             + columns(
                 [
@@ -93,7 +95,7 @@ def overview(results: Sequence[ProbeResult]) -> str:
                 "  ",
             )
         )
-    return "\n\n".join([*parts, summary(results)])
+    return "\n\n".join([*sections, summary(results)])
 
 
 def _legend(results: Sequence[ProbeResult]) -> str:

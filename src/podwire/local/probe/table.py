@@ -1,8 +1,8 @@
-"""The tables of ``podwire probe``: which results are shown, and how they fit a terminal (pure).
+"""The tables of ``podwire probe``: selects results and fits them into the width of a terminal (pure).
 
-Results that are not as expected come first. More than :data:`_MANY` results are summed up by workload: a row for each
-pair of source and target workload and port, and only what is not as expected in rows of its own. A table that is wider
-than the terminal loses its least important columns, then the ends of its lines.
+Unexpected results come first. More than :data:`_MANY` results are summed up by workload: one row for each pair of
+source and target workload and port, and separate rows only for unexpected results. A table that is wider than the
+terminal loses its least important columns, then the ends of its lines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ _DROPPED = ": dropped at "
 """The separator between a connection and the reason for its denial, in a line of an explanation."""
 _MANY = 100
 _ROWS = 50
-"""Rows of one table, where results are summed up."""
+"""The most rows of one table when results are summed up."""
 _HEAD = ("FROM", "TO", "PORT", "REACHED", "ANSWERED BY", "SOURCE SEEN", "MS", "")
 _LESS_IMPORTANT = ("SOURCE SEEN", "ANSWERED BY", "MS")
 _SUMS_HEAD = ("FROM", "TO", "PORT", "TRIED", "REACHED", "DENIED", "UNEXPECTED")
@@ -41,7 +41,7 @@ _CHOSEN: Mapping[str, Callable[[ProbeResult], bool]] = {
 def choose(results: Sequence[ProbeResult], show: str) -> tuple[ProbeResult, ...]:
     """The results that a word of :data:`CHOICES` selects; all for other words."""
     chosen = _CHOSEN.get(show)
-    return tuple(one for one in results if chosen is None or chosen(one))
+    return tuple(result for result in results if chosen is None or chosen(result))
 
 
 def render(results: Sequence[ProbeResult], show: str = "", width: int = 0) -> str:
@@ -51,8 +51,8 @@ def render(results: Sequence[ProbeResult], show: str = "", width: int = 0) -> st
     terminal, 0 for no limit.
     """
     sums = show == "sums" or (not show and len(results) > _MANY)
-    parts = [_summed_up(results, width)] if sums else [as_table(choose(results, show), width)]
-    return "\n\n".join([*filter(None, parts), summary(results)])
+    sections = [_summed_up(results, width)] if sums else [as_table(choose(results, show), width)]
+    return "\n\n".join([*filter(None, sections), summary(results)])
 
 
 def as_table(results: Sequence[ProbeResult], width: int = 0) -> str:
@@ -91,21 +91,21 @@ class _Sum(msgspec.Struct):
 
 def _summed_up(results: Sequence[ProbeResult], width: int) -> str:
     sums: dict[tuple[str, str, str], _Sum] = {}
-    for one in results:
-        attempt = one.attempt
+    for result in results:
+        attempt = result.attempt
         ends = (attempt.source.workload or attempt.source.name, attempt.workload or attempt.target, str(attempt.port))
-        sums.setdefault(ends, _Sum()).add(one)
+        sums.setdefault(ends, _Sum()).add(result)
     order = sorted(sums.items(), key=lambda item: -item[1].unexpected)
     rows = [
-        (*ends, str(one.tried), str(one.reached), str(one.denied or "-"), str(one.unexpected or "-"))
-        for ends, one in order[:_ROWS]
+        (*ends, str(result.tried), str(result.reached), str(result.denied or "-"), str(result.unexpected or "-"))
+        for ends, result in order[:_ROWS]
     ]
-    parts = []
-    surprises = [one for one in results if one.surprising]
+    sections = []
+    surprises = [result for result in results if result.surprising]
     if surprises:
-        parts.append("Not as expected:\n" + as_table(surprises[:_ROWS], width) + _more(len(surprises)))
-    parts.append(fit([_SUMS_HEAD, *rows], width) + _more(len(order)))
-    return "\n\n".join(parts)
+        sections.append("Not as expected:\n" + as_table(surprises[:_ROWS], width) + _more(len(surprises)))
+    sections.append(fit([_SUMS_HEAD, *rows], width) + _more(len(order)))
+    return "\n\n".join(sections)
 
 
 def _more(number: int) -> str:

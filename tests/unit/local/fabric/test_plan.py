@@ -9,8 +9,8 @@ def topology(segments: int = 1) -> Topology:
 
 def test_node_has_one_link_and_a_default_route() -> None:
     assert str(plan(topology(), 1).nodes["node-1"]).splitlines() == [
-        'link eth0 address 02:89:01:00:00:0b alias "podwire/fabric/demo node-1" up type veth peer port-1 netns '
-        "/r/netns/switch",
+        'link eth0 mtu 1500 address 02:89:01:00:00:0b alias "podwire/fabric/demo node-1" up type veth peer port-1 '
+        "netns /r/netns/switch",
         "link lo up",
         "address 10.89.8.11/24 dev eth0",
         "address fd89:1::b/64 dev eth0",

@@ -1,0 +1,124 @@
+"""Keeps the conditions of a running cluster's links and makes the kernel hold them.
+
+``<run>/lab.json`` stores the changes of ``podwire lab``. Cut links, losses and MTUs are part of the fabric's planned
+state. Delays are netem qdiscs at both ends of a link; tc(8) sets them, on kernels with netem.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from podwire.errors import ClusterError
+from podwire.kernel import netns
+from podwire.kernel.nft import Nft
+from podwire.local.config import ClusterConfig, recall_config
+from podwire.local.fabric import build
+from podwire.local.fabric.plan import ROUTER, SWITCH, plan
+from podwire.local.lab.conditions import FAMILY, HOST, TABLE, LabConditions, mtus, port_of, table
+from podwire.local.topology import Topology
+from podwire.state.nft import Table
+
+_FILE = "lab.json"
+_APPLIED = "lab-applied.json"
+"""The conditions in the kernel, or more than these after an interruption."""
+
+
+def read_changes(topology: Topology) -> LabConditions:
+    """The changes of ``podwire lab``; none when the file is absent or unreadable."""
+    return _read(Path(topology.run) / _FILE)
+
+
+def _read(path: Path) -> LabConditions:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LabConditions)
+    except (OSError, msgspec.MsgspecError):
+        return LabConditions()
+
+
+def write_changes(topology: Topology, changes: LabConditions) -> None:
+    """Replaces the stored changes of ``podwire lab``."""
+    path = Path(topology.run) / _FILE
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.encode(changes))
+    new.replace(path)
+
+
+def read_conditions(topology: Topology, config: ClusterConfig | None = None) -> LabConditions:
+    """The configured conditions with the changes; ``config`` None means the configuration of the last ``up``."""
+    known = config or recall_config(topology)
+    return read_changes(topology).over(known.links if known is not None else {})
+
+
+def rebuild(topology: Topology, nodes: int, conditions: LabConditions) -> None:
+    """Makes the fabric of ``nodes`` nodes, with its MTUs, and the conditions. Raises: as :func:`apply`."""
+    build.nodes(topology, plan(topology, nodes, mtus(conditions)))
+    apply(topology, nodes, conditions)
+
+
+def apply(topology: Topology, nodes: int, conditions: LabConditions) -> None:
+    """Makes cut links, losses and delays those of ``conditions``; every step may be repeated.
+
+    Does nothing when there are no conditions and were none before.
+
+    Raises: KernelError; ClusterError when the kernel has no netem, or tc(8) is missing or fails.
+    """
+    record = Path(topology.run) / _APPLIED
+    known = _read(record)
+    if conditions == known == LabConditions():
+        return
+    record.write_bytes(msgspec.json.encode(LabConditions({**known.links, **conditions.links}, conditions.pairs)))
+    wanted = table(topology, nodes, conditions)
+    with Nft(Path(topology.netns(SWITCH))) as nft:
+        if isinstance(wanted, Table):
+            nft.apply(wanted)
+        elif (FAMILY, TABLE) in nft.tables():
+            nft.delete(FAMILY, TABLE)
+    delayed = {name for links in (known.links, conditions.links) for name, link in links.items() if link.delay_ms}
+    for station in sorted(delayed):
+        link = conditions.links.get(station)
+        for namespace, device in _ends(topology, nodes, station):
+            if namespace is None or netns.exists(namespace):
+                set_delay(namespace, device, link.delay_ms if link is not None else 0.0)
+    record.write_bytes(msgspec.json.encode(conditions))
+
+
+def _ends(topology: Topology, nodes: int, station: str) -> tuple[tuple[Path | None, str], ...]:
+    """Namespace and device of both ends of a station's link; None is this machine."""
+    switch = Path(topology.netns(SWITCH))
+    if station == HOST:
+        return (None, topology.host_link), (switch, port_of(topology, nodes, station, TABLE))
+    kind, _, number = station.partition("-")
+    if kind == "segment":
+        return (Path(topology.netns(ROUTER)), f"eth{number}"), (switch, f"router-{number}")
+    if int(number) > nodes:
+        return ()
+    return (Path(topology.netns(station)), "eth0"), (switch, f"port-{number}")
+
+
+def set_delay(namespace: Path | None, device: str, delay_ms: float) -> None:
+    """Makes a device delay its outgoing packets; 0 removes the delay.
+
+    Raises: ClusterError when the kernel has no netem, or tc(8) is missing or fails.
+    """
+    shown = json.loads(_tc(namespace, "-j", "qdisc", "show", "dev", device) or "[]")
+    delayed = any(qdisc.get("kind") == "netem" and qdisc.get("root") for qdisc in shown)
+    if delay_ms:
+        # 100,000 packets wait at the most: 20 ms at 5 million packets a second.
+        _tc(namespace, "qdisc", "replace", "dev", device, "root", "netem", "delay", f"{delay_ms}ms", "limit", "100000")
+    elif delayed:
+        _tc(namespace, "qdisc", "del", "dev", device, "root")
+
+
+def _tc(namespace: Path | None, *words: str) -> str:
+    with netns.inside(namespace):
+        try:
+            done = subprocess.run(("tc", *words), capture_output=True, text=True, check=False)
+        except FileNotFoundError as failure:
+            raise ClusterError("delays need tc(8) of iproute2, which is not installed") from failure
+    if done.returncode:
+        if "qdisc kind is unknown" in done.stderr:
+            raise ClusterError("delays need netem, which this kernel lacks (CONFIG_NET_SCH_NETEM)")
+        raise ClusterError(f"tc {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
