@@ -93,12 +93,14 @@ def test_kubectl_and_helm_are_installed_where_missing(machine: Machine) -> None:
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
-def test_the_service_of_bird_stays_off(machine: Machine) -> None:
+def test_the_services_of_bird_and_frr_stay_off(machine: Machine) -> None:
     machine.debian(installed=False)
     machine.put("update-rc.d", f"echo $* >>{machine.checkout}/services")
     machine.put("deb-systemd-helper", f"echo $* >>{machine.checkout}/services")
     assert machine.setup().returncode == 0
-    assert (machine.checkout / "services").read_text() == "bird disable\ndisable bird.service\n"
+    assert (machine.checkout / "services").read_text() == (
+        "bird disable\ndisable bird.service\nfrr disable\ndisable frr.service\n"
+    )
 
 
 def test_an_installed_kubectl_is_left_alone(machine: Machine) -> None:

@@ -88,3 +88,68 @@ def test_an_unknown_tier_is_refused(suite: ModuleType, capsys: pytest.CaptureFix
 def test_every_test_of_the_tier_uml_has_its_marker(suite: ModuleType) -> None:
     for file in (_ROOT / "tests/uml").glob("test_*.py"):
         assert "pytest.mark.uml" in file.read_text(), f"{file.name} has no marker uml: no guest runs its tests"
+
+
+_ONCE = """
+import pathlib
+
+def test_good():
+    pass
+
+def test_once():
+    mark = pathlib.Path(__file__).with_name("mark")
+    first = not mark.exists()
+    mark.touch()
+    assert not first
+"""
+"""The second test fails in the first run and passes in every later one."""
+_ALWAYS = """
+def test_always():
+    assert False
+"""
+
+
+def repeated(suite: ModuleType, folder: Path, tier: str, *texts: str) -> int:
+    """The exit status of the suite with one job of ``tier`` on these files, after the second run."""
+    (folder / "tests").mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"tests/test_{number}.py").write_text(text)
+    *again, _ = pytest_command(folder)
+    job = suite.Job(tier, pytest_command(folder), tuple(again))
+    suite.run_jobs([job], folder)
+    suite.repeat_failed([job], folder)
+    status: int = suite.report([job])
+    return status
+
+
+def test_tests_that_pass_alone_are_named_unstable(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert repeated(suite, tmp_path, "kernel", _ONCE) == 0
+    output = capsys.readouterr().out
+    assert "== 1 unstable, failed among the others and passed alone; mend the cause:" in output
+    assert "tests/test_0.py::test_once\n\nsuite: 2 passed, 0 failed, 0 skipped, 1 of the passed unstable\n" in output
+
+
+def test_tests_that_fail_alone_fail_the_suite(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert repeated(suite, tmp_path, "e2e", _ONCE, _ALWAYS) == 1
+    output = capsys.readouterr().out
+    assert "== 1 failed; each line runs one of them again:" in output
+    assert output.endswith("\nsuite: 2 passed, 1 failed, 0 skipped, 1 of the passed unstable\n")
+
+
+def test_failed_unit_tests_do_not_run_again(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert repeated(suite, tmp_path, "unit", _ONCE) == 1
+    assert capsys.readouterr().out.endswith("\nsuite: 1 passed, 1 failed, 0 skipped\n")
+
+
+def test_many_failed_tests_do_not_run_again(
+    suite: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = "\n".join(f"def test_{number}():\n    assert False\n" for number in range(suite.REPEATED_TESTS))
+    assert repeated(suite, tmp_path, "kernel", _ONCE, many) == 1
+    assert f"suite: 1 passed, {suite.REPEATED_TESTS + 1} failed, 0 skipped\n" in capsys.readouterr().out
