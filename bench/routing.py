@@ -1,0 +1,130 @@
+"""Routing of one node with many peers: the whole run of the reconciler, by backend and number of peers.
+
+Each measurement is a process with a network namespace of its own and Node objects that it makes: every node has an
+address on the subnet of this one, and a pod CIDR. A run makes the plan (devices, routes, neighbours, forwarding
+entries, tables of nftables), reads the kernel and writes the difference. The first run writes everything, a resync
+finds nothing to write; a run for one more peer writes what differs. Memory is what the process has more than before the
+Node objects were made. CPU is user and system time of the process.
+
+    sudo python -m bench.routing [--quick]
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from ipaddress import ip_network
+from pathlib import Path
+
+from bench import machine
+from bench.alone import run_alone
+from bench.table import Row
+
+from podwire.kernel import netns, network
+from podwire.kernel.netlink import Netlink
+from podwire.model.meta import ObjectMeta
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.machine import KernelMachine
+from podwire.routing.nodes import RoutingFacts
+from podwire.routing.router import Router
+from podwire.routing.settings import RoutingSettings
+from podwire.routing.tunnels import tunnel_mac
+from podwire.runtime.clock import SystemClock
+from podwire.state.link import Link
+from podwire.state.network import NetworkState, OwnerMark
+from podwire.state.route import Address
+
+BACKENDS = ("vxlan", "hostgw")
+COUNTS = (1_000, 5_000)
+AIMED = 1_000
+AIMS_MS = {"write all": 100.0, "resync": 30.0}
+Times = dict[str, list[float]]
+
+
+def node(number: int, backend: str) -> Node:
+    """The Node object of a number."""
+    name, cidr = f"node-{number}", f"10.{100 + number // 256}.{number % 256}.0/24"
+    facts = RoutingFacts(backend, (backend,), {"mac": tunnel_mac(name)})
+    return Node(
+        metadata=ObjectMeta(name=name, annotations=facts.annotations()),
+        spec=NodeSpec(pod_cidr=cidr, pod_cidrs=(cidr,)),
+        status=NodeStatus(
+            addresses=(NodeAddress(type="InternalIP", address=f"10.89.{number // 250}.{number % 250 + 1}"),)
+        ),
+    )
+
+
+class Bench:
+    """A node with peers in a namespace of its own, and its measurements by name."""
+
+    def __init__(self, netns_path: Path, backend: str, count: int) -> None:
+        with Netlink(netns_path) as netlink:
+            state = NetworkState((Link("eth0", "bridge"),), (Address("eth0", "10.89.0.1/16"),))
+            network.apply(netlink, state, OwnerMark(114)).check()
+        self._backend, self._before_mb = backend, machine.resident_mb(os.getpid())[0]
+        self._nodes = {f"node-{number}": node(number, backend) for number in range(count)}
+        self._machine = KernelMachine(netns_path)
+        self.times: Times = {}
+
+    def measure(self, turns: int) -> Times:
+        """The first run, then turns of a resync and of one more peer."""
+        router = Router("node-0", lambda: self._nodes, self._machine, SystemClock())
+        router.cidrs = (ip_network("10.0.0.0/8"),)
+        router.configure(RoutingSettings(backend=self._backend))
+        self._note("write all", router.reconcile, router)
+        for _ in range(turns):
+            self._note("resync", router.reconcile, router)
+            added = node(len(self._nodes), self._backend)
+            self._nodes[added.metadata.name] = added
+            self._note("one more peer", lambda: router.reconcile(full=False), router)
+        self.times["memory"] = [machine.resident_mb(os.getpid())[0] - self._before_mb]
+        self._machine.close()
+        return self.times
+
+    def _note(self, name: str, run: Callable[[], object], router: Router) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        if router.problem:
+            raise SystemExit(f"{name}: {router.problem}")
+        self.times.setdefault(name, []).append(wall * 1000)
+        self.times.setdefault(f"{name}, CPU", []).append(cpu * 1000)
+
+
+def in_place(backend: str, count: int, turns: int) -> Times:
+    """Measures in a namespace that is made for it."""
+    netns_path = Path(f"/run/netns/pwbench-{os.getpid()}")
+    netns.create(netns_path)
+    try:
+        return Bench(netns_path, backend, count).measure(turns)
+    finally:
+        netns.delete(netns_path)
+
+
+def collect(backend: str, count: int, *, processes: int, turns: int) -> Times:
+    """The measurements of several processes together."""
+    found: Times = {}
+    context = multiprocessing.get_context("spawn")
+    for _ in range(processes):
+        with ProcessPoolExecutor(1, context) as pool:
+            for name, values in pool.submit(in_place, backend, count, turns).result().items():
+                found.setdefault(name, []).extend(values)
+    return found
+
+
+def run(quick: bool) -> list[Row]:
+    """The rows; with ``quick`` one process for each, and without the largest number."""
+    rows = []
+    for backend in BACKENDS:
+        for count in COUNTS[:1] if quick else COUNTS:
+            found = collect(backend, count, processes=1 if quick else 2, turns=5)
+            for name, values in found.items():
+                aim = AIMS_MS.get(name.removesuffix(", CPU")) if count <= AIMED and "CPU" in name else None
+                unit = "MB" if name == "memory" else "ms"
+                rows.append(Row(f"{backend}, {count:,} peers: {name}", unit, tuple(values), aim=aim))
+    return rows
+
+
+if __name__ == "__main__":
+    run_alone("routing", __doc__, run)
