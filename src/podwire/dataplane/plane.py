@@ -23,7 +23,7 @@ class WrittenBatch(Protocol):
 
 
 Written = Sequence[WrittenBatch | str]
-"""What a data plane wrote, in order; an entry without operations, or without text, is false."""
+"""The writes of a data plane, in order; an entry without operations, or without text, is false."""
 
 
 class DataPlane(Protocol):

@@ -129,13 +129,13 @@ def read_name(data: bytes, offset: int) -> tuple[bytes, int]:
                 labels.append(b"\x00")
                 break
             if length < 0x40:
-                piece = data[offset : offset + 1 + length]
-                if len(piece) != length + 1:
+                label = data[offset : offset + 1 + length]
+                if len(label) != length + 1:
                     raise ProtocolError("remote", "a label is cut")
-                size += len(piece)
+                size += len(label)
                 if size > MAX_NAME:
                     raise ProtocolError("remote", "a name of more than 255 bytes")
-                labels.append(piece)
+                labels.append(label)
                 offset += length + 1
             elif length >= 0xC0:
                 target = (length & 0x3F) << 8 | data[offset + 1]

@@ -1,8 +1,8 @@
 """The health and metrics of a component as routes: ``/healthz``, ``/livez``, ``/readyz``, ``/metrics``.
 
-``/healthz`` and ``/livez`` say whether the process works, ``/readyz`` whether it is ready for use. Each
-answers 200 ``ok``, or 503 with a line for each problem. ``/metrics`` is Prometheus' text form. Source of the paths:
-Kubernetes' component conventions.
+``/healthz`` and ``/livez`` report whether the process works, ``/readyz`` whether it is ready for use. Each answers 200
+``ok``, or 503 with a line for each problem. ``/metrics`` is Prometheus' text form. Source of the paths: Kubernetes'
+component conventions.
 """
 
 from collections.abc import Callable, Sequence

@@ -99,6 +99,9 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._has_headers = True
+        length = self._headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._limits.body_bytes:
+            self._refuse(413, f"limit is {self._limits.body_bytes}")
         if self._headers.get("expect", "").lower() == "100-continue" and not self._refused:
             self._receiver.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 

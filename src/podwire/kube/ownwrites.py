@@ -1,10 +1,10 @@
-"""Says whether an informer already shows the writes of this process.
+"""Tracks whether an informer already shows the writes of this process.
 
-An informer lags behind the API. A controller that counts pods in it right after creating some would create them again.
-After each write the controller records the resourceVersion of the answer; it acts for the same owner again when the
-informer has reached that version. A pod counts as terminating from the moment at which the API accepted its deletion.
-Cost: two dictionary entries per owner; no waiting.
-Source: Kubernetes API concepts, "Resource versions" (comparable as integers since 1.35).
+An informer lags behind the API. A controller that counts pods in it right after it created pods would create them
+again. After each write the controller records the resourceVersion of the answer; it acts for the same owner again when
+the informer has reached that version. A pod counts as terminating from the moment at which the API accepted its
+deletion. Cost: two dictionary entries per owner; no waiting. Source: Kubernetes API concepts, "Resource versions"
+(comparable as integers since 1.35).
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from podwire.kube.informer import Informer
 
 
 class OwnWrites:
-    """What this process wrote to one collection, by owner."""
+    """The writes of this process to one collection, by owner."""
 
     def __init__(self, informer: Informer[Any]) -> None:
         self._informer = informer

@@ -189,8 +189,10 @@ class ApiConnections:
         answer_s = math.inf if self.config.answer_s is None else self.config.answer_s
         timeout_s = math.inf if self.config.timeout_s is None else self.config.timeout_s
         waited_s = answer_s if isinstance(failure, _NoAnswerBegan) else timeout_s
-        what = "whole answer" if waited_s > answer_s else "answer"
-        return ApiUnreachable(f"{self.config.server}: no {what} to {request.method} {request.path} in {waited_s:g} s")
+        missing = "whole answer" if waited_s > answer_s else "answer"
+        return ApiUnreachable(
+            f"{self.config.server}: no {missing} to {request.method} {request.path} in {waited_s:g} s"
+        )
 
     async def _wait_for_session(self) -> None:
         """Lets the first connection get its answer, so that the others, those of all informers, resume its session."""

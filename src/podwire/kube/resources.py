@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar, cast
 from urllib.parse import quote
 
 from podwire.model.autoscaling import HorizontalPodAutoscaler
+from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
+from podwire.model.egress import EgressPolicy
 from podwire.model.meta import Object
 from podwire.model.node import Lease, Node
 from podwire.model.pod import Pod
@@ -112,6 +114,7 @@ CLUSTERNETWORKPOLICIES = Resource(
     False,
     ClusterNetworkPolicy,
 )
+EGRESSPOLICIES = Resource("podwire.io", "v1alpha1", "egresspolicies", "EgressPolicy", False, EgressPolicy)
 CERTIFICATESIGNINGREQUESTS = _raw(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
@@ -121,3 +124,9 @@ INGRESSCLASSES = _raw("networking.k8s.io", "v1", "ingressclasses", "IngressClass
 CUSTOMRESOURCEDEFINITIONS = _raw(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
+BGPCONFIGURATIONS = Resource(
+    "projectcalico.org", "v3", "bgpconfigurations", "BGPConfiguration", False, BgpConfigurationObject
+)
+BGPPEERS = Resource("projectcalico.org", "v3", "bgppeers", "BGPPeer", False, BgpPeerObject)
+BGPFILTERS = Resource("projectcalico.org", "v3", "bgpfilters", "BGPFilter", False, BgpFilterObject)
+IPPOOLS = Resource("projectcalico.org", "v3", "ippools", "IPPool", False, IpPoolObject)

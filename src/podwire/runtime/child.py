@@ -68,10 +68,10 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, operation: str) -> None:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{operation}: {os.strerror(number)}")
 
 
 def enter_namespace(fd: int, kinds: int) -> None:
@@ -277,8 +277,8 @@ def call(
 def spawn_apart(argv: Sequence[str], fds: Sequence[int] = ()) -> None:
     """Starts a program in a session of its own, which outlives this process, with ``fds`` as descriptors 3, 4, 5 ...
 
-    The program is to fork once and to let its first process end, which is awaited here. It is in the network namespace
-    of the calling thread.
+    The program must fork once and end its first process; this function waits for that end. The program runs in the
+    network namespace of the calling thread.
 
     Raises: OSError when it cannot be started, or ends with a failure.
     """

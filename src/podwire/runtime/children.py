@@ -30,8 +30,8 @@ Guarantees: 1. a child that ends is started again: at once the first time, then 
 that ran for ten seconds starts again without delay; 3. a child that is no longer wanted gets SIGTERM, and SIGKILL after
 three seconds; when the call returns it has ended; 4. files are written before the child starts or is told to read them;
 5. a child that cannot be started is reported and tried again, and does not delay the other children; 6. files that a
-child's own check refuses are never written: the child goes on with the last good ones; 7. a child that has to be told
-to read its files is told so until it has done it, also after an adoption.
+child's own check refuses are never written: the child continues with the last valid files; 7. a reload of files that
+fails is repeated until it succeeds, also after an adoption.
 
 Limit: a parent that is killed between the start of a child and the writing of its record leaves a child that no later
 parent knows of.
@@ -277,7 +277,7 @@ def spawn_program(child: Child) -> int:
 
 
 def record_self(directory: Path, name: str) -> None:
-    """Writes a record of this process among those of its children, for whoever shows or ends all of them.
+    """Writes a record of this process next to those of its children, so that all can be listed and ended together.
 
     Raises: OSError.
     """

@@ -51,7 +51,7 @@ def fork_sharing_descriptors() -> int:
     """As fork(2), but parent and child have one table of descriptors: the child's pid, or 0 in the child.
 
     To be called in a process with one thread. Raises: Unsupported on an architecture whose number of clone(2) is not
-    known here; OSError.
+    defined here; OSError.
     """
     number = _CLONE.get(os.uname().machine)
     if number is None:

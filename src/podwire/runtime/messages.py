@@ -36,7 +36,8 @@ def send(connection: socket.socket, body: bytes, fds: Sequence[int] = ()) -> Non
     """
     data = frame(body)
     sent = socket.send_fds(connection, [data], list(fds)) if fds else 0
-    connection.sendall(data[sent:])
+    if sent < len(data):  # A receiver that has all of it may have closed the connection: sending nothing would fail.
+        connection.sendall(data[sent:])
 
 
 def receive(connection: socket.socket, max_fds: int = 0) -> tuple[bytes, list[int]]:

@@ -252,7 +252,7 @@ class Cluster:
         while True:
             inputs = await collect.collect_inputs(self._client, self._topology)
             nodes = [node for node, _ in inputs.node_addresses]
-            pages = await asyncio.gather(*(asyncio.to_thread(self._seen, node) for node in nodes))
+            pages = await asyncio.gather(*(asyncio.to_thread(self._read_status_page, node) for node in nodes))
             problem = unsettled(inputs, dict(zip(nodes, pages, strict=True)))
             if not problem:
                 return inputs
@@ -260,8 +260,8 @@ class Cluster:
                 raise ClusterError(f"changes did not take effect within {timeout_s:g} s: {problem}")
             await clock.sleep(_POLL_S)
 
-    def _seen(self, node: str) -> tuple[str, ...]:
-        """The status page of a node's agent; empty while the agent restarts."""
+    def _read_status_page(self, node: str) -> tuple[str, ...]:
+        """The status page of a node's agent; one line that says so while the agent restarts."""
         try:
             return tuple(fetch(Path(self._topology.node_run(node)) / "agent.sock", "/seen"))
         except (OSError, ProtocolError):

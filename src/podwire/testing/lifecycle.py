@@ -85,8 +85,8 @@ class StartingCluster:
         try:
             output, _ = self._process.communicate(timeout=timeout_s)
             if self._process.returncode != 0:
-                words = " ".join(self._words)
-                raise ClusterError(f"podwire {words}: exit status {self._process.returncode}\n{output.strip()}")
+                arguments = " ".join(self._words)
+                raise ClusterError(f"podwire {arguments}: exit status {self._process.returncode}\n{output.strip()}")
             return inventory.existing(self.name)
         except BaseException:
             self._process.kill()
@@ -99,7 +99,7 @@ class StartingCluster:
 
 
 def down(name: str) -> None:
-    """Removes a cluster, whatever state it is in."""
+    """Removes a cluster in any state."""
     with inventory.locked(name, wait=True):
         topology = inventory.find(name)
         if topology is not None:

@@ -52,12 +52,12 @@ class Reached:
     def __repr__(self) -> str:
         """One short line, as pytest shows it beside the assertion."""
         first = self.results[0]
-        word = "reached" if first.reached else f"not reached, {first.error}"
+        outcome = "reached" if first.reached else f"not reached, {first.error}"
         if self.undecided:
-            word = "some reached, some not"
+            outcome = "some reached, some not"
         elif first.denied:
-            word = "not reached, policies deny it"
-        return f"<{self.source} -> {self.target}: {word}>"
+            outcome = "not reached, policies deny it"
+        return f"<{self.source} -> {self.target}: {outcome}>"
 
     def __str__(self) -> str:
         """Each connection, and the effect of policies on one made and one failed connection."""

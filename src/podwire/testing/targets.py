@@ -55,12 +55,12 @@ class ReachTarget(msgspec.Struct, frozen=True):
     protocol: str = "TCP"
 
 
-def parse_target(word: str) -> ReachTarget:
+def parse_target(text: str) -> ReachTarget:
     """Parses a target such as ``db:5432/TCP``.
 
     Raises: ConfigError when it is malformed.
     """
-    rest, protocol = word.strip(), "TCP"
+    rest, protocol = text.strip(), "TCP"
     head, slash, last = rest.rpartition("/")
     if slash and last.upper() in (*PROTOCOLS, SCTP):
         rest, protocol = head, last.upper()
@@ -72,19 +72,19 @@ def parse_target(word: str) -> ReachTarget:
     else:
         name, _, port = rest.partition(":")
     if not name or (port.isdigit() and not 0 < int(port) < 65536):
-        raise ConfigError("reaches", "", f"{word!r}: expected a target and a port, such as db:5432 or 10.0.0.1:53/UDP")
-    return ReachTarget(word=word, name=name, port=port, protocol=protocol)
+        raise ConfigError("reaches", "", f"{text!r}: expected a target and a port, such as db:5432 or 10.0.0.1:53/UDP")
+    return ReachTarget(word=text, name=name, port=port, protocol=protocol)
 
 
-def attempts_of(expecting: Expectations, source: PacketSource, word: str) -> tuple[Attempt, ...]:
+def attempts_of(expecting: Expectations, source: PacketSource, text: str) -> tuple[Attempt, ...]:
     """The connections from a source that a target stands for.
 
     Raises: ConfigError for a word that names nothing.
     """
-    attempts = _attempts(expecting, source, parse_target(word))
+    attempts = _attempts(expecting, source, parse_target(text))
     for attempt in attempts:
         if source.namespace and not attempt.named and (":" in attempt.address) != (":" in source.address):
-            problem = f"{source.address} and {attempt.address} have different IP families ({word})"
+            problem = f"{source.address} and {attempt.address} have different IP families ({text})"
             raise ConfigError("reaches", "", problem)
     return attempts
 

@@ -43,9 +43,9 @@ def find(sets: Sets, name: str, directions: str, packet: Packet) -> str:
     if "net" not in kinds:
         text = ",".join(values)
         return text if text in elements.elements else ""
-    place = kinds.index("net")
-    matching = (each for each in elements.elements if _within(values, each.split(","), place))
-    return max(matching, key=lambda each: ip_network(each.split(",")[place]).prefixlen, default="")
+    position = kinds.index("net")
+    matching = (each for each in elements.elements if _within(values, each.split(","), position))
+    return max(matching, key=lambda each: ip_network(each.split(",")[position]).prefixlen, default="")
 
 
 def _dimension_value(kind: str, direction: str, packet: Packet) -> str:
@@ -56,10 +56,10 @@ def _dimension_value(kind: str, direction: str, packet: Packet) -> str:
     return packet.destination if direction == "dst" else packet.source
 
 
-def _within(values: list[str], element: list[str], place: int) -> bool:
-    """Whether the values equal those of an element; that at ``place`` may lie in the element's network."""
+def _within(values: list[str], element: list[str], position: int) -> bool:
+    """Whether the values equal those of an element; that at ``position`` may lie in the element's network."""
     for index, (value, element_value) in enumerate(zip(values, element, strict=True)):
-        if index == place:
+        if index == position:
             if ip_address(value) not in ip_network(element_value):
                 return False
         elif value != element_value:

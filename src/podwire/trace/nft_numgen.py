@@ -29,8 +29,8 @@ class Draw:
 
     def after(self, number: int) -> int | None:
         """The number to try after this one; None: all were tried."""
-        place = bisect_right(self.options, number)
-        return self.options[place] if place < len(self.options) else None
+        index = bisect_right(self.options, number)
+        return self.options[index] if index < len(self.options) else None
 
     def probability(self, number: int) -> float:
         """The probability of this number after all tries, with those that it represents."""
@@ -43,4 +43,4 @@ def alike(rules: tuple[Rule, ...]) -> int:
     acting = next(statement for statement in rules[0].statements if not isinstance(statement, Match))
     if not isinstance(acting, Assign | Nat):
         return 1
-    return next((place for place, rule in enumerate(rules) if rule != rules[0]), len(rules))
+    return next((index for index, rule in enumerate(rules) if rule != rules[0]), len(rules))
