@@ -47,11 +47,36 @@ NOT_RUN: dict[Documented, str] = {
             ("docs/backends/ipip.md", "ip -d link show podwire-ipip"),
             ("docs/backends/ipip.md", "tcpdump -ni eth0 'ip proto 4 or ip proto 41'"),
             ("docs/backends/geneve.md", "ip -d link show podwire-geneve"),
+            ("docs/backends/vlan.md", "ip -d link show podwire-vlan-up"),
+            ("docs/backends/vlan.md", "ip route show dev podwire-vlan"),
+            ("docs/backends/vlan.md", "tcpdump -eni eth0 vlan 1000"),
             ("docs/backends/geneve.md", "tcpdump -ni eth0 udp port 6081"),
+        ),
+        "needs nodes with the backend bridge; tests/kernel/test_routing_segment.py has some": (
+            ("docs/backends/bridge.md", "ip -d link show podwire-br-port"),
+            ("docs/backends/bridge.md", "ip route show dev podwire-bridge"),
+            ("docs/backends/bridge.md", "tcpdump -eni podwire-bridge"),
+        ),
+        "needs nodes with the backend macvlan; tests/kernel/test_routing_macvlan.py has some": (
+            ("docs/backends/macvlan.md", "ip -d link show lan0"),
+            ("docs/backends/macvlan.md", "ip route show dev lan0"),
+            ("docs/backends/macvlan.md", "ip neighbour show dev lan0"),
+            ("docs/backends/macvlan.md", "nft list table inet podwire-macvlan"),
+        ),
+        "needs an EgressPolicy; tests/e2e/test_egress.py reads the table": (
+            ("docs/egress.md", "nft list table inet podwire-egress"),
         ),
         "needs nodes with the backend wireguard; tests/kernel/test_routing_wireguard.py has some": (
             ("docs/backends/wireguard.md", "ip route show dev podwire-wg"),
             ("docs/backends/wireguard.md", "tcpdump -ni eth0 udp port 51820"),
+        ),
+        "needs nodes with the backend udp; tests/kernel/test_routing_udp.py has some": (
+            ("docs/backends/udp.md", "podwire exec node-1 podwire udp"),
+            ("docs/backends/udp.md", "ip route show dev podwire-udp"),
+            ("docs/backends/udp.md", "tcpdump -ni eth0 udp port 8285"),
+        ),
+        "needs netem, which many kernels lack; tests/uml/test_lab_delay.py shows a delay": (
+            ("docs/lab.md", "podwire lab delay node-2 20"),
         ),
         "needs the end-to-end test binary of a Kubernetes release": (
             ("docs/conformance.md", "make conformance E2E=./e2e.test"),
@@ -93,14 +118,30 @@ NOT_RUN: dict[Documented, str] = {
                 "ip route add 10.244.1.0/24 encap ip id 4096 dst 192.0.2.12 ttl 64 via 10.244.1.1 dev podwire-geneve "
                 "onlink proto 113",
             ),
+            ("docs/backends/vlan.md", "ip link add podwire-vlan-up link eth0 type vlan id 1000"),
+            ("docs/backends/vlan.md", "ip link set podwire-vlan-up master podwire-vlan"),
+            ("docs/backends/macvlan.md", "ip link add lan0 link eth0 netns <the pod's> type macvlan mode bridge"),
+            ("docs/backends/macvlan.md", "ip address add 10.244.0.5/32 dev lan0"),
+            ("docs/backends/macvlan.md", "ip route add 10.244.1.0/24 dev lan0 proto 112"),
+            ("docs/backends/bridge.md", "ip link add podwire-br-port link eth0 type macvlan mode private"),
+            ("docs/backends/bridge.md", "ip link set podwire-br-port master podwire-bridge"),
             (
-                "docs/backends/vxlan.md",
-                "ip route add 10.244.1.0/24 via 10.244.1.0 dev podwire-vxlan onlink proto 113",
+                "docs/backends/bridge.md",
+                "ip neighbour add 10.244.1.1 lladdr <the peer's segment MAC> dev podwire-bridge nud permanent",
+            ),
+            (
+                "docs/backends/bridge.md",
+                "ip route add 10.244.1.0/24 via 10.244.1.1 dev podwire-bridge onlink proto 113",
             ),
             (
                 "docs/backends/vxlan.md",
-                "ip neighbour add 10.244.1.0 lladdr <the peer's tunnel MAC> dev podwire-vxlan nud permanent",
+                "ip route add 10.244.1.0/24 via 10.244.1.1 dev podwire-vxlan onlink proto 113",
             ),
+            (
+                "docs/backends/vxlan.md",
+                "ip neighbour add 10.244.1.1 lladdr <the peer's tunnel MAC> dev podwire-vxlan nud permanent",
+            ),
+            ("docs/backends/udp.md", "ip route add 10.244.1.0/24 dev podwire-udp src 10.244.0.1 proto 113"),
             ("docs/backends/wireguard.md", "ip route add 10.244.1.0/24 dev podwire-wg src 10.244.0.1 proto 113"),
             ("docs/cni.md", "ip addr add 10.244.0.5/32 dev eth0"),
             ("docs/cni.md", "ip route add 169.254.1.1 dev eth0"),

@@ -18,7 +18,7 @@ from tests.e2e.connection import Connection, connection_of
 from tests.e2e.objects import reader_of
 
 NOTICED_S = 20.0
-"""Less than the 30 s after which agents compare all that they hold with the kernel, whatever they were told."""
+"""Seconds; less than the 30 s after which agents compare their whole state with the kernel in any case."""
 
 
 class Lines:

@@ -1,4 +1,4 @@
-"""Services whose endpoints a test writes, and what the agent and the kernel of the first node do with them."""
+"""Services whose endpoints a test writes, and their state in the agent and the kernel of the first node."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Removes what a failed test left outside of its namespace, where every later test of the same cluster would see it.
+"""Removes objects that a failed test left outside of its namespace, where later tests of the cluster would see them.
 
 That is all that is in no namespace or in ``default``: a Node, a webhook, a definition of a custom resource, a pod.
 """
@@ -11,7 +11,7 @@ from tests.e2e.connection import Connection
 
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _OTHERS = {"namespaces", "events", "leases", "ipaddresses", "persistentvolumes", "endpoints", "endpointslices"}
-"""Resources that the cluster writes itself, or whose objects go with a namespace."""
+"""Resources that the cluster writes itself, or whose objects are deleted with a namespace."""
 Objects = dict[str, Any]
 """Objects by their paths."""
 
@@ -46,7 +46,7 @@ def _paths(api: Connection) -> Iterator[str]:
 
 
 def remove(api: Connection, before: Objects) -> None:
-    """Deletes the objects that were not there before, and takes labels, taints and cordons of nodes back."""
+    """Deletes objects that did not exist before, and restores labels, taints and cordons of nodes."""
     now = objects(api)
     for path in now.keys() - before.keys():
         api.ask("DELETE", path, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})

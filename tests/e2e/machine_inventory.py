@@ -32,7 +32,8 @@ def _devices_of_others(name: str) -> tuple[str, ...]:
 def inventory(name: str) -> dict[str, str]:
     """Sorted lines for each kind of object that the cluster ``name`` could leave.
 
-    Left out is what comes and goes with other clusters, and the namespaces of tests/kernel.
+    Left out is what comes and goes with other clusters, the namespaces of tests/kernel, and mounts in the folders of
+    other tests.
     """
     others = _devices_of_others(name)
     sysctls = [line for line in _output("sysctl", "-a").splitlines() if not line.startswith(_SYSCTL_NOISE)]
@@ -43,7 +44,8 @@ def inventory(name: str) -> dict[str, str]:
         for cgroup, args in listed
         if args.startswith(("podwire", "standin", "dns ")) and not _of_others(cgroup, name)
     ]
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "podwire" in line]
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "podwire" in line]
+    mounts = [path for path in mounted if "/pytest-of-" not in path]
     found = {
         "links": _output("ip", "-br", "link").splitlines(),
         "addresses": _output("ip", "-br", "address").splitlines(),

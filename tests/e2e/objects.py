@@ -16,7 +16,7 @@ _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 
 
 class Resource(NamedTuple):
-    """Where the objects of a kind are: the path of its version, its plural, and what they leave out of lists."""
+    """The path of a kind's objects: its version, its plural, and the fields that lists leave out."""
 
     version_path: str
     plural: str
@@ -26,7 +26,7 @@ class Resource(NamedTuple):
 
 
 class Query(NamedTuple):
-    """The words of ``kubectl get`` that tests use."""
+    """The arguments of ``kubectl get`` that tests use."""
 
     kinds: tuple[str, ...]
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Reader:
         self._kinds: dict[tuple[str, str], Resource] = {}
 
     def get(self, words: tuple[str, ...]) -> Any:
-        """What ``kubectl get WORDS -o json`` prints, decoded.
+        """The output of ``kubectl get WORDS -o json``, decoded.
 
         Raises: AssertionError when the API refuses.
         """
@@ -112,7 +112,7 @@ class Reader:
 
 
 def parse(words: tuple[str, ...]) -> Query:
-    """The words behind ``kubectl get``."""
+    """Parses the arguments after ``kubectl get``."""
     kinds, names, namespace, selectors = "", [], "default", {}
     everywhere = False
     rest = iter(words)

@@ -66,7 +66,7 @@ def announced(cluster: Cluster) -> set[str]:
 
 def settle(cluster: Cluster, backend: str) -> None:
     """Waits until all nodes use the backend and the kernel of the first node holds its state."""
-    device = {"vxlan": "podwire-vxlan", "wireguard": "podwire-wg"}.get(backend, "eth0")
+    device = {"wireguard": "podwire-wg", "hostgw": "eth0", "bgp": "eth0"}.get(backend, f"podwire-{backend}")
     eventually(lambda: announced(cluster) == {backend})
     cidr = cluster.get("node", "node-2")["spec"]["podCIDR"]
     eventually(lambda: f"dev {device} " in in_node(cluster, "node-1", "ip", "route", "show", cidr))
@@ -127,7 +127,7 @@ def test_the_backend_is_switched_there_and_back_under_traffic(changing: Cluster,
     before = identities(changing)
     put_right(changing)
     with flows(changing, pairs(changing)) as running_flows:
-        for backend in ("hostgw", "wireguard", "vxlan")[:: 2 if way == "configmap" else 1]:
+        for backend in ("hostgw", "bridge", "wireguard", "udp", "vxlan")[:: 4 if way == "configmap" else 1]:
             if way == "configmap":
                 set_data(changing, routing_backend=backend)
             else:

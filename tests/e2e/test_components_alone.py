@@ -230,6 +230,30 @@ def test_missing_kernel_features_are_named_on_node_and_in_status(home: Cluster, 
         eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 2)
 
 
+def test_a_node_without_wireguard_go_refuses_packets_and_says_why(home: Cluster, place: Path, tmp_path: Path) -> None:
+    hidden = 'mount --bind /dev/null /usr/bin/wireguard-go && exec "$@"'
+    words = ["nsenter", f"--net={place}", "unshare", "--mount", "sh", "-c", hidden, "sh", *podwire(), "agent"]
+    config = agent(tmp_path, "clear", ["routing"], 9554) | {"routing": {"backend": "wireguard"}, "settings": ""}
+    told = "routing.backend wireguard: the program wireguard-go is not installed (in Debian's package wireguard-go; "
+
+    def condition() -> dict[str, str]:
+        found = home.get("node", "clear").get("status", {}).get("conditions", [])
+        return next((dict(each) for each in found if each["type"] == "NetworkUnavailable"), {})
+
+    try:
+        with node(home, "clear", address_of(home, "place")), component(words, tmp_path / "agent.yaml", config, home):
+            eventually(lambda: told in condition().get("message", "") and condition()["status"] == "True")
+            eventually(lambda: told in annotations(home, "clear").get("podwire.io/fallback", ""))
+            assert annotations(home, "clear")["podwire.io/routing"] == "wireguard"
+            routes = inside(place, "ip", "route", "show", "proto", "113")
+            assert "unreachable 10.244.0.0/16" in routes and " via " not in routes
+            assert told in home.run([*podwire(), "status", "--name", NAME]).stdout
+            selector = "involvedObject.name=clear,reason=FeatureMissing"
+            eventually(lambda: told in str(home.get("events", "-A", "--field-selector", selector)["items"]))
+    finally:
+        inside(place, "ip", "route", "flush", "proto", "113")
+
+
 @pytest.mark.parametrize(("configured", "used"), [({}, "nftables"), ({"fallback": "iptables"}, "iptables")])
 def test_missing_ip_vs_is_reported_and_replaced_by_another_mode(
     home: Cluster, place: Path, tmp_path: Path, configured: dict[str, str], used: str

@@ -46,6 +46,7 @@ podwire() {{
     local verb=$1 name="--name {NAME}"; shift
     case $verb in
         {WITHOUT_NAME}) name= ;;
+        lab) verb="lab $1"; shift ;;
         policy) case "${{1:-}}" in log|counters|check|diff) verb="policy $1"; shift ;; esac
                 case " $* " in *" -f "*|*"main/k8s"*) name= ;; esac ;;
         why) case " $* " in *" -f "*) name= ;; esac ;;

@@ -139,7 +139,7 @@ def test_container_sees_downward_api_services_and_volumes(cluster: Cluster, name
         f"name=show node={node} ip={shown['podIP']} host={shown['hostIP']} label=x cpu=250 memory=67108864 "
         "secret=hidden both=show-hidden-$(NAME) all=one",
         f"service={service}:8080 {service}",
-        'app="show"', 'tier="x"', "hiddenone400",
+        'app="show"', 'tier="x"', 'topology.kubernetes.io/zone="segment-0"', "hiddenone400",
     ]  # fmt: skip
     # Files follow their objects while the pod runs, variables do not.
     cluster.kubectl("label", "pod", "show", "tier=y", "--overwrite", "-n", namespace)

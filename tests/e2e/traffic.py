@@ -40,7 +40,8 @@ class Traffic:
         return self
 
     def go_on(self, times: int = 10) -> None:
-        """Waits until the open connection was used so many more times and as many new ones were made, or one failed."""
+        """Waits until the open connection was used ``times`` more times and as many new ones were made, or one
+        failed."""
         lines, connections = self.lines + times, self.connections + times
         eventually(lambda: self.problems or (self.lines >= lines and self.connections >= connections), every=0.01)
 

@@ -39,7 +39,7 @@ class FakeClock:
         await wake
 
     def spend(self, seconds: float) -> None:
-        """Time that passes within a call, so that nobody is woken meanwhile."""
+        """Advances the time without waking sleepers, like time that passes within a call."""
         self._elapsed_s += seconds
 
     async def advance(self, seconds: float) -> None:

@@ -27,7 +27,8 @@ class Qdisc(msgspec.Struct, frozen=True):
         yield f"qdisc dev {self.device} pfifo limit {self.limit}"
 
 
-def _parse(lines: Sequence[str], _where: str) -> Values:
+def parse(lines: Sequence[str], _where: str) -> Values:
+    """The qdiscs in lines of the text."""
     found = [re.fullmatch(r"qdisc dev (\S+) pfifo limit (\d+)", line) for line in lines]
     return tuple(Qdisc(match[1], int(match[2])) for match in found if match)
 
@@ -37,12 +38,13 @@ def _mark(owner: OwnerMark | None, _wanted: Values) -> str | None:
     return HANDLE if owner is not None and owner.route_protocol == 113 else None
 
 
-def _compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+def compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
+    """The lines that are in the kernel but not wanted, then the lines that are missing."""
     yield from (Difference(f"{title}: qdiscs", "-", next(each.lines())) for each in have if each not in wanted)
     yield from (Difference(f"{title}: qdiscs", "+", next(each.lines())) for each in wanted if each not in have)
 
 
-KIND = Kind(Qdisc, _parse, _mark, _compare, lambda each: (("qdiscs", line) for line in each.lines()), ("qdisc ",))
+KIND = Kind(Qdisc, parse, _mark, compare, lambda each: (("qdiscs", line) for line in each.lines()), ("qdisc ",))
 
 
 def _tc(netns_path: object, *words: str) -> str:

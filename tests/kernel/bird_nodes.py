@@ -1,4 +1,4 @@
-"""BIRD on nodes and on a router of a test: what its control socket says, and a router written by hand."""
+"""BIRD on nodes and on a router of a test: answers of its control socket, and a handwritten configuration."""
 
 import errno
 import os
@@ -9,13 +9,30 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
+from msgspec.structs import replace
 from tests.kernel.routing_nodes import Cluster, ClusterNode
+from tests.kernel.routing_programs import Nodes
 
 from podwire.kernel import netns
+from podwire.model.bgp import BgpConfigurationObject, BgpFilterObject, BgpPeerObject, IpPoolObject
 from podwire.routing.backends.bgp.backend import BIRD, BIRDCL
+from podwire.routing.backends.bgp.filters import read_filter
+from podwire.routing.backends.bgp.objects import (
+    BgpObjects,
+    ConfigurationValues,
+    Surroundings,
+    read_configuration,
+    read_peer,
+    read_pool,
+)
 from podwire.routing.settings import RoutingSettings, parse_settings
 from podwire.runtime.children import read_record
+
+T = TypeVar("T")
+Json = dict[str, Any]
 
 ROUTER_AS = 64600
 OUTSIDE = "198.51.100.0/24"
@@ -26,6 +43,48 @@ TCP_MD5SIG = 14  # linux/tcp.h
 def settings(**section: object) -> RoutingSettings:
     """The backend bgp with fields of its section."""
     return parse_settings({"backend": "bgp", "bgp": section}, "test")
+
+
+def objects(*parsed: Json) -> BgpObjects:
+    """The checked objects of projectcalico.org/v3, each given by its kind, name and spec."""
+    around = Surroundings(secrets=lambda _name, key: key)  # a test's password is the name of its key
+    filters = {o["name"]: read_filter(_object(o, BgpFilterObject)) for o in parsed if o["kind"] == "BGPFilter"}
+    around = replace(around, filters=filters)
+    default = [read_configuration(_object(o, BgpConfigurationObject), around) for o in parsed if o["name"] == "default"]
+    return BgpObjects(
+        default=default[0] if default else ConfigurationValues(),
+        peers=tuple(read_peer(_object(o, BgpPeerObject), around) for o in parsed if o["kind"] == "BGPPeer"),
+        pools=tuple(read_pool(_object(o, IpPoolObject), around) for o in parsed if o["kind"] == "IPPool"),
+    )
+
+
+def _object(document: Json, kind: type[T]) -> T:
+    return msgspec.convert({"metadata": {"name": document["name"]}, "spec": document["spec"]}, kind)
+
+
+def configuration(**spec: Any) -> Json:
+    """The BGPConfiguration of all nodes."""
+    return {"kind": "BGPConfiguration", "name": "default", "spec": spec}
+
+
+def peer(name: str, **spec: Any) -> Json:
+    return {"kind": "BGPPeer", "name": name, "spec": spec}
+
+
+def bgp_filter(name: str, **spec: Any) -> Json:
+    return {"kind": "BGPFilter", "name": name, "spec": spec}
+
+
+async def take(cluster: Cluster, nodes: Nodes, *parsed: Json) -> None:
+    """Gives the objects to all nodes and settles."""
+    for node in cluster.all:
+        node.router.take_objects("bgp", objects(*parsed))
+    await nodes.settle()
+
+
+def learned(node: ClusterNode) -> str:
+    """The routes that BIRD wrote on a node."""
+    return node.shows("ip", "route", "show", "proto", "bird")
 
 
 def router_peers(cluster: Cluster, **fields: object) -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests import longest_first
+from tests.kernel.agent_cluster import Machine
 from tests.kernel.cni_node import NodeAgent
 
 _LONGEST = (
@@ -38,3 +39,15 @@ def make(tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
     yield build
     for node in made:
         node.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A cluster of agents, which is removed after the test; a failed test shows the ends of their logs."""
+    cluster = Machine(tmp_path)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        for log in tmp_path.glob("*.log"):
+            print(log.name, log.read_text()[-3000:])

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kernel.policy_namespaces import World, batch, inside, load, path
+from tests.kernel.sockets import is_answered
 from tests.kernel.test_policy_packets import CASES, compilers
 
 from podwire.kernel import netns
@@ -22,14 +23,14 @@ PORTS = next(case for case in CASES if case.name == "ports, protocols and ranges
 WEB, DB = "10.180.0.1", "10.180.0.2"
 _IP_TRANSPARENT = 19
 QUIET_S, LATE_S = 0.3, 10.0
-"""How long to wait for what is not to come, and for what is."""
+"""How long to wait for unexpected packets, and for expected packets."""
 RANGES = (
     ("10.180.0.0/24", "10.180.1.0/24", "fd18::/64"),
     ("10.180.0.0/23", "10.180.4.0/24", "fd18::/63"),
     ("10.180.0.0/22", "10.180.4.0/24"),
     ("10.180.1.0/24", "10.180.2.0/23", "fd18::/64", "fd18:0:0:2::/64"),
 )
-"""One after the other those of a cluster whose nodes come and go: next to each other, in each other, others."""
+"""Pod ranges of a cluster whose nodes change, one after the other: adjacent ranges, nested ranges, other ranges."""
 
 
 def policy(name: str, **spec: object) -> NetworkPolicy:
@@ -132,19 +133,7 @@ def arrived() -> int:
 
 def reaches(name: str, address: str, *, patience_s: float = QUIET_S) -> bool:
     """Whether a datagram gets an answer; a refusal counts as an answer."""
-    with netns.inside(path(name)):
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with sock:
-        sock.settimeout(patience_s)
-        sock.connect((address, 9))
-        try:
-            sock.send(b"x")
-            sock.recv(10)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return True
+    return is_answered(path(name), address, 9, patience_s)
 
 
 def arrives(source: str, *, patience_s: float = QUIET_S) -> bool:
@@ -155,7 +144,7 @@ def arrives(source: str, *, patience_s: float = QUIET_S) -> bool:
     with sock:
         sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
         sock.bind((source, 0))
-        with contextlib.suppress(PermissionError):  # what a drop in the output hook is to who sends
+        with contextlib.suppress(PermissionError):  # the sender's error when the output hook drops the packet
             sock.sendto(b"x", (DB, 5432))
     deadline = time.monotonic() + patience_s
     while not (found := arrived() > before) and time.monotonic() < deadline:

@@ -13,11 +13,11 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.cases.policy_table import Case, Check
 from tests.kernel.checksums import checksum, crc32c
+from tests.kernel.marked_namespaces import MarkedNamespaces
 
 from podwire.kernel import netns
 from podwire.model.meta import key_of
@@ -31,35 +31,19 @@ FACTS = {node: PolicyFacts(pod_ranges=RANGES[node], addresses=ADDRESSES[node]) f
 MACS = {"n1": "02:00:00:02:00:01", "n2": "02:00:00:02:00:02", "outside": "02:00:00:02:00:09"}
 OUTSIDE = ("192.168.99.9", "fd99::9")
 _PATIENCE_S = 10.0
-"""How long what is let through may take."""
+"""The time limit for allowed packets."""
 _REST_S = 0.06
-"""How long what is not let through is waited for, once all that should arrive has arrived."""
+"""How long to wait for denied packets after all allowed packets have arrived."""
 _PORT = 40_000
 
 
-def run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-    return done.stdout
-
-
-def path(name: str) -> Path:
-    return Path(f"/run/netns/{MARK}-{name}")
-
-
-def inside(name: str, *words: str) -> str:
-    return run("ip", "netns", "exec", f"{MARK}-{name}", *words)
+_NAMESPACES = MarkedNamespaces(MARK)
+path, inside = _NAMESPACES.path, _NAMESPACES.inside
 
 
 def batch(name: str, lines: list[str]) -> None:
-    done = subprocess.run(
-        ["ip", "-n", f"{MARK}-{name}", "-batch", "-"],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    """Runs commands of ip(8) in a namespace."""
+    _NAMESPACES.ip(name, *lines)
 
 
 def device(pod: str) -> str:

@@ -1,4 +1,4 @@
-"""A server that sends replies without end, in each protocol without a handshake, on raw sockets."""
+"""A server that repeats replies endlessly, in each protocol without a handshake, on raw sockets."""
 
 import contextlib
 import socket

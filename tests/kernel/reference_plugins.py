@@ -9,7 +9,8 @@ import json
 import subprocess
 from typing import Any
 
-from tests.kernel.policy_namespaces import ADDRESSES, MARK, RANGES, World, batch, device, inside, path, run
+from tests.kernel.marked_namespaces import run
+from tests.kernel.policy_namespaces import ADDRESSES, MARK, RANGES, World, batch, device, inside, path
 
 from podwire.kernel import bridges
 from podwire.kernel.netlink import Netlink

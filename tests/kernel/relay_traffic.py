@@ -144,7 +144,7 @@ def kill(plane: UserspaceDataPlane, which: str, times: int = 1) -> Callable[[], 
             os.kill(getattr(before, which), signal.SIGKILL)
             deadline = time.monotonic() + 30
             while getattr(state(plane), which) == getattr(before, which):
-                assert time.monotonic() < deadline, "nobody took its place"
+                assert time.monotonic() < deadline, "no new process replaced the killed one"
 
     return strike
 

@@ -25,7 +25,7 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import AttachmentKey, CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.spec import NetConf, parse_result
-from podwire.cni.wiring import WiringFacts
+from podwire.cni.wiring import LegFacts, WiringFacts
 from podwire.kernel import netns, sysctl
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
@@ -85,7 +85,7 @@ def connect(place: Path, address: str, port: int) -> socket.socket:
 
 
 def sent_again(one: socket.socket) -> int:
-    """How many segments of a connection were lost: sent again, without those that the receiver already had.
+    """The number of lost segments of a connection: sent again, without duplicates that the receiver already had.
 
     On a busy machine an answer may come so late that a segment is sent again although nothing was lost.
     """
@@ -128,6 +128,7 @@ class ClusterNode:
     def __init__(self, cluster: "Cluster", number: int) -> None:
         self.name = f"node-{number}"
         self.number = number
+        self.labels: dict[str, str] = {}
         self.place = cluster.root / self.name
         self.cluster = cluster
         netns.create(self.place)
@@ -150,9 +151,9 @@ class ClusterNode:
         self.leases.serve([ip_network(cidr) for cidr in self.cidrs])
         self.mtu = 1500
         attachments = Attachments(self.leases, self.plumber)
+        self.start_agent()
         self.repair = AttachmentRepair(attachments, self.wiring_facts)
         self.pods = PodNetwork(attachments, self.wiring_facts)
-        self.start_agent()
 
     def start_agent(self) -> None:
         """Starts routing with empty memory, as a new agent does."""
@@ -165,7 +166,9 @@ class ClusterNode:
         self.router.keys = KeyStore(self.cluster.root / f"{self.name}-keys")
 
     def wiring_facts(self) -> WiringFacts:
-        return WiringFacts(mtu=self.mtu, sources={4: self.ip})
+        leg = self.router.plan.leg if self.router.plan is not None else None
+        legs = LegFacts(leg.uplink, leg.mtu, leg.networks) if leg is not None else None
+        return WiringFacts(mtu=self.mtu, sources={4: self.ip}, leg=legs)
 
     @property
     def ip(self) -> str:
@@ -191,7 +194,7 @@ class ClusterNode:
         addresses: tuple[str, ...] = (self.ip6, self.ip) if self.cluster.v6_first else (self.ip, self.ip6)
         addresses = addresses if self.cluster.v6 else (self.ip,)
         return Node(
-            metadata=ObjectMeta(name=self.name, annotations=annotations or {}),
+            metadata=ObjectMeta(name=self.name, annotations=annotations or {}, labels=self.labels),
             spec=NodeSpec(pod_cidr=self.cidr, pod_cidrs=self.cidrs),
             status=NodeStatus(addresses=tuple(NodeAddress(type="InternalIP", address=a) for a in addresses)),
         )
@@ -203,7 +206,7 @@ class ClusterNode:
         assert self.router.problem == "", self.router.problem
         assert self.router.plan is not None
         self.mtu = self.router.plan.pod_mtu
-        self.repair.node_changed()
+        assert not self.repair.node_changed()
         if self.name in self.cluster.nodes:
             self.cluster.nodes[self.name] = self.object(self.router.plan.facts.annotations())
 
@@ -248,6 +251,7 @@ class ClusterNode:
         return inside(self.place, *command)
 
     def close(self) -> None:
+        asyncio.run(StepPrograms(Path(self.router.own.run_dir, "children"), self.place).apply(()))
         for pid in self.children().values():
             send_signal(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
@@ -281,7 +285,7 @@ class Pod:
 
 
 class Cluster:
-    """A bridge and nodes on it; ``nodes`` is what the API would tell."""
+    """A bridge and nodes on it; ``nodes`` are the Node objects that the API would have."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ def run(cluster: Cluster, *lives: Callable[[Cluster, Nodes], Awaitable[None]]) -
 
 
 def kill_programs(root: Path) -> None:
-    """Kills what runs of the nodes' child processes."""
+    """Kills the running child processes of the nodes."""
     for file in root.glob("node-*-run/children/*.json"):
         record = read_record(file)
         if record is not None and record.running:

@@ -5,7 +5,6 @@ import contextlib
 import os
 import selectors
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,6 +15,7 @@ import msgspec
 from tests.cases.service_table import ADDRESSES, NODE, Case, Packet, read_cases
 from tests.fakes.collection import Collection
 from tests.kernel import sctp
+from tests.kernel.marked_namespaces import MarkedNamespaces, run
 from tests.present import present
 
 from podwire.kernel import netns
@@ -33,28 +33,11 @@ TRIES = 24
 SOON_S, LATE_S = 0.4, 5.0
 """How long to wait for an answer that is not expected, and for one that is; machines may be busy."""
 PATIENCE_S = 0.9 if os.uname().nodename == "uml" else SOON_S
-"""Where nothing is known; below the second after which a lost first packet is sent again."""
+"""The time limit without an expectation; below the second after which a lost first packet is sent again."""
 
 
-def run(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-    return done.stdout
-
-
-def path(name: str) -> Path:
-    return Path(f"/run/netns/{MARK}-{name}")
-
-
-def inside(name: str, *words: str) -> str:
-    return run("ip", "netns", "exec", f"{MARK}-{name}", *words)
-
-
-def ip(name: str | None, *lines: str) -> None:
-    """Runs ip(8) once for all lines, in a namespace of the test or in that of this process."""
-    words = ("ip", *(("-n", f"{MARK}-{name}") if name else ()), "-batch", "-")
-    done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{lines}: {done.stderr}"
+_NAMESPACES = MarkedNamespaces(MARK)
+path, inside, ip = _NAMESPACES.path, _NAMESPACES.inside, _NAMESPACES.ip
 
 
 def near_end(name: str, index: int) -> Iterator[str]:
@@ -174,7 +157,7 @@ class World:
         bound: str = "",
         patience_s: float = PATIENCE_S,
     ) -> tuple[str, str]:
-        """The result of a connection: (pod, source it saw), ("refused", "") or ("dropped", "")."""
+        """The result of a connection: (pod, source it saw), ("refused", ""), ("reset", "") or ("dropped", "")."""
         if protocol == "sctp":
             with netns.inside(path(source)):
                 return sctp.connect(address, port, bound or ADDRESSES[source][":" in address], patience_s)
@@ -192,13 +175,15 @@ class World:
                 words = sock.recv(200).decode().split()
             except ConnectionRefusedError:
                 return "refused", ""
+            except ConnectionResetError:
+                return "reset", ""
             except (TimeoutError, OSError):
                 return "dropped", ""
         return words[0], words[1]
 
 
 REFUSALS = 3
-"""How often a refusal that did not come is asked for again."""
+"""The number of attempts when an expected refusal does not arrive."""
 
 
 def outcome(world: World, packet: Packet) -> tuple[set[str], set[str]]:
@@ -211,7 +196,7 @@ def outcome(world: World, packet: Packet) -> tuple[set[str], set[str]]:
 def check(world: World, packet: Packet) -> None:
     pods, seen = outcome(world, packet)
     if packet.refused:
-        for _ in range(REFUSALS):  # the machine sends so many ICMP errors a second and no more, whoever asks
+        for _ in range(REFUSALS):  # the kernel limits its ICMP errors per second, for all namespaces together
             if pods == {"dropped"}:
                 pods, seen = outcome(world, packet)
     if packet.refused or packet.dropped:
@@ -250,30 +235,43 @@ async def until(check: Any, seconds: float = 20.0) -> None:
         await asyncio.sleep(0.01)
 
 
+@contextlib.contextmanager
+def traffic(world: World, source: str, address: str, port: int = 80) -> Iterator[list[str]]:
+    """A client that connects all the time until the end of the block; the pods that answer, or how connections fail."""
+    results: list[str] = []
+    stop = threading.Event()
+
+    def connect() -> None:
+        while not stop.is_set():
+            results.append(world.connect(source, address, port, patience_s=LATE_S)[0])
+
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        yield results
+    finally:
+        stop.set()
+        client.join()
+
+
 def changes_under_traffic(world: World, plane: Any, least: int) -> None:
     """Updates and reloads endpoints while a client connects, for 1.5 s at least; asserts that no connection fails."""
     both = by_name("ClusterIP").resolved()
     web = both["default/web"][0]
     one = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
     plane.load(both)
-    results: list[str] = []
-    stop = threading.Event()
+    began, step = time.monotonic(), 0
+    with traffic(world, "far", "10.96.0.10") as results:
 
-    def traffic() -> None:
-        while not stop.is_set():
-            results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
+        def goes_on() -> bool:
+            ran_s = time.monotonic() - began
+            return ran_s < 1.5 or ((step <= least or len(results) <= 50) and ran_s < 60)
 
-    client = threading.Thread(target=traffic)
-    client.start()
-    began = time.monotonic()
-    step = 0
-    while time.monotonic() < began + 1.5 or ((step <= least or len(results) <= 50) and time.monotonic() < began + 60):
-        step += 1
-        plane.update({"default/web": (one if step % 2 else web,)})
-        if step % 10 == 0:
-            plane.load(both)
-    stop.set()
-    client.join()
+        while goes_on():
+            step += 1
+            plane.update({"default/web": (one if step % 2 else web,)})
+            if step % 10 == 0:
+                plane.load(both)
     assert step > least
     assert len(results) > 50
     assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
@@ -318,24 +316,55 @@ def is_connected(client: socket.socket) -> bool:
     return False
 
 
-def flush() -> None:
-    """Deletes all rules as another program would; connection tracking stays on."""
+def flush(*, legacy: bool = False) -> None:
+    """Deletes all rules as another program would, ``legacy``: also those; connection tracking stays on."""
+    for table in ("nat", "filter") if legacy else ():
+        inside("node", "iptables-legacy", "-t", table, "-F")
     chain = "add chain ip other c { type filter hook prerouting priority 0; }"
     inside("node", "nft", f"flush ruleset; add table ip other; {chain}; add rule ip other c ct state new counter")
 
 
-def proxy_follows_and_heals(world: World, plane: Any) -> None:
+async def becomes(wanted: str, ask: Callable[[], Awaitable[str]]) -> None:
+    deadline = time.monotonic() + 15
+    while (answer := await ask()) != wanted:
+        assert time.monotonic() < deadline, f"{answer!r} in place of {wanted!r}"
+
+
+async def follow_flow(slices: Collection[EndpointSlice], endpoint_slice: EndpointSlice) -> None:
+    """A UDP client with one socket reaches the current endpoints, and none when there is none."""
+    with netns.inside(path("far")):
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with client:
+        client.settimeout(0.2)
+        client.connect(("10.96.0.10", 53))
+
+        def answer() -> str:
+            try:
+                client.send(b"x")
+                return client.recv(100).decode().split()[0]
+            except OSError:
+                return ""
+
+        async def ask() -> str:
+            return await asyncio.to_thread(answer)
+
+        await becomes("two", ask)
+        other = msgspec.structs.replace(present(endpoint_slice.endpoints)[0], addresses=(ADDRESSES["one"][0],))
+        slices.put("default/web-0", msgspec.structs.replace(endpoint_slice, endpoints=(other,)))
+        await becomes("one", ask)
+        slices.put("default/web-0", msgspec.structs.replace(endpoint_slice, endpoints=()))
+        await becomes("", ask)
+        slices.put("default/web-0", endpoint_slice)
+        await becomes("two", ask)
+
+
+def proxy_follows_and_heals(world: World, plane: Any, *, legacy: bool = False) -> None:
     """Runs a whole proxy on fake sources; packets sent while its rules are missing arrive when they are sent again."""
     case = by_name("ports and protocols are independent")
 
-    async def found() -> str:
+    async def answering() -> str:
         """The endpoint that answers, while the proxy keeps running."""
         return (await asyncio.to_thread(world.connect, "one", "10.96.0.10", 53))[0]
-
-    async def becomes(wanted: str, ask: Callable[[], Awaitable[str]] = found) -> None:
-        deadline = time.monotonic() + 15
-        while (seen := await ask()) != wanted:
-            assert time.monotonic() < deadline, f"{seen!r} in place of {wanted!r}"
 
     async def scenario() -> None:
         services, slices, nodes = Collection[Service](), Collection[EndpointSlice](), Collection[Node]()
@@ -349,45 +378,17 @@ def proxy_follows_and_heals(world: World, plane: Any) -> None:
             slices.synced.set()
             nodes.synced.set()
             await proxy.programmed.wait()
-            assert await found() == "dropped"
+            assert await answering() == "dropped"
             services.put("default/web", case.services[0])
-            for piece in case.slices:
-                slices.put(f"default/{piece.metadata.name}", piece)
-            await becomes("two")
-            flush()
+            for endpoint_slice in case.slices:
+                slices.put(f"default/{endpoint_slice.metadata.name}", endpoint_slice)
+            await becomes("two", answering)
+            flush(legacy=legacy)
             with connecting("far", "10.96.0.10", 53) as early:
-                await becomes("two")
+                await becomes("two", answering)
                 await until(lambda: is_connected(early))
             inside("node", "nft", "delete", "table", "ip", "other")
-            await follow_flow(slices)
+            await follow_flow(slices, case.slices[0])
             running.cancel()
-
-    async def follow_flow(slices: Collection[EndpointSlice]) -> None:
-        """A UDP client with one socket reaches the current endpoints, and none when there is none."""
-        piece = case.slices[0]
-        with netns.inside(path("far")):
-            client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with client:
-            client.settimeout(0.2)
-            client.connect(("10.96.0.10", 53))
-
-            def answer() -> str:
-                try:
-                    client.send(b"x")
-                    return client.recv(100).decode().split()[0]
-                except OSError:
-                    return ""
-
-            async def ask() -> str:
-                return await asyncio.to_thread(answer)
-
-            await becomes("two", ask)
-            other = msgspec.structs.replace(present(piece.endpoints)[0], addresses=(ADDRESSES["one"][0],))
-            slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=(other,)))
-            await becomes("one", ask)
-            slices.put("default/web-0", msgspec.structs.replace(piece, endpoints=()))
-            await becomes("", ask)
-            slices.put("default/web-0", piece)
-            await becomes("two", ask)
 
     asyncio.run(scenario())

@@ -18,3 +18,19 @@ def socket_in(
         opened = socket.socket(family, kind | socket.SOCK_CLOEXEC)
     opened.setblocking(blocking)
     return opened
+
+
+def is_answered(netns: Path | str, address: str, port: int, patience_s: float) -> bool:
+    """Whether a datagram from the namespace gets an answer in time; a refusal counts as an answer."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket_in(netns, family, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(patience_s)
+        sock.connect((address, port))
+        try:
+            sock.send(b"x")
+            sock.recv(10)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return True

@@ -5,38 +5,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kernel.agent_cluster import Machine, eventually, inside
+from tests.kernel.routing_nodes import ECHO_SERVER
 
 from podwire.kernel import netns
 from podwire.kube.resources import CONFIGMAPS, NODES
 
-ECHO = """
-import socket, threading
-def serve(one):
-    while data := one.recv(65536):
-        one.sendall(data)
-with socket.create_server(("", 7)) as server:
-    print("up", flush=True)
-    while True:
-        one, _ = server.accept()
-        threading.Thread(target=serve, args=(one,), daemon=True).start()
-"""
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    one = Machine(tmp_path)
-    try:
-        yield one
-    finally:
-        one.close()
-        for log in tmp_path.glob("*.log"):
-            print(log.name, log.read_text()[-3000:])
+ECHO_ADDRESS = "10.244.2.2"
 
 
 def connect(machine: Machine, pod: str, address: str) -> socket.socket:
@@ -93,29 +73,28 @@ def test_a_wrong_configuration_ends_at_once(machine: Machine) -> None:
     assert "/nonexistent" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
-def test_two_agents_route_switch_and_survive_kills(machine: Machine) -> None:
+BOTH = ("node-1", "node-2")
+
+
+def run_two_nodes(machine: Machine) -> None:
+    """Two ready nodes with the pods ``a`` and ``b``, and an echo server in ``b``."""
     machine.add_node(1)
     machine.add_node(2)
-    for name in ("node-1", "node-2"):
+    for name in BOTH:
         eventually(lambda name=name: machine.ready(name))
-    a, b = machine.pod("node-1", "a"), machine.pod("node-2", "b")
-    assert (a, b) == ("10.244.1.2", "10.244.2.2")
-    server = subprocess.Popen(
-        ["nsenter", f"--net={machine.root}/pods/b", sys.executable, "-c", ECHO], stdout=subprocess.PIPE
-    )
+    assert (machine.pod("node-1", "a"), machine.pod("node-2", "b")) == ("10.244.1.2", ECHO_ADDRESS)
+    command = ["nsenter", f"--net={machine.root}/pods/b", sys.executable, "-c", ECHO_SERVER]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE)
     machine.processes["server"] = server
     assert server.stdout is not None and server.stdout.readline()
-    talk = connect(machine, "a", b)
-    assert echo(talk)
+    server.stdout.close()
 
-    eventually(lambda: annotations(machine, "node-1").get("podwire.io/routing") == "vxlan")
-    eventually(lambda: conditions(machine, "node-1").get("NetworkUnavailable") == "False")
 
-    # what it should hold can be read, and does not differ from what the kernel holds; what somebody takes comes back
-    held = machine.state("node-1")
-    texts = [str(one) for one in held]
-    assert [one.part for one in held] == ["cni", "cni", "routing"]
+def check_state_and_repair(machine: Machine) -> None:
+    """The desired state can be read and equals the kernel's; a deleted route comes back."""
+    shares = machine.state("node-1")
+    texts = [str(share) for share in shares]
+    assert [share.part for share in shares] == ["cni", "cni", "routing"]
     assert "route 10.244.1.2/32 dev" in texts[0] and "address 10.244.1.2/32 dev eth0" in texts[1]
     assert "neighbour 10.244.2.1 lladdr" in texts[2] and "table inet podwire-masquerade" in texts[2]
     eventually(lambda: not machine.drift("node-1"))
@@ -123,58 +102,73 @@ def test_two_agents_route_switch_and_survive_kills(machine: Machine) -> None:
     eventually(lambda: "10.244.1.2 " in inside(machine.root / "node-1", "ip", "route"))
     eventually(lambda: not machine.drift("node-1"))
 
-    # somebody removes the device: it comes back long before the look that is taken every 30 s
-    inside(machine.root / "node-1", "ip", "link", "del", "podwire-vxlan")
-    assert echo(talk)
 
-    # the cluster's settings change
+def switch_backends(machine: Machine, check: Callable[[], None]) -> None:
+    """Switches the backend by ConfigMap: to another one, to an unknown one, which changes nothing, and back."""
+
     def settings(backend: str) -> dict[str, Any]:
         meta = {"name": "podwire-config", "namespace": "kube-system"}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"routing.backend": backend}}
 
+    def shown(*command: str) -> str:
+        return "".join(inside(machine.root / name, "ip", *command) for name in BOTH)
+
     machine.api("create", CONFIGMAPS, settings("hostgw"), "kube-system")
-    gone = ("node-1", "node-2")
-    eventually(lambda: all("podwire-vxlan" not in inside(machine.root / n, "ip", "link") for n in gone))
-    assert echo(talk)
+    eventually(lambda: "podwire-vxlan" not in shown("link"))
+    check()
     eventually(lambda: annotations(machine, "node-2").get("podwire.io/routing") == "hostgw")
     machine.api("update", CONFIGMAPS, settings("nonsense"), "kube-system", name="podwire-config")
     time.sleep(0.2)
-    assert echo(talk)
+    check()
     machine.api("update", CONFIGMAPS, settings("vxlan"), "kube-system", name="podwire-config")
-    eventually(
-        lambda: all(
-            "via 10.89.0.1" not in inside(machine.root / n, "ip", "route", "show", "root", "10.244.0.0/16")
-            for n in gone
-        )
-    )
-    assert echo(talk)
+    eventually(lambda: "via 10.89.0.1" not in shown("route", "show", "root", "10.244.0.0/16"))
+    check()
 
-    # the agent is killed, with the API away it starts and serves
-    for name in gone:
+
+def kill_and_start_without_api(machine: Machine, check: Callable[[], None]) -> None:
+    """Kills agents and API server; an agent that starts while the API is away adds pods."""
+    for name in BOTH:
         machine.kill(name)
-    assert echo(talk)
+    check()
     machine.kill("api")
     machine.start_agent("node-1")
-    c = eventually(lambda: machine.pod("node-1", "c"))
-    assert c == "10.244.1.3"
-    assert echo(talk)
+    assert eventually(lambda: machine.pod("node-1", "c")) == "10.244.1.3"
+    check()
     machine.start_agent("node-2")
     machine.start_api()
-    for name in gone:
+    for name in BOTH:
         eventually(lambda name=name: machine.ready(name))
-    assert echo(talk)
-    fresh = connect(machine, "c", b)
-    assert echo(fresh)
-    fresh.close()
-    talk.close()
+    check()
 
-    # idle: next to nothing, once what follows a start is done
-    status = Path(f"/proc/{machine.processes['node-1'].pid}/status").read_text()
+
+@pytest.mark.slow
+def test_two_agents_route_switch_and_survive_kills(machine: Machine) -> None:
+    run_two_nodes(machine)
+    with connect(machine, "a", ECHO_ADDRESS) as talk:
+
+        def check() -> None:
+            assert echo(talk), "the connection goes on"
+
+        check()
+        eventually(lambda: annotations(machine, "node-1").get("podwire.io/routing") == "vxlan")
+        eventually(lambda: conditions(machine, "node-1").get("NetworkUnavailable") == "False")
+        check_state_and_repair(machine)
+        inside(machine.root / "node-1", "ip", "link", "del", "podwire-vxlan")
+        check()  # the device comes back long before the periodic check each 30 s
+        switch_backends(machine, check)
+        kill_and_start_without_api(machine, check)
+        with connect(machine, "c", ECHO_ADDRESS) as fresh:
+            assert echo(fresh)
+    check_idle_use(machine.processes["node-1"].pid)
+
+
+def check_idle_use(pid: int) -> None:
+    """An idle agent uses almost no processor, and less than 50 MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
     resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-    eventually(lambda: cpu_of_a_second(machine.processes["node-1"].pid) < 0.04)
+    eventually(lambda: cpu_of_a_second(pid) < 0.04)
     assert resident < 50 * 1024
     print("agent RSS KiB", resident)
-    server.stdout.close()
 
 
 def cpu_of_a_second(pid: int) -> float:

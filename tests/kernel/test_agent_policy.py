@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,6 @@ DENY = {
     "metadata": {"name": "deny", "namespace": "default"},
     "spec": {"podSelector": {"matchLabels": {"app": "a"}}, "policyTypes": ["Ingress"]},
 }
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    one = Machine(tmp_path)
-    try:
-        yield one
-    finally:
-        one.close()
-        for log in tmp_path.glob("*.log"):
-            print(log.name, log.read_text()[-3000:])
 
 
 def pod(machine: Machine, name: str) -> None:

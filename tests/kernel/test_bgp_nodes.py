@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.kernel import bird_nodes
 from tests.kernel.bird_nodes import (
     OUTSIDE,
     ask,
@@ -48,7 +49,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def learned(cluster: Cluster, number: int) -> str:
     """The routes that BIRD wrote on a node."""
-    return cluster.all[number].shows("ip", "route", "show", "proto", "bird")
+    return bird_nodes.learned(cluster.all[number])
 
 
 def test_three_nodes_form_a_mesh_in_both_families(make: Make) -> None:
@@ -110,6 +111,8 @@ def test_pods_reach_each_other_through_a_router_that_learns(make: Make) -> None:
             assert f"10.244.2.0/24 via 10.89.1.1 dev eth0 src {first.ip} metric {METRIC}" in learned(cluster, 0)
             assert f"10.244.{third.number}." not in learned(cluster, 0), "node-3 is on the subnet of node-1"
             assert OUTSIDE in learned(cluster, 0)
+            first.shows("ip", "route", "flush", "proto", "bird")
+            await until(lambda: "10.244.2.0/24" in learned(cluster, 0) and OUTSIDE in learned(cluster, 0))
             a, b = first.pod("a"), second.pod("b")
             with b.running(SOURCE_REPLY_SERVER):
                 assert source_seen(a.place, b.address) == a.address

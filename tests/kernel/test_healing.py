@@ -2,29 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kernel.cni_node import NodeAgent, inside
+from tests.kernel.healing import PATIENCE_S, restored, with_router
 from tests.kernel.routing_nodes import Cluster, ClusterNode
 from tests.kernel.routing_nodes import inside as run
 
-from podwire.kernel import comparison
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
-from podwire.routing.backends.vxlan.backend import DEVICE
-from podwire.routing.machine import OWNER
-from podwire.routing.plan import Plan
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tables import MASQUERADE
-from podwire.state.drift import render
 from podwire.state.nft import AbsentTable, Table
-
-PATIENCE_S = 25
-"""Less than a resync takes, which does not run here."""
 
 
 @pytest.fixture
@@ -37,63 +30,6 @@ def node(tmp_path: Path) -> Iterator[ClusterNode]:
         yield cluster.all[0]
     finally:
         cluster.close()
-
-
-def drift(node: ClusterNode) -> list[str]:
-    return list(render(comparison.compare([node.router.share(OWNER)], node.place)))
-
-
-async def announced(_plan: Plan) -> bool:
-    return True
-
-
-def with_router(node: ClusterNode, body: Callable[[], Awaitable[None]]) -> None:
-    """Runs ``body`` while the node's router runs, without its resync."""
-
-    async def main() -> None:
-        node.router.disturbed()
-        running = asyncio.create_task(node.router.run(announced))
-        try:
-            deadline = time.monotonic() + PATIENCE_S
-            while not node.router.settled:
-                assert time.monotonic() < deadline, node.router.problem
-                await asyncio.sleep(0.01)
-            await body()
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
-
-    asyncio.run(main())
-
-
-async def restored(node: ClusterNode) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while found := drift(node):
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        f"ip link del {DEVICE}",
-        f"ip link set {DEVICE} down",
-        f"ip link set {DEVICE} mtu 1400",
-        f"ip address flush dev {DEVICE}",
-        "ip route del 10.244.2.0/24",
-        "ip route replace 10.244.2.0/24 via 10.89.0.1 proto 113",
-        f"ip neigh flush all nud permanent dev {DEVICE}",
-        f"bridge fdb flush dev {DEVICE}",
-        f"sysctl -qw net.ipv4.conf.{DEVICE}.rp_filter=1",
-        "sysctl -qw net.ipv4.ip_forward=0",
-    ],
-)
-def test_damaged_objects_of_routing_come_back(node: ClusterNode, damage: str) -> None:
-    async def body() -> None:
-        run(node.place, *damage.split())
-        await restored(node)
-
-    with_router(node, body)
 
 
 def test_damaged_tables_of_routing_come_back(node: ClusterNode) -> None:

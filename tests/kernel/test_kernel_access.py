@@ -127,7 +127,7 @@ def test_changes_are_reported(place: Path) -> None:
         events = monitor.read()
         assert Event("link", False, index) in events
         assert Event("address", False, index, 9) in events
-        assert Event("route", False, index, 113) in events
+        assert Event("route", False, index, 113, "10.1.0.0/16") in events
         with netns.inside(place):
             subprocess.run(["ip", "link", "delete", "x"], check=True)
         assert Event("link", True, index) in monitor.read()

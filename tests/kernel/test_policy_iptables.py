@@ -5,6 +5,7 @@ and come back, unknown devices and borrowed addresses stay out, rules of others 
 
 import contextlib
 import os
+import select
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,6 +22,7 @@ from podwire.errors import KernelError, Unsupported
 from podwire.kernel import netns
 from podwire.kernel.ipset import IpSets
 from podwire.kernel.iptables import Kind, find, nft_tables
+from podwire.kernel.iptables_watch import Poll
 from podwire.kernel.kinds import read_values
 from podwire.kernel.nflog import Nflog
 from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy, clear
@@ -206,21 +208,61 @@ def test_own_rules_are_restored_before_those_of_others(world: World, plane: Ipta
     inside("n1", tool, "-t", "mangle", "-D", "FORWARD", "-j", "ACCEPT")
 
 
-def test_changes_without_notification_are_found_by_polling(
-    world: World, plane: IptablesPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin(plane, world)
-    plane.disturbed()
-    assert not plane.disturbed()
-    monkeypatch.setattr(plane._ticker, "ticked", lambda: True)
-    assert not plane.disturbed()
+def reported(plane: IptablesPolicy) -> bool:
+    """Whether the data plane reports a change within 30 s."""
+    until = time.monotonic() + 30
+    while not plane.disturbed() and time.monotonic() < until:
+        time.sleep(0.01)
+    return time.monotonic() < until
+
+
+def flush_set(plane: IptablesPolicy) -> None:
     with IpSets(path("n1")) as sets:
         own = sets.read("podwire4-own")
         assert own is not None
+        assert own.elements
         sets.apply(replace(own, elements={}))
-    assert plane.disturbed()
-    plane.heal()
-    assert not plane.disturbed()
+
+
+def flush_chain(plane: IptablesPolicy) -> None:
+    inside("n1", MANGLE[plane.programs.kind], "-t", "mangle", "-F", "PODWIRE-IN")
+
+
+def delete_jump(plane: IptablesPolicy) -> None:
+    tool = MANGLE[plane.programs.kind].replace("iptables", "ip6tables")
+    rules = inside("n1", tool, "-t", "mangle", "-S", "FORWARD").splitlines()
+    number = next(place for place, rule in enumerate(rules) if "PODWIRE-" in rule)
+    inside("n1", tool, "-t", "mangle", "-D", "FORWARD", str(number))
+
+
+@pytest.mark.parametrize("spoil", [flush_set, flush_chain, delete_jump])
+def test_lost_rules_and_elements_are_reported_without_the_long_timer(
+    world: World, plane: IptablesPolicy, spoil: Callable[[IptablesPolicy], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane._ticker, "ticked", lambda: False)
+    if isinstance(plane._watch, Poll):
+        monkeypatch.setattr(plane._watch, "_compare_at", float("inf"))
+    begin(plane, world)
+    plane.disturbed()
+    spoil(plane)
+    assert reported(plane)
+    assert any(plane.heal())
+    assert differences(plane) == set()
+    assert not any(plane.heal())
+
+
+def test_own_changes_are_not_reported(world: World, plane: IptablesPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane._ticker, "ticked", lambda: False)
+    if isinstance(plane._watch, Poll):
+        monkeypatch.setattr(plane._watch, "_compare_at", float("inf"))
+    compiler = begin(plane, world)
+    plane.disturbed()
+    change(plane, world, compiler, allow=None)
+    change(plane, world, compiler, allow=ALLOW)
+    looked = 0
+    while looked < 3:
+        looked += bool(select.select([plane.fileno()], [], [], 30)[0])
+        assert not plane.disturbed()
 
 
 def eventually_gone(sets: IpSets, name: str) -> None:

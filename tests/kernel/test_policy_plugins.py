@@ -15,6 +15,7 @@ from tests.cases.policy_table import Case
 from tests.kernel.checksums import checksum
 from tests.kernel.policy_namespaces import FACTS, batch, failures_of, inside, path
 from tests.kernel.reference_plugins import ARRANGEMENTS, BRIDGE, PLUGINS, OtherWorld
+from tests.kernel.sockets import is_answered
 from tests.kernel.test_policy_packets import CASES, compilers
 
 from podwire.errors import Unsupported
@@ -118,19 +119,7 @@ LATE_S = 10.0
 
 def reaches(name: str, address: str, port: int = 9, *, patience_s: float = 0.2) -> bool:
     """Whether a datagram gets an answer; a refusal counts as an answer."""
-    with netns.inside(path(name)):
-        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
-    with sock:
-        sock.settimeout(patience_s)
-        sock.connect((address, port))
-        try:
-            sock.send(b"x")
-            sock.recv(10)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return True
+    return is_answered(path(name), address, port, patience_s)
 
 
 def forge(name: str, source: str, target: str) -> None:

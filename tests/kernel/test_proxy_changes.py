@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 from tests.cases.service_table import NODE, parse_case
 from tests.kernel.kernel_dataplanes import every_plane, opened
-from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path
+from tests.kernel.service_namespaces import LATE_S, PATIENCE_S, PODS, World, path, traffic
 from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import netns
@@ -118,20 +117,12 @@ def test_settings_change_under_traffic(world: World, plane: Any) -> None:
     """Each changed setting takes effect, gives the same rules as a start with it, and loses no connection."""
     services = {"default/web": web(type="NodePort", ports=[{"name": "http", "port": 80, "nodePort": 30080}])}
     plane.load(services, NODE)
-    results: list[str] = []
-    stop = threading.Event()
-
-    def traffic() -> None:
-        while not stop.is_set():
-            results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
 
     def at_node_port(*, wanted: bool = True) -> bool:
         patience_s = LATE_S if wanted else PATIENCE_S
         return world.connect("outside", "192.168.99.1", 30080, patience_s=patience_s)[0] in PODS
 
-    client = threading.Thread(target=traffic)
-    client.start()
-    try:
+    with traffic(world, "far", "10.96.0.10") as results:
         assert at_node_port()
         for change, answers in (
             ({"masquerade_bit": 20}, True),
@@ -152,7 +143,4 @@ def test_settings_change_under_traffic(world: World, plane: Any) -> None:
         while len(results) <= 20:
             assert time.monotonic() < deadline, "too few connections"
             time.sleep(0.01)
-    finally:
-        stop.set()
-        client.join()
     assert set(results) <= set(PODS)

@@ -6,7 +6,6 @@ import ctypes
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 from tests.cases.service_table import NODE
-from tests.kernel.service_namespaces import LATE_S, World, by_name, inside, path, until
+from tests.kernel.service_namespaces import World, by_name, inside, path, traffic, until
 from tests.kernel.service_owner import ServiceOwner
 from tests.kernel.test_proxy_metrics import FOUR, Bench
 
@@ -96,24 +95,15 @@ def test_services_keep_working_while_changes_are_refused(world: World) -> None:
     with contextlib.closing(ServiceOwner(NftablesDataPlane(NODE, path("node")))) as plane:
         both = by_name("ClusterIP").resolved()
         plane.load(both)
-        stop, results = threading.Event(), list[str]()
-
-        def traffic() -> None:
-            while not stop.is_set():
-                results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
-
-        client = threading.Thread(target=traffic)
-        client.start()
-        net_admin(allowed=False)
-        try:
-            deadline = time.monotonic() + 60
-            while len(results) < 50 and time.monotonic() < deadline:
-                with pytest.raises(KernelError, match="not permitted"):
-                    plane.update({"default/web": ()})
-        finally:
-            net_admin(allowed=True)
-            stop.set()
-            client.join()
+        with traffic(world, "far", "10.96.0.10") as results:
+            net_admin(allowed=False)
+            try:
+                deadline = time.monotonic() + 60
+                while len(results) < 50 and time.monotonic() < deadline:
+                    with pytest.raises(KernelError, match="not permitted"):
+                        plane.update({"default/web": ()})
+            finally:
+                net_admin(allowed=True)
         assert len(results) >= 50
         assert set(results) <= {"one", "two"}
         plane.update({"default/web": ()})

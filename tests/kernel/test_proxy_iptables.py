@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import struct
 import sys
@@ -16,7 +17,6 @@ from tests.cases.service_table import ADDRESSES, NODE
 from tests.fakes.collection import Collection
 from tests.kernel.service_namespaces import (
     CASES,
-    LATE_S,
     World,
     affinity_to_an_endpoint_that_goes,
     by_name,
@@ -24,12 +24,14 @@ from tests.kernel.service_namespaces import (
     inside,
     path,
     proxy_follows_and_heals,
+    traffic,
     until,
 )
 from tests.kernel.service_owner import ServiceOwner
 
 from podwire.kernel import iptables_chains, netns, sysctl
 from podwire.kernel.iptables import Kind, Programs, choose, find, nft_tables
+from podwire.kernel.iptables_watch import Poll
 from podwire.kernel.nfacct import Counters
 from podwire.model import service as api
 from podwire.model.node import Node
@@ -225,6 +227,39 @@ def test_only_changes_by_others_are_reported(world: World) -> None:
         assert not plane.disturbed()
 
 
+def reported(plane: ServiceOwner) -> bool:
+    """Whether the data plane reports a change within 30 s."""
+    until = time.monotonic() + 30
+    while not plane.disturbed() and time.monotonic() < until:
+        time.sleep(0.01)
+    return time.monotonic() < until
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("-F", "KUBE-SERVICES"), ("-D", "PREROUTING", "1"), ("-D", "KUBE-SERVICES", "1"), ("-F",)],
+    ids=" ".join,
+)
+def test_lost_legacy_rules_are_noticed_by_table_sizes(
+    world: World, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = IptablesDataPlane(NODE, path("node"), programs("legacy"))
+    with contextlib.closing(ServiceOwner(made)) as plane:
+        assert isinstance(made._watch, Poll)
+        monkeypatch.setattr(made._watch, "_compare_at", float("inf"))
+        plane.load(by_name("ClusterIP").resolved())
+        plane.update(by_name("session affinity").resolved())
+        for _ in range(3):
+            assert select.select([plane.fileno()], [], [], 30)[0]
+            assert not plane.disturbed(), "these are changes of podwire"
+        iptables(plane, "-t", "nat", *words)
+        assert reported(plane)
+        plane.heal()
+        assert in_kernel(plane) == wanted(plane)
+        assert world.connect("far", "10.96.0.10", 80)[0] in ("one", "two")
+        plane.remove()
+
+
 @pytest.mark.parametrize("chain", ["KUBE-SERVICES", "KUBE-MARK-MASQ"])
 def test_a_flushed_chain_is_written_before_rules_are_read(world: World, chain: str) -> None:
     with contextlib.closing(ServiceOwner(IptablesDataPlane(NODE, path("node"), programs("nft")))) as plane:
@@ -241,9 +276,10 @@ def test_a_flushed_chain_is_written_before_rules_are_read(world: World, chain: s
         plane.remove()
 
 
-def test_the_proxy_follows_its_sources_and_restores_rules(world: World) -> None:
-    with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs("nft"))) as plane:
-        proxy_follows_and_heals(world, plane)
+@pytest.mark.parametrize("kind", ["nft", "legacy"])
+def test_the_proxy_follows_its_sources_and_restores_rules(world: World, kind: Kind) -> None:
+    with contextlib.closing(IptablesDataPlane(NODE, path("node"), programs(kind))) as plane:
+        proxy_follows_and_heals(world, plane, legacy=kind == "legacy")
         plane.remove()
 
 
@@ -289,28 +325,19 @@ def test_a_change_of_mode_under_traffic_loses_nothing(world: World, order: tuple
     services = by_name("externalTrafficPolicy Local").resolved() | by_name("ClusterIP").resolved()
     with contextlib.closing(Switch(ServiceModes(path("node")), order[0], NODE)) as plane:
         plane.load(services)
-        stop, results = threading.Event(), []
-
-        def traffic() -> None:
-            while not stop.is_set():
-                results.append(world.connect("far", "10.96.0.10", 80, patience_s=LATE_S)[0])
-
-        client = threading.Thread(target=traffic)
-        client.start()
-        for _ in range(2):
-            for mode in (order[1], order[0]):
-                plane.wanted = mode
-                plane.load(services)
-                assert (plane.name, plane.problem) == (mode, None)
-                assert ("podwire-proxy" in inside("node", "nft", "list", "tables")) == (mode == "nftables")
-                assert bool(iptables_chains.read(path("node"), PROXY_IPTABLES)) == (mode == "iptables")
-                assert not plane.disturbed()
-        deadline = time.monotonic() + 60
-        while len(results) <= 50:
-            assert time.monotonic() < deadline, "too few connections"
-            time.sleep(0.01)
-        stop.set()
-        client.join()
+        with traffic(world, "far", "10.96.0.10") as results:
+            for _ in range(2):
+                for mode in (order[1], order[0]):
+                    plane.wanted = mode
+                    plane.load(services)
+                    assert (plane.name, plane.problem) == (mode, None)
+                    assert ("podwire-proxy" in inside("node", "nft", "list", "tables")) == (mode == "nftables")
+                    assert bool(iptables_chains.read(path("node"), PROXY_IPTABLES)) == (mode == "iptables")
+                    assert not plane.disturbed()
+            deadline = time.monotonic() + 60
+            while len(results) <= 50:
+                assert time.monotonic() < deadline, "too few connections"
+                time.sleep(0.01)
         assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
         for name in order:
             ServiceModes(path("node")).clear(name)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from tests.kernel.service_namespaces import (
     inside,
     path,
     proxy_follows_and_heals,
+    traffic,
 )
 from tests.kernel.service_owner import ServiceOwner
 
@@ -33,24 +33,6 @@ from podwire.proxy.servicemap import ResolvedEndpoint
 from podwire.state.nft_text import parse_table
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-@contextlib.contextmanager
-def traffic(world: World, source: str, address: str, results: list[str], port: int = 80) -> Iterator[None]:
-    """A client that connects all the time, and the results of its connections."""
-    stop = threading.Event()
-
-    def connect() -> None:
-        while not stop.is_set():
-            results.append(world.connect(source, address, port)[0])
-
-    client = threading.Thread(target=connect)
-    client.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        client.join()
 
 
 def wait_for(check: Callable[[], bool]) -> None:
@@ -113,12 +95,12 @@ def test_tables_of_an_older_version_are_adopted_without_gap(world: World, plane:
     case = by_name("session affinity")
     old = Path(__file__).parents[1] / "golden/nft/services-0.1.nft"
     inside("node", "nft", "-f", str(old))
-    results: list[str] = []
-    with traffic(world, "far", "10.96.0.10", results), traffic(world, "outside", "192.168.99.1", results, 30080):
-        wait_for(lambda: len(results) > 50)
+    with traffic(world, "far", "10.96.0.10") as inner, traffic(world, "outside", "192.168.99.1", 30080) as outer:
+        wait_for(lambda: len(inner) + len(outer) > 50)
         plane.load(case.resolved())
-        count = len(results)
-        wait_for(lambda: len(results) > count + 50)
+        count = len(inner) + len(outer)
+        wait_for(lambda: len(inner) + len(outer) > count + 50)
+    results = inner + outer
     assert set(results) <= {"one", "two"}, {r: results.count(r) for r in set(results)}
     assert "affinity-clients" in held("ip") and "map affinity {" not in held("ip")
     assert not any(plane.heal())

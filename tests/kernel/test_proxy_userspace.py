@@ -125,7 +125,7 @@ def test_endpoint_with_its_service_address_makes_no_loop(world: World, plane: Se
     (port,) = resolved["default/web"]
     own = msgspec.structs.replace(port, cluster_endpoints=(ResolvedEndpoint("10.96.0.10", 80),))
     plane.load({"default/web": (own,)})
-    assert world.connect("far", "10.96.0.10", 80)[0] == "dropped"
+    assert world.connect("far", "10.96.0.10", 80)[0] == "reset"
     state = plane.relay()
     assert state is not None
     assert state.connections == 0

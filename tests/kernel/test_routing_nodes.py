@@ -6,14 +6,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from tests.kernel.healing import drift
 from tests.kernel.routing_nodes import (
     ECHO_SERVER,
     SOURCE_REPLY_SERVER,
     Cluster,
+    ClusterNode,
     Pod,
     Talk,
     connect,
@@ -23,7 +26,10 @@ from tests.kernel.routing_nodes import (
 )
 
 from podwire.kernel import netns
+from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.machine import OWNER
 from podwire.routing.nodes import ClusterView, peer_of
+from podwire.routing.segment import segment_mac
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tunnels import tunnel_mac
 
@@ -44,17 +50,22 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 IN_GUEST = pytest.mark.uml
-TUNNELS = ["vxlan", "wireguard", pytest.param("ipip", marks=IN_GUEST), pytest.param("geneve", marks=IN_GUEST)]
-BACKENDS = ["hostgw", "bgp", *TUNNELS]
+TUNNELS = ["vxlan", "wireguard", "udp", pytest.param("ipip", marks=IN_GUEST), pytest.param("geneve", marks=IN_GUEST)]
+SEGMENTS = ["bridge", pytest.param("vlan", marks=IN_GUEST)]
+BACKENDS = ["hostgw", "bgp", "macvlan", *SEGMENTS, *TUNNELS]
 DEVICES = {
     "vxlan": "podwire-vxlan",
     "ipip": "podwire-ipip",
     "geneve": "podwire-geneve",
     "wireguard": "podwire-wg",
+    "udp": "podwire-udp",
+    "bridge": "podwire-bridge",
+    "vlan": "podwire-vlan",
 }
 GUARDS = {"vxlan": "podwire-routing", "ipip": "podwire-routing-ipip", "geneve": "podwire-routing-geneve"}
-OVERHEADS = {"vxlan": (50, 70), "geneve": (50, 70), "ipip": (20, 20), "wireguard": (60, 80)}
-OVERHEADS |= {"hostgw": (0, 0), "bgp": (0, 0)}
+GUARDS |= {"udp": "podwire-routing-udp"}
+OVERHEADS = {"vxlan": (50, 70), "geneve": (50, 70), "ipip": (20, 20), "wireguard": (60, 80), "udp": (36, 56)}
+OVERHEADS |= dict.fromkeys(("hostgw", "bgp", "bridge", "vlan", "macvlan"), (0, 0))
 """Bytes that a packet grows by when the node's first address is IPv4, IPv6."""
 
 
@@ -211,6 +222,48 @@ def test_a_removed_node_leaves_no_objects(make: Make, backend: str) -> None:
     assert "10.244.2.0/24" in everything
 
 
+def moved(node: ClusterNode) -> Node:
+    """The Node object of a node that was made anew: other addresses, another pod CIDR, another hardware address."""
+    old = node.cluster.nodes[node.name]
+    facts = old.metadata.annotations["podwire.io/routing-facts"].replace(tunnel_mac(node.name), "02:00:00:00:00:77")
+    facts = facts.replace(segment_mac(node.name, [ip_address(node.ip)]), "02:00:00:00:00:77")
+    cidr = f"10.244.{40 + node.number}.0/24"
+    address = NodeAddress(type="InternalIP", address=f"10.89.0.{90 + node.number}")
+    return Node(
+        metadata=replace(old.metadata, annotations={**old.metadata.annotations, "podwire.io/routing-facts": facts}),
+        spec=NodeSpec(pod_cidr=cidr, pod_cidrs=(cidr,)),
+        status=NodeStatus(addresses=(address,)),
+    )
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["agent up", "agent down"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_changed_and_deleted_nodes_leave_nothing_stale(make: Make, backend: str, down: bool) -> None:
+    cluster = make(3)
+    cluster.configure(RoutingSettings(backend=backend))
+    cluster.settle()
+    stays, second, third = cluster.all
+    old = [second.cidr[:-4], second.ip, tunnel_mac("node-2"), third.cidr[:-4], third.ip, tunnel_mac("node-3")]
+    old += [segment_mac(node.name, [ip_address(node.ip)]) for node in (second, third)]
+    if down:
+        stays.machine.close()
+    cluster.nodes["node-2"] = moved(second)
+    del cluster.nodes["node-3"]
+    if down:
+        stays.start_agent()
+        stays.router.configure(RoutingSettings(backend=backend))
+    stays.reconcile()
+    commands = ["ip route", "ip neigh show nud permanent"]
+    commands += ["bridge fdb"] * (backend in ("vxlan", "bridge", "vlan")) + ["nft list ruleset"] * has_nftables(cluster)
+    everything = "".join(stays.shows(*command.split()) for command in commands)
+    assert [text for text in old if re.search(rf"\b{re.escape(text)}\b", everything)] == []
+    assert "10.244.42.0/24" in everything
+    assert drift(stays) == []
+    stated = str(stays.router.share(OWNER))
+    assert second.ip not in stated
+    assert "10.89.0.92" in stated or "02:00:00:00:00:77" in stated
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -220,9 +273,16 @@ def test_a_removed_node_leaves_no_objects(make: Make, backend: str) -> None:
         ("bgp", "hostgw"),
         ("vxlan", "wireguard"),
         ("wireguard", "vxlan"),
+        ("vxlan", "udp"),
+        ("udp", "hostgw"),
+        ("hostgw", "bridge"),
+        ("bridge", "vxlan"),
+        ("hostgw", "macvlan"),
+        ("macvlan", "vxlan"),
         pytest.param("hostgw", "ipip", marks=IN_GUEST),
         pytest.param("ipip", "geneve", marks=IN_GUEST),
         pytest.param("geneve", "hostgw", marks=IN_GUEST),
+        pytest.param("bridge", "vlan", marks=IN_GUEST),
     ],
 )
 def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, after: str) -> None:
@@ -258,7 +318,7 @@ def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, aft
         assert mtu == 1500 - OVERHEADS[after][0]
 
 
-@pytest.mark.parametrize("backend", ["vxlan", "wireguard"])
+@pytest.mark.parametrize("backend", ["vxlan", "wireguard", "udp", *SEGMENTS])
 def test_traffic_outlives_the_agent(make: Make, backend: str) -> None:
     cluster = make(2)
     cluster.configure(RoutingSettings(backend=backend))

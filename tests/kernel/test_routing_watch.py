@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from podwire.kernel import netns, network
+from podwire.kernel import netns, network, sysctl
 from podwire.kernel.netlink import Netlink
 from podwire.routing.backends.vxlan.backend import DEVICE
 from podwire.routing.machine import OWNER, KernelMachine
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState
-from podwire.state.route import Fdb, Neighbour, Route
+from podwire.state.route import Fdb, Neighbour, Route, Sysctl
 
 MAC = "02:00:00:00:00:0{}"
 
@@ -145,6 +145,8 @@ def test_neighbours_of_the_underlay_cause_no_run(place: Path) -> None:
         f"bridge fdb del {MAC.format(2)} dev {DEVICE} dst 10.89.0.12",
         f"bridge fdb replace {MAC.format(2)} dev {DEVICE} dst 10.89.0.77",
         "ip route del 10.244.2.0/24",
+        "ip route replace 10.244.2.0/24 via 10.89.0.1 dev eth0 proto static",
+        "ip route replace 10.244.2.0/24 via 10.89.0.1 dev eth0 proto boot",
         f"ip link set {DEVICE} down",
         "ip address add 10.89.0.12/24 dev eth0",
     ],
@@ -159,6 +161,35 @@ def test_changes_of_its_objects_by_others_cause_a_run(place: Path, damage: str) 
             watched.hold(2)
 
     asyncio.run(body())
+
+
+def test_routes_that_it_held_are_taken_back_and_no_others(place: Path) -> None:
+    watched = Watched(place)
+    with closing(watched.machine):
+        run(place, "ip route add 10.244.3.0/24 dev eth0 proto static")
+        (problem,) = watched.machine.hold(state(2))
+        assert "10.244.3.0/24" in problem, "a route that was there before stays"
+        (problem,) = watched.machine.hold(state(2))
+        run(place, "ip route replace 10.244.2.0/24 dev eth0 proto static")
+        (problem,) = watched.machine.hold(state(2))
+        assert "10.244.3.0/24" in problem and "10.244.2.0/24" not in left(place, state(2))
+        run(place, "ip route del 10.244.3.0/24", "ip route replace 10.244.2.0/24 dev eth0 proto static")
+        assert watched.machine.hold(state(1)) == [], "its own share does not have 10.244.3.0/24"
+        assert "10.244.2.0/24" not in left(place, state(1))
+        assert watched.machine.hold(state(0)) == []
+        run(place, "ip route add 10.244.2.0/24 dev eth0 proto static")
+        (problem,) = watched.machine.hold(state(2))
+        assert "10.244.2.0/24" in problem, "it had given this one up"
+
+
+def test_sysctls_that_differ_are_drift(place: Path) -> None:
+    machine = KernelMachine(place)
+    with closing(machine):
+        wanted = Sysctl("net/ipv6/conf/eth0/accept_ra", "0")
+        assert machine.hold(NetworkState(sysctls=(wanted,))) == [] and not machine.drifted()
+        sysctl.write(wanted.path, "2", place)
+        assert machine.drifted() and machine.drifted(), "it says so until the value is back"
+        assert machine.hold(NetworkState(sysctls=(wanted,))) == [] and not machine.drifted()
 
 
 def test_damage_during_a_write_is_reported(place: Path) -> None:

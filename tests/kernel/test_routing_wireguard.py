@@ -4,22 +4,19 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, Pod, inside, source_seen
+from tests.kernel.datagram_stream import MARKER, Stream, until
+from tests.kernel.routing_nodes import SOURCE_REPLY_SERVER, Cluster, ClusterNode, inside, source_seen
 
 from podwire.kernel import comparison, netns
 from podwire.kernel.features import Features
 from podwire.routing.machine import OWNER
 from podwire.routing.settings import RoutingSettings, parse_settings
 from podwire.state.share import parse, render
-
-MARKER = b"these bytes are the secret of two pods"
-PORT = 9
 
 
 @pytest.fixture
@@ -32,13 +29,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def settings(generation: int = 0) -> RoutingSettings:
     return parse_settings({"backend": "wireguard", "wireguard.keyGeneration": generation}, "test")
-
-
-def until(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Capture(threading.Thread):
@@ -63,60 +53,6 @@ class Capture(threading.Thread):
         self._end.set()
         self.join()
         self._socket.close()
-
-
-class Stream(threading.Thread):
-    """Numbered datagrams with the marker from one pod to another, one each 3 ms; those that arrive are counted."""
-
-    def __init__(self, source: Pod, target: Pod) -> None:
-        super().__init__(daemon=True)
-        with netns.inside(source.place):
-            self._sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with netns.inside(target.place):
-            self._sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._sink.bind(("", PORT))
-        self._sink.setblocking(False)
-        self._target = (target.address, PORT)
-        self.sent = self.refused = 0
-        self._arrived: set[bytes] = set()
-        self._end = threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        while not self._end.wait(0.003):
-            try:
-                self._sender.sendto(MARKER + self.sent.to_bytes(4, "big"), self._target)
-                self.sent += 1
-            except OSError:
-                self.refused += 1
-            self._read()
-
-    def _read(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                self._arrived.add(self._sink.recv(200))
-
-    @property
-    def arrived(self) -> int:
-        return len(self._arrived)
-
-    def close(self) -> None:
-        """Ends the stream."""
-        self._end.set()
-        self.join()
-        self._sender.close()
-        self._sink.close()
-
-    def lost(self) -> int:
-        """Ends the stream, and returns the number of datagrams that were sent and do not arrive."""
-        self._end.set()
-        self.join()
-        deadline = time.monotonic() + 10
-        while self.arrived < self.sent and time.monotonic() < deadline:
-            self._read()
-            time.sleep(0.02)
-        self.close()
-        return self.sent - self.arrived
 
 
 def shown(node: ClusterNode, device: str = "podwire-wg") -> list[list[str]]:
@@ -166,14 +102,86 @@ def test_no_packet_between_pods_leaves_in_clear(cluster: Cluster) -> None:
     capture.end()
 
 
+def attempt(*streams: Stream) -> None:
+    """Waits until each stream has sent more datagrams, or tried to."""
+    before = [stream.sent + stream.refused for stream in streams]
+    until(lambda: all(x.sent + x.refused > seen + 20 for x, seen in zip(streams, before, strict=True)))
+
+
+def arrive(*streams: Stream) -> None:
+    """Waits until more datagrams of each stream have arrived."""
+    before = [stream.arrived for stream in streams]
+    until(lambda: all(x.arrived > seen for x, seen in zip(streams, before, strict=True)))
+
+
+def kill(node: ClusterNode) -> None:
+    pid = node.children()["podwire-wg"]
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_broken_device_lets_no_packet_out_in_clear(cluster: Cluster) -> None:
+    cluster.configure(settings())
+    cluster.settle()
+    first, second, _ = cluster.all
+    a, b = first.pod("a"), second.pod("b")
+    capture, streams = Capture(cluster), [Stream(a, b), Stream(b, a)]
+    arrive(*streams)
+    for damage in ("link del podwire-wg", "link set podwire-wg down", "address flush dev podwire-wg"):
+        for killed in (False, True):
+            if killed:
+                kill(first)
+            first.shows("ip", *damage.split())
+            attempt(*streams)
+            assert capture.seen == 0, (damage, killed)
+            settle(cluster)
+            arrive(*streams)
+    capture.end()
+    for stream in streams:
+        stream.close()
+    assert capture.seen == 0 and capture.frames
+
+
+def test_without_the_program_packets_are_refused_until_it_is_there(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = cluster.all
+    first.machine.close()
+    first.start_agent()  # one that has not looked for the program yet
+    for node in cluster.all:
+        node.router.configure(settings())
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr("podwire.kernel.features.PROGRAMS_PATH", "/nowhere")
+            first.reconcile()
+        for other in cluster.all[1:]:
+            other.reconcile()
+    a, b = first.pod("a"), second.pod("b")
+    capture, streams = Capture(cluster), [Stream(a, b), Stream(b, a)]
+    attempt(*streams)
+    assert first.router.plan is not None and second.router.plan is not None
+    assert first.router.plan.senders == {} and second.router.plan.senders == {"node-3": "wireguard"}
+    assert "the program wireguard-go is not installed (in Debian's package wireguard-go;" in first.router.refused
+    assert first.children() == {} and "podwire" not in first.shows("ip", "link")
+    assert capture.seen == 0 and [stream.arrived for stream in streams] == [0, 0]
+    settle(cluster)
+    arrive(*streams)
+    assert first.router.refused == "" and capture.seen == 0
+    cluster.configure(RoutingSettings(backend="hostgw"))
+    settle(cluster)
+    until(lambda: capture.seen)
+    capture.end()
+    for stream in streams:
+        stream.close()
+
+
 def test_a_killed_process_comes_back_with_its_key_and_peers(cluster: Cluster) -> None:
     cluster.configure(settings())
     cluster.settle()
     first, second, _ = cluster.all
     a, b = first.pod("a"), second.pod("b")
     before, pid = shown(first), first.children()["podwire-wg"]
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    kill(first)
     first.reconcile()
     assert first.children()["podwire-wg"] != pid
     assert [words[:2] for words in shown(first)[:1]] == [words[:2] for words in before[:1]]

@@ -45,7 +45,7 @@ def with_container(folder: Path, body: Callable[[ShimClient, ExitCodes], Awaitab
 
         def event(answer: ShimAnswer) -> None:
             if not answer.container:
-                ends.note(answer)
+                ends.record(answer)
 
         client = ShimClient.connect(folder / "shim.sock", event, ends.lose)
         started = await client.start(

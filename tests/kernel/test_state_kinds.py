@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import select
 import socket
 import subprocess
@@ -11,18 +10,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import CliRunner
+from tests.fakes import qdisc_kind
 
 from podwire.cli.state import state
 from podwire.kernel import netns
 from podwire.kernel.kinds import KERNEL_KINDS, KernelKind
 from podwire.kernel.netns import NetnsPath
-from podwire.state.drift import Difference
 from podwire.state.ipset import parse as parse_sets
 from podwire.state.iptables import Ruleset
-from podwire.state.kinds import KINDS, Kind, Values
+from podwire.state.kinds import KINDS, Kind
 from podwire.state.network import OwnerMark
 from podwire.state.network import parse as parse_network
 from podwire.state.nft import AbsentTable
@@ -36,38 +34,17 @@ HANDLE = "9000:"
 _RTNLGRP_TC = 4  # linux/rtnetlink.h
 
 
-class Qdisc(msgspec.Struct, frozen=True):
-    """The queueing discipline of a device, as tc(8) writes it."""
-
-    device: str
-    limit: int
-
-    def lines(self) -> Iterator[str]:
-        yield f"qdisc dev {self.device} pfifo limit {self.limit}"
-
-
-def _parse(lines: Sequence[str], _where: str) -> Values:
-    found = [re.fullmatch(r"qdisc dev (\S+) pfifo limit (\d+)", line) for line in lines]
-    return tuple(Qdisc(match[1], int(match[2])) for match in found if match)
-
-
-def _compare(title: str, have: Values, wanted: Values, _mark: object) -> Iterator[Difference]:
-    where = f"{title}: qdiscs"
-    yield from (Difference(where, "-", line) for value in have if value not in wanted for line in value.lines())
-    yield from (Difference(where, "+", line) for value in wanted if value not in have for line in value.lines())
-
-
 def _tc(place: NetnsPath, *words: str) -> str:
     with netns.inside(place):
         return subprocess.run(["tc", *words], check=True, capture_output=True, text=True).stdout
 
 
-def _read(place: NetnsPath, mark: str) -> tuple[Qdisc, ...]:
+def _read(place: NetnsPath, mark: str) -> tuple[qdisc_kind.Qdisc, ...]:
     found = json.loads(_tc(place, "-j", "qdisc", "show"))
-    return tuple(Qdisc(each["dev"], each["options"]["limit"]) for each in found if each["handle"] == mark)
+    return tuple(qdisc_kind.Qdisc(each["dev"], each["options"]["limit"]) for each in found if each["handle"] == mark)
 
 
-def _apply(place: NetnsPath, mark: str, wanted: Sequence[Qdisc]) -> tuple[str, ...]:
+def _apply(place: NetnsPath, mark: str, wanted: Sequence[qdisc_kind.Qdisc]) -> tuple[str, ...]:
     steps = [each for each in wanted if each not in _read(place, mark)]
     for each in steps:
         words = ("dev", each.device, "root", "handle", mark, "pfifo", "limit", str(each.limit))
@@ -95,7 +72,7 @@ class _TcWatch:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A namespace, while the kind `qdisc` is registered."""
     row = Kind(
-        Qdisc, _parse, lambda _owner, wanted: HANDLE if wanted else None, _compare,
+        qdisc_kind.Qdisc, qdisc_kind.parse, lambda _owner, wanted: HANDLE if wanted else None, qdisc_kind.compare,
         lambda each: (("qdiscs", line) for line in each.lines()), ("qdisc ",),
     )  # fmt: skip
     monkeypatch.setitem(KINDS, "qdisc", row)
@@ -119,12 +96,12 @@ def state_diff(tmp_path: Path, place: str, share: Share) -> tuple[int, str]:
 
 
 def test_a_registered_kind_goes_through_state_diff(place: str, tmp_path: Path) -> None:
-    share = Share(part="shaping", desired=(Qdisc("lo", 50),))
+    share = Share(part="shaping", desired=(qdisc_kind.Qdisc("lo", 50),))
     added = "@@ shaping: qdiscs @@\n+qdisc dev lo pfifo limit 50\n"
     assert state_diff(tmp_path, place, share) == (
         1, f"--- node-1: the kernel holds\n+++ node-1: it should hold\n{added}",
     )  # fmt: skip
-    KERNEL_KINDS["qdisc"].apply(place, HANDLE, share.values(Qdisc))
+    KERNEL_KINDS["qdisc"].apply(place, HANDLE, share.values(qdisc_kind.Qdisc))
     assert state_diff(tmp_path, place, share) == (0, "")
     _tc(place, "qdisc", "replace", "dev", "lo", "root", "handle", HANDLE, "pfifo", "limit", "7")
     status, text = state_diff(tmp_path, place, share)
@@ -141,7 +118,7 @@ EXAMPLES: dict[str, Any] = {
     "iptables": CHAINS,
     "ipset": parse_sets(SETS.splitlines())[0],
     "absent nftables": AbsentTable("ip", "kinds"),
-    "qdisc": Qdisc("lo", 50),
+    "qdisc": qdisc_kind.Qdisc("lo", 50),
 }
 
 

@@ -113,6 +113,7 @@ def test_limits_are_refused_with_their_status() -> None:
     async def body() -> None:
         async with _server(Limits(body_bytes=4, header_bytes=200)) as address:
             assert b" 413 " in await _exchange(address, b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n123456789")
+            assert b" 413 " in await _exchange(address, b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n")
             assert b" 431 " in await _exchange(address, b"GET / HTTP/1.1\r\nX: " + b"y" * 300 + b"\r\n\r\n")
             assert b" 400 " in await _exchange(address, b"nonsense\r\n\r\n")
 

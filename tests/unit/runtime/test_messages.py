@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,6 +55,26 @@ def test_descriptors_of_an_incomplete_message_are_closed(pair: Pair) -> None:
         messages.receive(right, 1)
     assert os.read(reader, 1) == b"", "the received end of the pipe is still open"
     os.close(reader)
+
+
+def test_a_receiver_may_close_as_soon_as_it_has_all() -> None:
+    left, right = socket.socketpair()
+
+    class HastyPeer(socket.socket):
+        """The sender's end; the receiver has taken all and closed before a send returns."""
+
+        def sendmsg(self, *arguments: Any) -> int:
+            sent = super().sendmsg(*arguments)
+            received.append(messages.receive(right, 1))
+            right.close()
+            return sent
+
+    received: list[tuple[bytes, list[int]]] = []
+    with HastyPeer(fileno=left.detach()) as sender:
+        messages.send(sender, b"text", [sender.fileno()])
+    ((body, (fd,)),) = received
+    assert body == b"text"
+    os.close(fd)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.data())

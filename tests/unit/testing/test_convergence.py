@@ -77,7 +77,7 @@ def test_an_object_that_is_missing_older_or_gone_is_named() -> None:
 
 def test_busy_component_or_missing_agent_is_not_converged() -> None:
     busy = ("policy busy\n", *without("policy"))
-    assert unsettled(FACTS, {"node-1": busy}) == "node-1: policy is at work"
+    assert unsettled(FACTS, {"node-1": busy}) == "node-1: policy is being programmed"
     assert unsettled(FACTS, {"node-1": ("agent is away",)}) != ""
 
 

@@ -1,0 +1,32 @@
+"""The network namespaces of one test run: their names begin with a mark, so that several runs do not mix."""
+
+import subprocess
+from pathlib import Path
+
+
+def run(*words: str) -> str:
+    """The output of a command; fails the test when its exit status is not 0."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}: {done.stderr}"
+    return done.stdout
+
+
+class MarkedNamespaces:
+    """Namespaces by their names without the mark."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def path(self, name: str) -> Path:
+        """The file of a namespace."""
+        return Path(f"/run/netns/{self.mark}-{name}")
+
+    def inside(self, name: str, *words: str) -> str:
+        """The output of a command in a namespace."""
+        return run("ip", "netns", "exec", f"{self.mark}-{name}", *words)
+
+    def ip(self, name: str | None, *lines: str) -> None:
+        """Runs ip(8) once for all lines, in a namespace or (None) in that of this process."""
+        words = ("ip", *(("-n", f"{self.mark}-{name}") if name else ()), "-batch", "-")
+        done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{lines}: {done.stderr}"
