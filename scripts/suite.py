@@ -17,6 +17,7 @@ and every later run would compile them again, a third of the time that it takes 
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -121,7 +122,12 @@ TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "uml": uml_jobs, "e2e": e2e_j
 
 
 def run_jobs(jobs: Sequence[Job], folder: Path) -> None:
-    """Runs jobs side by side and shows their output."""
+    """Runs jobs side by side and shows their output.
+
+    A shell starts background commands with SIGINT ignored, and children inherit that. Tests that send SIGINT to
+    ``podwire`` need the default action.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, job in enumerate(jobs):
         job.output = folder / f"{job.tier}-{number}"
         with job.output.open("wb") as output:

@@ -1,6 +1,7 @@
 """``scripts/suite.py``: what it says about failed tests. The jobs are real runs of pytest on small files."""
 
 import importlib.util
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -153,3 +154,17 @@ def test_many_failed_tests_do_not_run_again(
     many = "\n".join(f"def test_{number}():\n    assert False\n" for number in range(suite.REPEATED_TESTS))
     assert repeated(suite, tmp_path, "kernel", _ONCE, many) == 1
     assert f"suite: 1 passed, {suite.REPEATED_TESTS + 1} failed, 0 skipped\n" in capsys.readouterr().out
+
+
+def test_tests_get_sigint_where_the_suite_ignores_it(suite: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text(
+        "import signal\n\ndef test_action():\n    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    job = suite.Job("kernel", pytest_command(tmp_path))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        suite.run_jobs([job], tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert job.counts == Counter(passed=1)
