@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,6 +46,30 @@ def test_a_namespace_is_created_and_deleted(place: Path) -> None:
     with pytest.raises(KernelExists):
         netns.create(place)
     assert netns.delete(FOLDER / "b") is False
+
+
+_BEFORE_IP_NETNS = """
+import subprocess
+from podwire.kernel import netns
+
+mark = "pwt-first-" + sys.argv[1]
+run = lambda *words: subprocess.run(words, check=True)
+run("mount", "--make-rprivate", "/")
+while subprocess.run(("mountpoint", "-q", "/run/netns")).returncode == 0:
+    run("umount", "--lazy", "/run/netns")
+netns.create("/run/netns/" + mark)
+run("ip", "netns", "add", mark + "-ip")
+run("ip", "netns", "delete", mark + "-ip")
+assert netns.delete("/run/netns/" + mark)
+"""
+"""In a mount namespace of its own: the state of a machine on which ``ip netns add`` has never run."""
+
+
+def test_a_namespace_older_than_ip_netns_is_deleted() -> None:
+    program = "import sys\n" + _BEFORE_IP_NETNS
+    words = ("unshare", "--mount", sys.executable, "-c", program, str(os.getpid()))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_thread_returns_after_a_failure(place: Path) -> None:

@@ -11,6 +11,7 @@ and is not used. Python 3.11 has no os.setns, hence ctypes.
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import select
 from collections.abc import Callable, Iterator
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from podwire.kernel.failure import refusal
-from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND
+from podwire.kernel.uapi import CLONE_NEWNET, MNT_DETACH, MS_BIND, MS_REC, MS_SHARED
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _OWN = "/proc/thread-self/ns/net"
+_IP_FOLDER = Path("/run/netns")
 _DELETE_TRIES = 100
 _DELETE_PAUSE_S = 0.01
 
@@ -91,6 +93,8 @@ def create(path: Path | str) -> None:
     """
     mount_point = Path(path)
     mount_point.parent.mkdir(parents=True, exist_ok=True)
+    if mount_point.parent == _IP_FOLDER:
+        _share_ip_folder()
     try:
         os.close(os.open(mount_point, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
     except OSError as failure:
@@ -112,6 +116,23 @@ def create(path: Path | str) -> None:
         with contextlib.suppress(OSError):
             mount_point.unlink()
         raise
+
+
+def _share_ip_folder() -> None:
+    """Makes the folder of ip-netns(8) a shared mount point, as ``ip netns add`` does when it is none.
+
+    A namespace that is mounted before the first ``ip netns add`` of a machine would otherwise lie below that mount,
+    where no path leads to it, and could never be deleted. Both programs take the lock of the folder.
+    """
+    folder = os.fsencode(_IP_FOLDER)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _LIBC.mount(b"", folder, b"none", MS_SHARED | MS_REC, None) != 0:
+            _call("mount folder", str(_IP_FOLDER), _LIBC.mount, folder, folder, b"none", MS_BIND | MS_REC, None)
+            _call("share mount", str(_IP_FOLDER), _LIBC.mount, b"", folder, b"none", MS_SHARED | MS_REC, None)
+    finally:
+        os.close(descriptor)
 
 
 def create_anonymous() -> int:

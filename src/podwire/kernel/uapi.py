@@ -159,7 +159,7 @@ CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 1, 2
 
 # sched.h, fs.h, magic.h
 CLONE_NEWNET = 0x40000000
-MS_BIND = 4096
+MS_BIND, MS_REC, MS_SHARED = 4096, 16384, 1 << 20
 MNT_DETACH = 2
 
 # linux/netfilter/nfnetlink_acct.h

@@ -158,9 +158,8 @@ def test_many_failed_tests_do_not_run_again(
 
 def test_tests_get_sigint_where_the_suite_ignores_it(suite: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests/test_it.py").write_text(
-        "import signal\n\ndef test_action():\n    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-    )
+    assertion = "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    (tmp_path / "tests/test_it.py").write_text(f"import signal\n\ndef test_action():\n    {assertion}\n")
     job = suite.Job("kernel", pytest_command(tmp_path))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
