@@ -16,6 +16,7 @@ from tests.cases.service_table import NODE
 from tests.kernel.kernel_dataplanes import opened
 from tests.kernel.service_namespaces import (
     CASES,
+    LATE_S,
     World,
     by_name,
     changes_under_traffic,
@@ -366,7 +367,7 @@ def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tup
                 assert bool(ipvsadm("-S", "-n")) == (mode == "ipvs")
                 assert ("kube-ipvs0" in inside("node", "ip", "link")) == (mode == "ipvs")
                 for source, seen in (("outside", "192.168.99.2"), ("one", "10.180.0.1"), ("node", "192.168.99.1")):
-                    assert world.connect(source, "203.0.113.8", 80)[1] == seen
+                    assert world.connect(source, "203.0.113.8", 80, patience_s=LATE_S)[1] == seen
         assert len(results) > 10
         counts = Counter(results)
         assert counts.pop("reset", 0) <= resets and set(counts) == {"two", "far"}, Counter(results)

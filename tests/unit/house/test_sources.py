@@ -33,6 +33,7 @@ _FORBIDDEN = [
 ]  # fmt: skip
 
 
+@cache
 def _name(path: Path) -> str:
     return ".".join(path.relative_to(_SRC.parent).with_suffix("").parts).removesuffix(".__init__")
 

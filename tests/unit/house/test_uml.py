@@ -4,6 +4,7 @@ The machine is a folder of small programs that is the whole PATH; ``linux`` is a
 tier ``uml`` itself.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -49,6 +50,7 @@ class Machine:
         self.put("mount", "exit 0")
         self.put("modprobe", "exit 0")
         self.put("unshare", _UNSHARE)
+        self.put("gcc", f'PATH={os.environ["PATH"]} exec {shutil.which("gcc")} "$@"')
         self.put("linux", _GUEST)
 
     def put(self, name: str, text: str) -> None:
