@@ -14,18 +14,18 @@ from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.contents import group_changes, profiles_left
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
-from podwire.policy.dataplanes.iptables.layout import FIRST, OPEN, PER_SET, SHARED, ChainLayout
+from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
+from podwire.policy.dataplanes.iptables.layout import FIRST, PER_SET, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_numbers
+from podwire.policy.dataplanes.iptables.podelements import PodElements
 from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, known_tables
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
 from podwire.policy.verdicts import RuleHit
-from podwire.state.ipset import PLAIN, IpSet, IpSetElement
+from podwire.state.ipset import IpSet, IpSetElement
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.iptables_diff import Saved
-
-Elements = dict[str, dict[str, IpSetElement]]
 
 
 class Contents:
@@ -39,15 +39,14 @@ class Contents:
             names.IN: Numbers(FIRST, marks.last, known_numbers(chains, names.IN, f"{names.IN}-", marks)),
             names.TABLES: Numbers(1, marks.last, known_numbers(chains, names.TABLES, names.PORTS, marks)),
         }
-        self._devices = Numbers(0, 1 << 30, _known_devices(layout, sets))
-        self._device_sets = 1 + max(_device_sets(layout, sets), default=0)
         self._keyed: KeyedContents[Rules, IpSet, str, IpSetElement] = KeyedContents()
         self._names: dict[ProfileKey, str] = {}
+        self._elements = PodElements(layout, self._keyed, self._numbers, self._names, sets)
         self._groups: dict[ProfileKey, GroupChains] = {}
         self._placed: dict[str, tuple[str, PodProfiles]] = {}
         self._writer = NumberedChainWriter(layout, self._keyed, self._numbers[names.TABLES])
         self._tables = TableChains(self._writer, known_tables(chains))
-        devices = (layout.device_set(number * PER_SET) for number in range(self._device_sets))
+        devices = (layout.device_set(number * PER_SET) for number in range(self._elements.device_sets))
         for declared in (*layout.sets(), *devices):
             self._keyed.add_set(declared)
         self._generated: dict[str, Rules] = {}
@@ -56,8 +55,13 @@ class Contents:
 
     def rules(self) -> FamilyContents:
         """All chains, sets and jumps of the family."""
-        chains = {**self._keyed.chains, **self._generate(leading=False)}
-        return FamilyContents(chains, {ipset.name: ipset for ipset in self._keyed.filled_sets()}, self.layout.jumps())
+        chains = {
+            **self._keyed.chains,
+            **_generated_chains(self.layout, self._elements.device_sets, self._numbers, leading=False),
+        }
+        return FamilyContents(
+            chains, {ipset.name: ipset for ipset in self._keyed.filled_sets()}, FixedChains(self.layout).jumps()
+        )
 
     def resized(self, sizes: Mapping[str, int]) -> bool:
         """Whether a set is missing, or has another number of elements than desired."""
@@ -76,20 +80,11 @@ class Contents:
         ruleset = Ruleset(family=self.layout.family, table=names.TABLE, chains=rules.chains, jumps=rules.jumps)
         return ruleset, *(rules.sets[name] for name in sorted(rules.sets))
 
-    def _generate(self, *, leading: bool) -> dict[str, Rules]:
-        """The chains that depend on numbers; ``leading``: numbers that were given back still select their chains."""
-        chains = self.layout.chains(self._device_sets)
-        for root, numbers in self._numbers.items():
-            generated_branches = branches(root, numbers.leading if leading else numbers.used, self.layout.marks)
-            before = self.layout.root() if root != names.TABLES else ()
-            chains |= generated_branches | {root: (*before, *generated_branches[root])}
-        return chains
-
     # Updates
 
     def move(self, layout: ChainLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
-        self.layout = self._writer.layout = layout
+        self.layout = self._writer.layout = self._elements.layout = layout
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -108,10 +103,10 @@ class Contents:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
         before = self._placed.pop(pod, None)
         if before is not None:
-            self._release(pod, *before)
+            self._elements.release(pod, *before)
         if profiles is not None:
             self._placed[pod] = (device, profiles)
-            self._keyed.claim(pod, self._of_pod(device, profiles))
+            self._elements.claim(pod, device, profiles)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Removes profiles that no pod has any more."""
@@ -120,42 +115,6 @@ class Contents:
                 self._end(self._names.pop(key))
                 self._groups.pop(key).drop()
                 self._tables.forget(key)
-
-    # Pods
-
-    def _release(self, pod: str, device: str, profiles: PodProfiles) -> None:
-        self._keyed.release(pod, self._of_pod(device, profiles))
-        if not self._keyed.has_element(self._device_set(device), self.layout.of_device(device)):
-            self._devices.give_back(device)
-
-    def _of_pod(self, device: str, profiles: PodProfiles) -> Elements:
-        layout = self.layout
-        six = layout.family == "ip6"
-        own = [address for address in profiles.addresses if (":" in address) == six]
-        pairs = [f"{address},{device}" for address in own]
-        ingress = layout.numbered(self._number_of(names.IN, profiles.ingress))
-        egress = layout.numbered(self._number_of(names.OUT, profiles.egress))
-        shared = device in layout.bridges
-        judged = profiles.egress is not None and profiles.egress.to_own_node
-        return {
-            layout.set_name("egress"): dict.fromkeys(pairs, egress),
-            layout.set_name("ingress"): dict.fromkeys(pairs, ingress),
-            layout.set_name("sources"): dict.fromkeys(own, egress),
-            layout.set_name("to-node"): dict.fromkeys(pairs if judged else (), PLAIN),
-            layout.set_name("own"): dict.fromkeys(() if shared else pairs, PLAIN),
-            self._device_set(device): {layout.of_device(device): layout.numbered(SHARED) if shared else ingress},
-        }
-
-    def _device_set(self, device: str) -> str:
-        number = self._devices.take(device)
-        declared = self.layout.device_set(number)
-        if declared.name not in self._keyed.sets:
-            self._keyed.add_set(declared)
-            self._device_sets = max(self._device_sets, number // PER_SET + 1)
-        return declared.name
-
-    def _number_of(self, root: str, key: ProfileKey | None) -> int:
-        return self._numbers[root].used[self._names[key]] if key is not None else OPEN
 
     # Profiles
 
@@ -182,11 +141,11 @@ class Contents:
         before = self._names.get(key)
         pods = [(pod, *placed) for pod, placed in self._placed.items() if key in (placed[1].ingress, placed[1].egress)]
         for pod, device, profiles in pods:
-            self._release(pod, device, profiles)
+            self._elements.release(pod, device, profiles)
         self._add(key, chain, ranges, default)
         self._names[key] = chain
         for pod, device, profiles in pods:
-            self._keyed.claim(pod, self._of_pod(device, profiles))
+            self._elements.claim(pod, device, profiles)
         if before is not None:
             self._end(before)
 
@@ -196,7 +155,7 @@ class Contents:
         self._keyed.add_set(self._filled(chain, self._groups[key]))
         if ranges:
             declared = layout.declare(
-                self._set_word(names.profile_sets(chain, layout.family)[1]), "hash:net", marks=True
+                _without_prefix(names.profile_sets(chain, layout.family)[1], layout.family), "hash:net", marks=True
             )
             elements = {network: self._writer.element(name) for network, name in ranges.items()}
             self._keyed.add_set(replace(declared, elements=elements))
@@ -205,13 +164,12 @@ class Contents:
     def _filled(self, chain: str, groups: GroupChains) -> IpSet:
         """The set of a profile's exact addresses."""
         family = self.layout.family
-        declared = self.layout.declare(self._set_word(names.profile_sets(chain, family)[0]), "hash:ip", marks=True)
+        declared = self.layout.declare(
+            _without_prefix(names.profile_sets(chain, family)[0], family), "hash:ip", marks=True
+        )
         pairs = ((group, self._writer.element(table)) for group, table in groups.items())
         elements = {address: element for group, element in pairs for address in group.addresses[family]}
         return replace(declared, elements=elements)
-
-    def _set_word(self, name: str) -> str:
-        return name.removeprefix(names.set_prefix(self.layout.family))
 
     def _end(self, chain: str) -> None:
         self._keyed.remove_chain(chain)
@@ -263,44 +221,43 @@ class Contents:
     def changed(self) -> Steps:
         """The steps for all changes since the last call."""
         before, now = self._keyed.changes()
-        generated = self._generate(leading=False)
+        generated = _generated_chains(self.layout, self._elements.device_sets, self._numbers, leading=False)
         differing = {name: rules for name, rules in generated.items() if self._generated.get(name) != rules}
         gone = {name: rules for name, rules in self._generated.items() if generated.get(name) != rules}
         want = FamilyContents({**now.chains, **differing}, now.sets)
         return self._stepped({names.TABLE: {**before.chains, **gone}}, before.sets, want)
 
     def _stepped(self, saved: Saved, have: Mapping[str, IpSet], want: FamilyContents) -> Steps:
-        during = self._generate(leading=True)
-        final = self._generate(leading=False)
+        during = _generated_chains(self.layout, self._elements.device_sets, self._numbers, leading=True)
+        final = _generated_chains(self.layout, self._elements.device_sets, self._numbers, leading=False)
         for name in list(during):
             if name in want.chains or during[name] != final.get(name):
                 continue
             del during[name]
         result = steps(saved, have, want, during)
         self._tables.settle()
-        for numbers in (*self._numbers.values(), self._devices):
+        for numbers in (*self._numbers.values(), self._elements.devices):
             numbers.settle()
         self._generated = final
         return result
+
+
+def _generated_chains(
+    layout: ChainLayout, device_sets: int, numbers: Mapping[str, Numbers], *, leading: bool
+) -> dict[str, Rules]:
+    """The chains that depend on numbers; ``leading``: numbers that were given back still select their chains."""
+    fixed = FixedChains(layout)
+    chains = fixed.chains(device_sets)
+    for root, own in numbers.items():
+        generated_branches = branches(root, own.leading if leading else own.used, layout.marks)
+        before = fixed.root() if root != names.TABLES else ()
+        chains |= generated_branches | {root: (*before, *generated_branches[root])}
+    return chains
 
 
 def _root(key: ProfileKey) -> str:
     return names.IN if key.direction == "Ingress" else names.OUT
 
 
-def _device_sets(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[int, IpSet]:
-    """The sets of devices by their numbers, including empty ones."""
-    prefix = layout.set_name("devices-")
-    words = ((name.removeprefix(prefix), ipset) for name, ipset in sets.items() if name.startswith(prefix))
-    return {int(word): ipset for word, ipset in words if word.isdecimal()}
-
-
-def _known_devices(layout: ChainLayout, sets: Mapping[str, IpSet]) -> dict[str, int]:
-    """The numbers of devices, as given by the sets that hold the devices now."""
-    numbers: dict[str, int] = {}
-    for number, ipset in _device_sets(layout, sets).items():
-        devices = sorted(key.rpartition(",")[2] for key in ipset.elements)[:PER_SET]
-        numbers |= {
-            device: number * PER_SET + position for position, device in enumerate(devices) if device not in numbers
-        }
-    return numbers
+def _without_prefix(name: str, family: str) -> str:
+    return name.removeprefix(names.set_prefix(family))

@@ -13,6 +13,7 @@ from podwire.kernel.iptables_tables import drop_tables
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
+from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import CHAIN, IN, OUT, RULE, TABLE, set_prefix
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
@@ -130,7 +131,8 @@ def check(programs: Programs) -> None:
         with netns.inside(descriptor), Iptables("ip", programs) as tool, IpSets() as sets:
             for ipset in layout.sets():
                 sets.apply(ipset)
-            rules = layout.chains(0) | dict.fromkeys((OUT, IN), layout.root())
+            fixed = FixedChains(layout)
+            rules = fixed.chains(0) | dict.fromkeys((OUT, IN), fixed.root())
             lines = [f":{name} -" for name in rules]
             lines += [f"-A {name} {rule}" for name, chain_rules in rules.items() for rule in chain_rules]
             tool.restore("\n".join((f"*{TABLE}", *lines, "COMMIT", "")))

@@ -6,6 +6,7 @@ from podwire.dataplane.contents import KeyedContents
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers
+from podwire.policy.dataplanes.iptables.rulechains import RuleChains
 from podwire.policy.ports import PortTable
 from podwire.policy.profile import ProfileKey
 from podwire.policy.verdicts import RuleIdentity
@@ -37,7 +38,7 @@ class NumberedChainWriter:
 
     def signature(self, table: PortTable, key: ProfileKey) -> str:
         """The rules of a table's chains, as text without the name of the chain."""
-        return _signature(_WITHOUT_NAME, self.layout.ports(_WITHOUT_NAME, table, key).items())
+        return _signature(_WITHOUT_NAME, RuleChains(self.layout).ports(_WITHOUT_NAME, table, key).items())
 
     def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
         """Adds the chains of a table.
@@ -56,7 +57,7 @@ class NumberedChainWriter:
         return True
 
     def _put(self, name: str, table: PortTable, key: ProfileKey) -> None:
-        chains = self.layout.ports(name, table, key)
+        chains = RuleChains(self.layout).ports(name, table, key)
         for chain, rules in chains.items():
             self._keyed.put_chain(chain, rules)
         self._chains_of[name] = tuple(chains)
@@ -69,7 +70,7 @@ class NumberedChainWriter:
 
     def add_rule(self, name: str, identity: RuleIdentity) -> None:
         """Adds the chain of a rule."""
-        self._keyed.put_chain(name, self.layout.rule(identity, name.removeprefix(names.CHAIN).lower()))
+        self._keyed.put_chain(name, RuleChains(self.layout).rule(identity, name.removeprefix(names.CHAIN).lower()))
 
     def remove_rule(self, name: str) -> None:
         """Removes the chain of a rule."""

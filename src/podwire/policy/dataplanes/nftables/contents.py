@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterable, Mapping
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
 from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.contents import group_changes, profiles_left
+from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
 from podwire.policy.dataplanes.nftables.layout import (
     TABLE,
-    Chains,
     TableLayout,
     leading_to,
     node_name,
     profile_name,
 )
+from podwire.policy.dataplanes.nftables.placements import PodPlacements
 from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known_tables
 from podwire.policy.dataplanes.nftables.rangechains import RangeChain, RangeChains
 from podwire.policy.profile import Profile, ProfileKey
@@ -34,8 +35,6 @@ from podwire.state.nft_diff import (
     rewriting,
 )
 
-Elements = dict[str, dict[bytes, Element]]
-
 
 class Contents:
     """One family's table."""
@@ -44,8 +43,8 @@ class Contents:
         """``have`` is the kernel's table, whose names of chains are used again."""
         self.layout = layout
         self._keyed: KeyedContents[Chain, Set, bytes, Element] = KeyedContents()
-        for chain in layout.chains():
-            self._put(chain)
+        for chain in FixedChains(layout).chains():
+            self._keyed.put_chain(chain.name, chain)
         for declared in layout.sets():
             self._keyed.add_set(declared)
         self._keyed.changes()  # the fixed chains and sets are not part of the first change
@@ -53,7 +52,7 @@ class Contents:
         self._hosts: dict[ProfileKey, str] = {}
         self._ranges: dict[ProfileKey, tuple[RangeChain, ...]] = {}
         self._groups: dict[ProfileKey, GroupChains] = {}
-        self._placed: dict[str, tuple[str, PodProfiles]] = {}
+        self._pods = PodPlacements(layout, self._keyed, self._names)
         self._writer = PortChainWriter(layout, self._keyed)
         self._tables = TableChains(self._writer, known_tables(have))
         self._parts = RangeChains(layout, self._keyed)
@@ -102,32 +101,14 @@ class Contents:
         declared = self._keyed.sets.get(name)
         return declared is not None and "interval" in declared.flags and len(declared.key) == 1
 
-    def _put(self, chain: Chain) -> None:
-        self._keyed.put_chain(chain.name, chain)
-
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
-        before = self._placed.pop(pod, None)
-        if before is not None:
-            self._keyed.release(pod, self._of_device(*before))
-        if profiles is not None:
-            self._placed[pod] = (device, profiles)
-            self._keyed.claim(pod, self._of_device(device, profiles))
-
-    def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
-        return self.layout.placed(device, profiles.addresses, self._chains_of(profiles))
-
-    def _led(self, device: str, profiles: PodProfiles, direction: str) -> Elements:
-        """The elements of :meth:`_of_device` that lead to the profile of one direction."""
-        return self.layout.leading(device, profiles.addresses, self._chains_of(profiles), direction)
-
-    def _chains_of(self, profiles: PodProfiles) -> Chains:
-        ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
-        return Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
+        self._pods.place(pod, device, profiles)
 
     def move(self, layout: TableLayout) -> None:
         """Takes over changed ranges and addresses of the node or the cluster; the rules stay the same."""
         self.layout = self._writer.layout = layout
+        self._pods.configure(layout)
         for declared in layout.node_sets():
             self._keyed.fill_set(declared)
 
@@ -135,7 +116,7 @@ class Contents:
         """Updates profiles; :meth:`place` updates the pods that have them."""
         for key in delta.made:
             self._write(profiles[key])
-        left = profiles_left(self._placed, delta)
+        left = profiles_left(self._pods.profiles, delta)
         for key, change in group_changes(delta):
             self._change(profiles[key], change, in_place=key not in left)
 
@@ -191,9 +172,7 @@ class Contents:
         if name != before:
             self._add(name, key, arranged, default)
             self._names[key] = name
-            for pod, (device, profiles) in self._placed.items():
-                if key in (profiles.ingress, profiles.egress):
-                    self._keyed.claim(pod, self._led(device, profiles, key.direction))
+            self._pods.lead(key)
             if before is not None:
                 self._end(before)
         self._parts.drop(self._ranges.get(key, ()))
@@ -206,9 +185,10 @@ class Contents:
     def _add(self, name: str, key: ProfileKey, ranges: tuple[RangeChain, ...], default: str) -> None:
         elements = (self.layout.ranged(*each) for each in ranges)
         self._keyed.add_set(self.layout.ranges(name).with_elements(elements))
-        self._put(self.layout.profile_chain(name, key, default))
+        self._keyed.put_chain(name, self.layout.profile_chain(name, key, default))
         if key.to_own_node:
-            self._put(self.layout.node_chain(name, key))
+            node_chain = self.layout.node_chain(name, key)
+            self._keyed.put_chain(node_chain.name, node_chain)
 
     def _filled(self, key: ProfileKey, groups: GroupChains) -> Set:
         """The map of a profile's exact addresses."""
@@ -240,7 +220,3 @@ class Contents:
                 elements[chain] = leading_to(chain)
             changes[self.layout.key(address)] = elements[chain]
         self._keyed.put_elements(hosts, changes)
-
-    def _to_own_node(self, key: ProfileKey | None) -> str:
-        """The chain for packets from pods to their own node; empty: no policy applies to them."""
-        return node_name(self._names[key]) if key is not None and key.to_own_node else ""

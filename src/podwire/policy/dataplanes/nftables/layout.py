@@ -43,20 +43,17 @@ of base chains is accept, and rules drop, because replacing rules under a policy
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable
 
 import msgspec
 
 from podwire.policy.dataplane import FamilyFacts
-from podwire.policy.ports import PROTOCOLS, PortRuling, PortTable, Ruling, SinglePorts
 from podwire.policy.profile import ProfileKey
-from podwire.policy.verdicts import BORROWED, NOBODY, TUNNEL, UNKNOWN, RuleIdentity, rule_identity, subjects_text
+from podwire.policy.verdicts import subjects_text
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set
 from podwire.state.nft_rules import Rule, Verdict
 from podwire.state.nft_text import parse_rule
-from podwire.state.nft_types import pack
 
 TABLE = "podwire-policy"
 RULE, PORTS = "rule-", "ports-"
@@ -97,7 +94,7 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         return (
             ranges.with_elements(ranges.element(text) for text in self.pod_ranges),
             addresses.with_elements(addresses.element(text) for text in self.node_addresses),
-            *((pods.with_elements(pods.element(text) for text in self.cluster_ranges),) if self._guarded else ()),
+            *((pods.with_elements(pods.element(text) for text in self.cluster_ranges),) if self.guarded else ()),
         )
 
     def _device_sets(self) -> tuple[Set, ...]:
@@ -129,164 +126,19 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
                 return [declared.element(bridge) for bridge in self.bridges]
         return ()
 
-    def chains(self) -> tuple[Chain, ...]:
-        """The base chains."""
-        source = f"iifname . {self.family} saddr"
-        itself = (
-            f"oifname . {self.family} saddr @own accept",
-            *((f"{self._itself} accept",) if self.bridges else ()),
-        )
-        return (
-            self._base(
-                "forward-egress",
-                "forward",
-                PRIORITY,
-                *self._neighbours,
-                f"{source} vmap @egress",
-                *self._dropped("iifname @pod-devices", BORROWED),
-                *self._dropped(f"{self.family} saddr @pod-ranges", UNKNOWN),
-            ),
-            self._base(
-                "forward-ingress",
-                "forward",
-                PRIORITY + 1,
-                *self._neighbours,
-                "oifname vmap @ingress",
-                *self._dropped(f"{self.family} daddr @pod-ranges", NOBODY),
-                *self._to_encapsulation,
-            ),
-            self._base(
-                "input",
-                "input",
-                PRIORITY,
-                *self._to_encapsulation,
-                f"{source} vmap @to-node",
-                *self._dropped(f"iifname @pod-devices{self._no_link_local}", BORROWED),
-            ),
-            self._base("output-egress", "output", PRIORITY, *itself, f"{self.family} saddr vmap @{SHARED}"),
-            self._base(
-                "output-ingress",
-                "output",
-                PRIORITY + 1,
-                *itself,
-                f"oifname @pod-devices {self._some_source} fib saddr type != local oifname vmap @ingress",
-            ),
-            *(self._encapsulation() if self._guarded else ()),
-            *((Chain(name="on-bridge", rules=self.rules(*self._to_bridged)),) if self.bridges else ()),
-        )
-
-    def _dropped(self, match: str, prefix: str, comment: str = "") -> tuple[str, ...]:
-        """The rules that log and drop matching packets independently of policies."""
-        drop = f"{match} counter drop{comment}"
-        if not (self.log.group and self.log.drops):
-            return (drop,)
-        limit = f"limit rate {self.log.rate}/second burst {self.log.burst} packets"
-        return f'{match} {limit} log prefix "{prefix}" group {self.log.group}', drop
-
     @property
-    def _to_bridged(self) -> tuple[str, ...]:
-        """Rules for packets to a bridge; a packet to none of its pods is dropped, since it would reach all of them."""
-        return f"{self.family} daddr vmap @bridged", "counter drop"
-
-    @property
-    def _itself(self) -> str:
+    def bridge_itself(self) -> str:
         """The match of packets that a pod of a bridge sent to itself."""
         return f"{self.family} saddr . {self.family} daddr @self"
 
     @property
-    def _neighbours(self) -> tuple[str, ...]:
-        """The rules that accept neighbour discovery between pods of one bridge; ARP does not pass this hook."""
-        accept = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"
-        return tuple(f'oifname "{bridge}" {accept}' for bridge in self.bridges if self.family == "ip6")
-
-    @property
-    def _guarded(self) -> bool:
+    def guarded(self) -> bool:
         """Whether pods are forbidden to encapsulate."""
         return bool(self.encapsulation_ports)
 
-    @property
-    def _to_encapsulation(self) -> tuple[str, ...]:
-        return ("meta l4proto != tcp jump encapsulation",) if self._guarded else ()
-
-    def _encapsulation(self) -> tuple[Chain, ...]:
-        """The chains that drop packets from pods to tunnels: a node unpacks them and no policy sees the inner packet.
-
-        Most datagrams go to a port outside the range from the first to the last tunnel port; comparing the range costs
-        less than a set look-up. Packets to addresses of pods are left to the policies. Packets to the node itself have
-        a local destination, even where the address is in a range of pods.
-        """
-        ports = sorted(set(self.encapsulation_ports))
-        span = f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0])
-        destination = f"{self.family} daddr @cluster-ranges fib daddr type != local"
-        look = self.rules(
-            f"udp dport != {span} return",
-            f"udp dport {{ {', '.join(map(str, ports))} }} goto encapsulated",
-            "meta l4proto { 4, 41, gre } goto encapsulated",
-        )
-        senders = (
-            "iifname @pod-devices",
-            *(f'iifname "{bridge}"' for bridge in self.bridges),
-            f"{self.family} saddr @cluster-ranges",
-        )
-        judge = self.rules(
-            f"{destination} return",
-            "ct direction reply ct state established return",
-            *(
-                text
-                for sender in senders
-                for text in self._dropped(sender, TUNNEL, ' comment "policy.encapsulation: drop"')
-            ),
-        )
-        return Chain(name="encapsulation", rules=look), Chain(name="encapsulated", rules=judge)
-
-    @property
-    def _no_link_local(self) -> str:
-        """The match that exempts link-local sources: they stay on the pod's link, as neighbour discovery does."""
-        return " ip6 saddr != fe80::/10" if self.family == "ip6" else ""
-
-    @property
-    def _some_source(self) -> str:
-        """The match of packets with a source; the kernel reports multicast listeners of a new link without one."""
-        return f"{self.family} saddr != {'::' if self.family == 'ip6' else '0.0.0.0'}"
-
-    def _base(self, name: str, hook: str, priority: int, *texts: str) -> Chain:
-        return Chain(name=name, type="filter", hook=hook, priority=priority, rules=self.rules(*texts))
-
-    def placed(self, device: str, addresses: tuple[str, ...], chains: "Chains") -> dict[str, dict[bytes, Element]]:
-        """The elements for a pod's device, by the name of the set."""
-        name, own = device_key(device), self._own(addresses)
-        return {
-            **self.leading(device, addresses, chains, "Ingress"),
-            **self.leading(device, addresses, chains, "Egress"),
-            **(
-                {"self": {source + destination: Element() for source in own for destination in own}}
-                if device in self.bridges
-                else {"pod-devices": {name: Element()}, "own": {name + address: Element() for address in own}}
-            ),
-        }
-
-    def leading(
-        self, device: str, addresses: tuple[str, ...], chains: "Chains", direction: str
-    ) -> dict[str, dict[bytes, Element]]:
-        """Those elements of :meth:`placed` that lead to the chains of one direction."""
-        name, own = device_key(device), self._own(addresses)
-        if direction == "Ingress":
-            element = _leads(chains.ingress)
-            return {"bridged": dict.fromkeys(own, element)} if device in self.bridges else {"ingress": {name: element}}
-        sources, egress = [name + address for address in own], _leads(chains.egress)
-        return {
-            "egress": dict.fromkeys(sources, egress),
-            SHARED: dict.fromkeys(own, egress),
-            "to-node": dict.fromkeys(sources, _leads(chains.to_node)),
-        }
-
-    def _own(self, addresses: Iterable[str]) -> list[bytes]:
-        """The addresses of this family, as keys."""
-        return [self.key(address) for address in addresses if (":" in address) == (self.family == "ip6")]
-
     def hosts(self, key: ProfileKey) -> Set:
         """The map of a profile's exact addresses; it stays when other ranges make another chain."""
-        return Set(name=f"{_word(key)}-{_short(_json(key))}{HOSTS}", key=(self.address,), data=("verdict",))
+        return Set(name=f"{_word(key)}-{digest(_json(key))}{HOSTS}", key=(self.address,), data=("verdict",))
 
     def ranges(self, name: str) -> Set:
         """The map of the ranges of a profile's chain."""
@@ -312,12 +164,6 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
     def _peer(self, key: ProfileKey) -> str:
         return f"{self.family} {'saddr' if key.direction == 'Ingress' else 'daddr'}"
 
-    @property
-    def _to_itself(self) -> tuple[str, ...]:
-        """The rules that accept what a pod sends to itself through a Service: policies do not apply to that."""
-        bridged = (f"ct status dnat {self._itself} accept",) if self.bridges else ()
-        return f"ct status dnat oifname . {self.family} saddr @own accept", *bridged
-
     def node_chain(self, name: str, key: ProfileKey) -> Chain:
         """The chain for packets from pods of a profile to their own node: only the node's addresses are looked up."""
         rules = self.rules(f"{self.family} daddr @node-addresses goto {name}", "accept")
@@ -333,130 +179,23 @@ class TableLayout(FamilyFacts, frozen=True, kw_only=True):
         verdict = Verdict("jump" if chain.startswith(PART) else "goto", chain)
         return first.to_bytes(size, "big"), Element(verdict=verdict, end=last.to_bytes(size, "big"))
 
-    def ports_sets(self, name: str, table: PortTable, key: ProfileKey) -> tuple[Set, ...]:
-        """The maps of a table of ports, one for each protocol whose ports have different rulings.
-
-        A map of single ports can be changed while packets use it. The kernel finds no interval while another one with
-        the same first port takes its place, so a map of ranges is never changed.
-        """
-        sets = []
-        for protocol in PROTOCOLS:
-            entries = table.of_protocol(protocol)
-            if len(entries) > 1:
-                singles = table.single_ports(protocol)
-                flags = ("interval",) if singles is None else ()
-                declared = Set(name=map_name(name, protocol), key=("inet_service",), data=("verdict",), flags=flags)
-                if singles is None:
-                    sets.append(declared.with_elements(_ports_element(entry, key) for entry in entries))
-                else:
-                    elements = (port_element(port, ruling, key) for port, ruling in singles.ports.items())
-                    sets.append(declared.with_elements(elements))
-        return tuple(sets)
-
-    def ports_chain(self, name: str, table: PortTable, key: ProfileKey) -> Chain:
-        """The chain of a table of ports."""
-        return Chain(name=name, rules=self.rules(*ports_texts(name, table, key)))
-
-    def rule_chain(self, hit: RuleIdentity) -> Chain:
-        """The chain of one rule, or of a denial because no rule allows."""
-        name, verdict = rule_name(hit), "accept" if hit.ruling.accept else "drop"
-        exempt = ("ct state related accept", *self._to_itself)
-        exempt = exempt if hit.ruling.audit or not hit.ruling.accept else ()
-        texts = (*exempt, *(self._logs(hit, name) if hit.logged(self.log) else ()), f"counter {verdict}")
-        return Chain(name=name, comment=_cut(hit.text), rules=self.rules(*texts))
-
-    def _logs(self, hit: RuleIdentity, name: str) -> tuple[str, ...]:
-        """The log rules: for denials each packet within the rate limit; for accepted packets the first of a connection.
-
-        Packets that pass only because the policy is in audit are also logged later, at most once a second.
-        """
-        limit = f"limit rate {self.log.rate}/second burst {self.log.burst} packets"
-        log = f'log prefix "{name}" group {self.log.group}'
-        if not hit.ruling.accept:
-            return (f"{limit} {log}",)
-        later = f"ct state != new limit rate 1/second {log}"
-        return (f"ct state new {limit} {log}", *((later,) if hit.ruling.audit else ()))
-
-
-class Chains(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The chains that the elements of a pod's device jump to; empty: no policy applies."""
-
-    ingress: str
-    egress: str
-    to_node: str
-
-
-def _leads(chain: str) -> Element:
-    return leading_to(chain) if chain else Element(verdict=Verdict("accept"))
-
-
-@lru_cache(maxsize=1 << 12)
-def device_key(device: str) -> bytes:
-    """The key of a device in a set."""
-    return pack(("ifname",), (device,))
-
 
 def leading_to(chain: str) -> Element:
     """The map element that jumps to a chain; ten thousand peers may share one."""
     return Element(verdict=Verdict("goto", chain))
 
 
-SinglePortsByProtocol = Mapping[str, SinglePorts | None]
-"""The single ports of each protocol; None: a map of ranges, or no map."""
-
-
-def single_ports(table: PortTable) -> SinglePortsByProtocol:
-    """The single ports of a table."""
-    return {protocol: table.single_ports(protocol) for protocol in PROTOCOLS}
-
-
-def ports_texts(
-    name: str, table: PortTable, key: ProfileKey, singles: SinglePortsByProtocol | None = None
-) -> tuple[str, ...]:
-    """The rules of the chain of a table of ports; ``singles`` are those of the table, if they are known."""
-    singles = singles or single_ports(table)
-
-    def chain_of(ruling: Ruling) -> str:
-        return rule_name(rule_identity(key, ruling))
-
-    texts = []
-    for protocol in PROTOCOLS:
-        entries, word = table.of_protocol(protocol), protocol.lower()
-        rest: Ruling | None = entries[0].ruling
-        if len(entries) > 1:
-            texts.append(f"{word} dport vmap @{map_name(name, protocol)}")
-            own = singles[protocol]
-            rest = own.rest if own is not None else None
-        if rest is not None and rest != table.other:
-            texts.append(f"meta l4proto {word} goto {chain_of(rest)}")
-    return *texts, f"goto {chain_of(table.other)}"
-
-
-def map_name(name: str, protocol: str) -> str:
-    """The name of the map of a table's ports of one protocol."""
-    return f"{name}-{protocol.lower()}"
-
-
-def port_element(port: int, ruling: Ruling, key: ProfileKey) -> tuple[bytes, Element]:
-    """The element of a single port."""
-    return port.to_bytes(2, "big"), Element(verdict=Verdict("goto", rule_name(rule_identity(key, ruling))))
-
-
-def _ports_element(entry: PortRuling, key: ProfileKey) -> tuple[bytes, Element]:
-    """The element of a range of ports."""
-    first, element = port_element(entry.first, entry.ruling, key)
-    return first, msgspec.structs.replace(element, end=entry.last.to_bytes(2, "big"))
-
-
 _COMMENT = 127
 """The longest comment that nft accepts, in bytes."""
 
 
-def _cut(text: str) -> str:
+def comment_text(text: str) -> str:
+    """The text, cut to the length that nft accepts as a comment."""
     return text.encode()[:_COMMENT].decode(errors="ignore")
 
 
-def _short(text: str) -> str:
+def digest(text: str) -> str:
+    """A short hash for the name of a chain."""
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
@@ -470,12 +209,12 @@ def _word(key: ProfileKey) -> str:
 
 def profile_name(key: ProfileKey, default: str, ranges: tuple[tuple[int, int, str], ...]) -> str:
     """The name of a profile's chain, given the chains for all other peers and for ranges of addresses."""
-    return f"{_word(key)}-{_short(_json((key, default, ranges)))}"
+    return f"{_word(key)}-{digest(_json((key, default, ranges)))}"
 
 
 def part_name(key: ProfileKey, ranges: tuple[tuple[int, int, str], ...]) -> str:
     """The name of the chain of a part of a profile's ranges, which profiles of the same direction share."""
-    return f"{PART}{_short(_json((key.direction, ranges)))}"
+    return f"{PART}{digest(_json((key.direction, ranges)))}"
 
 
 def node_name(name: str) -> str:
@@ -485,15 +224,4 @@ def node_name(name: str) -> str:
 
 def comment(key: ProfileKey) -> str:
     """The pods of a profile, as text for the chain's comment."""
-    return _cut(subjects_text(key.subjects))
-
-
-def ports_name(table: PortTable, key: ProfileKey, attempt: int = 0) -> str:
-    """The name of a new chain of a table of ports; another attempt gives another name."""
-    return f"{PORTS}{_short(msgspec.json.encode((key, table, attempt)).decode())}"
-
-
-@lru_cache(maxsize=1 << 14)
-def rule_name(hit: RuleIdentity) -> str:
-    """The name of the chain of a rule."""
-    return f"{RULE}{_short(msgspec.json.encode(hit).decode())}"
+    return comment_text(subjects_text(key.subjects))

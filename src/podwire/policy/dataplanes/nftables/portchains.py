@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.dataplanes.nftables.layout import (
-    PORTS,
+from podwire.policy.dataplanes.nftables.layout import PORTS, TableLayout
+from podwire.policy.dataplanes.nftables.rulechains import (
+    RuleChains,
     SinglePortsByProtocol,
-    TableLayout,
     map_name,
     port_element,
     ports_name,
@@ -40,15 +40,16 @@ class PortChainWriter:
 
     def signature(self, table: PortTable, key: ProfileKey) -> str:
         """The rules and maps of a table's chain, as text without the name of the chain."""
-        sets = self.layout.ports_sets("", table, key)
-        return _signature("", self.layout.ports_chain("", table, key), sets)
+        chains = RuleChains(self.layout)
+        return _signature("", chains.ports_chain("", table, key), chains.ports_sets("", table, key))
 
     def add_table(self, name: str, table: PortTable, key: ProfileKey) -> None:
         """Adds the chain and the maps of a table."""
-        for declared in self.layout.ports_sets(name, table, key):
+        chains = RuleChains(self.layout)
+        for declared in chains.ports_sets(name, table, key):
             self._keyed.add_set(declared)
         self._tables[name] = (ports_texts(name, table, key), single_ports(table))
-        self._keyed.put_chain(name, self.layout.ports_chain(name, table, key))
+        self._keyed.put_chain(name, chains.ports_chain(name, table, key))
 
     def change_table(self, name: str, table: PortTable, key: ProfileKey) -> bool:
         """Changes elements of the maps; returns False if rules or maps of ranges differ.
@@ -81,7 +82,7 @@ class PortChainWriter:
 
     def add_rule(self, name: str, identity: RuleIdentity) -> None:
         """Adds the chain of a rule."""
-        self._keyed.put_chain(name, self.layout.rule_chain(identity))
+        self._keyed.put_chain(name, RuleChains(self.layout).rule_chain(identity))
 
     def remove_rule(self, name: str) -> None:
         """Removes the chain of a rule."""

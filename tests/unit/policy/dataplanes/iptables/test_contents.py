@@ -11,6 +11,7 @@ from podwire.errors import KernelError
 from podwire.policy.compile import Compiler, PolicyDelta, compile_world
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.contents import Contents
+from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
@@ -198,7 +199,7 @@ def test_nothing_is_left_of_policies_that_are_gone() -> None:
         follow(contents, compiler, compiler.flush())
         kernel.take(contents.changed())
         roots = {names.OUT, names.IN, names.TABLES}
-        assert contents.rules().chains.keys() == layout.chains(1).keys() | roots
+        assert contents.rules().chains.keys() == FixedChains(layout).chains(1).keys() | roots
         assert {word for word in kernel.sets if "-in-" in word or "-out-" in word} == set()
 
 

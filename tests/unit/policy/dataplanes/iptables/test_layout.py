@@ -3,8 +3,10 @@
 import pytest
 
 from podwire.policy.dataplanes.iptables import names
+from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
+from podwire.policy.dataplanes.iptables.rulechains import RuleChains
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
@@ -32,7 +34,7 @@ ALLOWED, DENIED = (
 
 
 def test_forwarded_packets() -> None:
-    assert LAYOUT.chains(1)[names.FORWARD] == (
+    assert FixedChains(LAYOUT).chains(1)[names.FORWARD] == (
         "-j MARK --set-xmark 0x0/0xfff00000",
         "-j SET --map-set podwire4-egress src,src --map-mark",
         "-m mark --mark 0x0/0xfff00000 -j PODWIRE-STRANGER",
@@ -46,11 +48,11 @@ def test_forwarded_packets() -> None:
         "-m mark ! --mark 0x0/0xffc00000 -j PODWIRE-IN",
         "-j MARK --set-xmark 0x80000000/0xfff00000",
     )
-    assert SIX.chains(0)[names.FORWARD][0] == "-o cni0 -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j RETURN"
+    assert FixedChains(SIX).chains(0)[names.FORWARD][0] == "-o cni0 -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j RETURN"
 
 
 def test_unknown_addresses_are_looked_up_by_device() -> None:
-    chains = LAYOUT.chains(2)
+    chains = FixedChains(LAYOUT).chains(2)
     assert chains[names.STRANGER] == (
         f"-m set --match-set podwire4-devices-0 src,src {TELL.format('podwire-borrowed')}",
         "-m set --match-set podwire4-devices-0 src,src -j DROP",
@@ -68,20 +70,23 @@ def test_unknown_addresses_are_looked_up_by_device() -> None:
         "-m set --match-set podwire4-pod-ranges dst -j DROP",
     )
     assert chains[names.INTRUDER] == chains[names.STRANGER][:4]
-    assert SIX.chains(1)[names.INTRUDER] == ("! -s fe80::/10 -m set --match-set podwire6-devices-0 src,src -j DROP",)
+    assert FixedChains(SIX).chains(1)[names.INTRUDER] == (
+        "! -s fe80::/10 -m set --match-set podwire6-devices-0 src,src -j DROP",
+    )
 
 
 def test_on_a_bridge_addresses_identify_pods() -> None:
     itself = f'-m bpf --bytecode "{same_ends("ip6")}" -j RETURN'
-    assert itself in SIX.chains(1)[names.SENT]
-    denied = SIX.rule(rule_identity(OWNER, Ruling(accept=False)), "")
+    assert itself in FixedChains(SIX).chains(1)[names.SENT]
+    denied = RuleChains(SIX).rule(rule_identity(OWNER, Ruling(accept=False)), "")
     assert f"-m conntrack --ctstate DNAT {itself}" in denied
-    assert not any("bpf" in rule for rules in LAYOUT.chains(1).values() for rule in rules)
+    assert not any("bpf" in rule for rules in FixedChains(LAYOUT).chains(1).values() for rule in rules)
 
 
 def test_every_set_and_chain_named_by_a_rule_exists() -> None:
     for layout in (LAYOUT, SIX):
-        chains = layout.chains(1) | dict.fromkeys((names.OUT, names.IN), layout.root())
+        fixed = FixedChains(layout)
+        chains = fixed.chains(1) | dict.fromkeys((names.OUT, names.IN), fixed.root())
         words = [word for rules in chains.values() for rule in rules for word in rule.split()]
         sets = {each.name for each in layout.sets()} | {layout.device_set(0).name}
         assert {word for word in words if word.startswith(("podwire4-", "podwire6-"))} <= sets
@@ -101,7 +106,7 @@ def test_uplinks_and_pods_have_elements_that_give_numbers() -> None:
 def test_few_port_ranges_are_compared_in_sequence() -> None:
     maker = PortTableBuilder()
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
-    made = LAYOUT.ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
+    made = RuleChains(LAYOUT).ports("PODWIRE-PORTS-X", maker.table(Ruling(accept=False)), OWNER)
     assert made == {
         "PODWIRE-PORTS-X": ("-p tcp -g PODWIRE-PORTS-X-t", f"-p udp -g {ALLOWED}", f"-g {DENIED}"),
         "PODWIRE-PORTS-X-t": (
@@ -121,7 +126,7 @@ def test_many_ranges_of_ports_are_found_by_halving(count: int) -> None:
         selection({"TCP": [(port, port) for port in range(10, 10 + 2 * count, 2)]}), Ruling(True, "shop/db", 0)
     )
     table = maker.table(Ruling(accept=False))
-    made = LAYOUT.ports(names.ports_chain(table, OWNER), table, OWNER)
+    made = RuleChains(LAYOUT).ports(names.ports_chain(table, OWNER), table, OWNER)
     root = f"{names.ports_chain(table, OWNER)}-t"
     assert max(map(len, made)) <= 28
     for port in (0, 9, 10, 11, 10 + count // 2 * 2, 9 + 2 * count, 65535):
@@ -148,16 +153,16 @@ def lead(chains: dict[str, tuple[str, ...]], chain: str, port: int) -> tuple[str
 
 def test_a_rule_counts_logs_and_decides() -> None:
     denied = rule_identity(OWNER, Ruling(accept=False))
-    assert LAYOUT.rule(denied, "rule-x") == (
+    assert RuleChains(LAYOUT).rule(denied, "rule-x") == (
         "-m conntrack --ctstate RELATED -j RETURN",
         "-m conntrack --ctstate DNAT -m set --match-set podwire4-own src,dst -j RETURN",
         "-m limit --limit 10/sec --limit-burst 50 -j NFLOG --nflog-prefix rule-x --nflog-group 5",
         '-m comment --comment "no ingress rule for pods app=db of shop" -j DROP',
     )
     quiet = RuleIdentity("Ingress", Ruling(True, "shop/db", 0))
-    assert LAYOUT.rule(quiet, "rule-x") == ('-m comment --comment "shop/db ingress 0" -j RETURN',)
+    assert RuleChains(LAYOUT).rule(quiet, "rule-x") == ('-m comment --comment "shop/db ingress 0" -j RETURN',)
     audited = rule_identity(OWNER, Ruling(accept=True, audit=True, audit_policy="shop/new", audit_rule=1))
-    logged = LAYOUT.rule(audited, "rule-x")
+    logged = RuleChains(LAYOUT).rule(audited, "rule-x")
     assert [rule.split(" -j NFLOG")[0] for rule in logged[2:]] == [
         "-m conntrack --ctstate NEW -m limit --limit 10/sec --limit-burst 50",
         "-m conntrack ! --ctstate NEW -m limit --limit 1/sec",
@@ -167,8 +172,8 @@ def test_a_rule_counts_logs_and_decides() -> None:
 
 def test_connections_are_kept_on_request() -> None:
     keeping = ChainLayout(family="ip", marks=MarkBits(0xFF), keep=True)
-    assert keeping.root()[0] == "-m conntrack --ctstate ESTABLISHED -j RETURN"
-    assert LAYOUT.root()[0] == "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN"
+    assert FixedChains(keeping).root()[0] == "-m conntrack --ctstate ESTABLISHED -j RETURN"
+    assert FixedChains(LAYOUT).root()[0] == "-m conntrack --ctstate ESTABLISHED --ctdir REPLY -j RETURN"
 
 
 def test_a_profile_looks_up_addresses_then_networks_then_default() -> None:

@@ -1,6 +1,9 @@
 """The pieces of the table, as nft prints them."""
 
-from podwire.policy.dataplanes.nftables.layout import Chains, TableLayout, ports_name, profile_name, rule_name
+from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
+from podwire.policy.dataplanes.nftables.layout import TableLayout, profile_name
+from podwire.policy.dataplanes.nftables.podelements import Chains, PodElements
+from podwire.policy.dataplanes.nftables.rulechains import RuleChains, ports_name, rule_name
 from podwire.policy.ports import PortTableBuilder, Ruling, selection
 from podwire.policy.profile import ProfileKey
 from podwire.policy.settings import LogSettings
@@ -22,7 +25,7 @@ def test_ports_with_one_ruling_need_no_map() -> None:
     maker.decide(selection({"TCP": [(80, 80), (90, 99)], "UDP": [(0, 65535)]}), Ruling(True, "shop/db", 0))
     made = maker.table(Ruling(accept=False))
     name = ports_name(made, OWNER)
-    (tcp,) = LAYOUT.ports_sets(name, made, OWNER)
+    (tcp,) = RuleChains(LAYOUT).ports_sets(name, made, OWNER)
     rulings = (Ruling(True, "shop/db", 0), Ruling(accept=False))
     allowed, denied = (rule_name(rule_identity(OWNER, ruling)) for ruling in rulings)
     assert tcp.name == f"{name}-tcp"
@@ -33,7 +36,7 @@ def test_ports_with_one_ruling_need_no_map() -> None:
         f"90-99 : goto {allowed}",
         f"100-65535 : goto {denied}",
     ]
-    assert [str(rule) for rule in LAYOUT.ports_chain(name, made, OWNER).rules] == [
+    assert [str(rule) for rule in RuleChains(LAYOUT).ports_chain(name, made, OWNER).rules] == [
         f"tcp dport vmap @{name}-tcp",
         f"meta l4proto udp goto {allowed}",
         f"goto {denied}",
@@ -46,7 +49,7 @@ def test_single_ports_are_elements_of_their_own() -> None:
     maker.decide(selection({"UDP": [(0, 65535)]}), Ruling(True, "shop/db", 1))
     made = maker.table(Ruling(accept=False))
     name = ports_name(made, OWNER)
-    tcp, udp = LAYOUT.ports_sets(name, made, OWNER)
+    tcp, udp = RuleChains(LAYOUT).ports_sets(name, made, OWNER)
     rulings = (Ruling(True, "shop/db", 0), Ruling(True, "shop/db", 1), Ruling(accept=False))
     first, second, denied = (rule_name(rule_identity(OWNER, ruling)) for ruling in rulings)
     assert [tcp.element_text(*element) for element in tcp.elements.items()] == [
@@ -55,7 +58,7 @@ def test_single_ports_are_elements_of_their_own() -> None:
     ]
     assert [udp.element_text(*element) for element in udp.elements.items()] == [f"53 : goto {first}"]
     assert (tcp.flags, udp.flags) == ((), ())
-    assert [str(rule) for rule in LAYOUT.ports_chain(name, made, OWNER).rules] == [
+    assert [str(rule) for rule in RuleChains(LAYOUT).ports_chain(name, made, OWNER).rules] == [
         f"tcp dport vmap @{name}-tcp",
         f"udp dport vmap @{name}-udp",
         f"meta l4proto udp goto {second}",
@@ -65,20 +68,20 @@ def test_single_ports_are_elements_of_their_own() -> None:
 
 def test_a_denial_names_the_pods_and_is_logged() -> None:
     hit = rule_identity(OWNER, Ruling(accept=False))
-    chain = LAYOUT.rule_chain(hit)
+    chain = RuleChains(LAYOUT).rule_chain(hit)
     assert chain.comment == "no ingress rule for pods app=db of shop"
     assert [str(rule) for rule in chain.rules] == [
         *SPARED,
         f'limit rate 10/second burst 50 packets log prefix "{chain.name}" group 5',
         "counter packets 0 bytes 0 drop",
     ]
-    quiet = TableLayout(family="ip").rule_chain(hit)
+    quiet = RuleChains(TableLayout(family="ip")).rule_chain(hit)
     assert [str(rule) for rule in quiet.rules] == [*SPARED, "counter packets 0 bytes 0 drop"]
 
 
 def test_audited_packets_are_logged_first_and_then_occasionally() -> None:
     hit = rule_identity(OWNER, Ruling(accept=True, audit=True))
-    chain = LAYOUT.rule_chain(hit)
+    chain = RuleChains(LAYOUT).rule_chain(hit)
     assert chain.comment == "audit: no ingress rule for pods app=db of shop"
     tell = f'log prefix "{chain.name}" group 5'
     assert [str(rule) for rule in chain.rules] == [
@@ -90,7 +93,7 @@ def test_audited_packets_are_logged_first_and_then_occasionally() -> None:
 
 
 def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
-    chain = LAYOUT.rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2, log="all")))
+    chain = RuleChains(LAYOUT).rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2, log="all")))
     limit = "limit rate 10/second burst 50 packets"
     assert [str(rule) for rule in chain.rules] == [
         f'ct state new {limit} log prefix "{chain.name}" group 5',
@@ -99,7 +102,7 @@ def test_first_packets_of_allowed_connections_are_logged_on_request() -> None:
 
 
 def test_a_rule_that_allows_counts() -> None:
-    chain = LAYOUT.rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2)))
+    chain = RuleChains(LAYOUT).rule_chain(RuleIdentity("Egress", Ruling(True, "shop/web", 2)))
     assert chain.comment == "shop/web egress 2"
     assert [str(rule) for rule in chain.rules] == ["counter packets 0 bytes 0 accept"]
 
@@ -108,7 +111,7 @@ def test_long_comments_are_cut() -> None:
     key = ProfileKey(direction="Ingress", subjects=(SHOP_DB,) * 100)
     assert len(LAYOUT.profile_chain("in-x", key, "ports-x").comment) == 127
     long = rule_identity(key, Ruling(accept=False))
-    assert len(LAYOUT.rule_chain(long).comment) == 127
+    assert len(RuleChains(LAYOUT).rule_chain(long).comment) == 127
 
 
 def test_names_differ_where_meanings_differ() -> None:
@@ -122,14 +125,14 @@ def test_names_differ_where_meanings_differ() -> None:
 def test_the_constant_part_reads_back() -> None:
     for family in ("ip", "ip6"):
         layout = TableLayout(family=family)
-        table = Table(family=family, name="podwire-policy", chains=layout.chains(), sets=layout.sets())
+        table = Table(family=family, name="podwire-policy", chains=FixedChains(layout).chains(), sets=layout.sets())
         assert parse_table(str(table)).canonical() == table.canonical()
 
 
 def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     chains = Chains(ingress="in-1", egress="", to_node="")
     alone, shared = (
-        TableLayout(family="ip6", bridges=bridges).placed("cni0", ("10.0.0.1", "fd00::1"), chains)
+        PodElements(TableLayout(family="ip6", bridges=bridges)).of_device("cni0", ("10.0.0.1", "fd00::1"), chains)
         for bridges in ((), ("cni0",))
     )
     assert {name for name, elements in alone.items() if elements} == {
@@ -151,11 +154,11 @@ def test_pods_of_a_bridge_are_known_by_their_addresses() -> None:
     sets = {each.name: each for each in layout.sets()}
     (into,) = sets["ingress"].elements.items()
     assert sets["ingress"].element_text(*into) == '"cni0" : goto on-bridge'
-    rules = {chain.name: [str(rule) for rule in chain.rules] for chain in layout.chains()}
+    rules = {chain.name: [str(rule) for rule in chain.rules] for chain in FixedChains(layout).chains()}
     assert rules["on-bridge"] == ["ip6 daddr vmap @bridged", "counter packets 0 bytes 0 drop"]
     found = 'oifname "cni0" icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept'
     assert rules["forward-egress"][0] == rules["forward-ingress"][0] == found
-    judged = [str(rule) for rule in layout.rule_chain(rule_identity(OWNER, Ruling(accept=False))).rules]
+    judged = [str(rule) for rule in RuleChains(layout).rule_chain(rule_identity(OWNER, Ruling(accept=False))).rules]
     assert "ct status dnat ip6 saddr . ip6 daddr @self accept" in judged
 
 
@@ -163,7 +166,7 @@ def test_encapsulated_packets_reach_only_pods() -> None:
     layout = TableLayout(
         family="ip", cluster_ranges=("10.0.0.0/8",), encapsulation_ports=(8472, 4789, 4789), bridges=("cni0",)
     )
-    chains = {chain.name: [str(rule) for rule in chain.rules] for chain in layout.chains()}
+    chains = {chain.name: [str(rule) for rule in chain.rules] for chain in FixedChains(layout).chains()}
     assert chains["forward-ingress"][-1] == chains["input"][0] == "meta l4proto != tcp jump encapsulation"
     assert chains["encapsulation"] == [
         "udp dport != 4789-8472 return",
@@ -179,7 +182,7 @@ def test_encapsulated_packets_reach_only_pods() -> None:
         f"ip saddr @cluster-ranges {said}",
     ]
     allowed = TableLayout(family="ip", cluster_ranges=("10.0.0.0/8",))
-    assert not any("encapsul" in chain.name for chain in allowed.chains())
+    assert not any("encapsul" in chain.name for chain in FixedChains(allowed).chains())
     assert "cluster-ranges" not in {each.name for each in allowed.sets()}
 
 
@@ -194,7 +197,12 @@ def test_connections_that_are_kept_pass_in_both_directions() -> None:
 def test_drops_independent_of_policies_are_logged() -> None:
     def rules(log: LogSettings) -> list[str]:
         layout = TableLayout(family="ip", pod_ranges=("10.180.0.0/24",), log=log)
-        return [str(rule) for chain in layout.chains() if chain.name.startswith("forward-") for rule in chain.rules]
+        return [
+            str(rule)
+            for chain in FixedChains(layout).chains()
+            if chain.name.startswith("forward-")
+            for rule in chain.rules
+        ]
 
     counted = "counter packets 0 bytes 0 drop"
     limit = "limit rate 10/second burst 50 packets"

@@ -1,0 +1,67 @@
+"""The pods of the table of one family, and the elements that lead their packets to the chains of profiles (pure)."""
+
+from collections.abc import Mapping
+
+from podwire.dataplane.contents import KeyedContents
+from podwire.policy.compile import PodProfiles
+from podwire.policy.dataplanes.nftables.layout import (
+    TableLayout,
+    node_name,
+)
+from podwire.policy.dataplanes.nftables.podelements import Chains, PodElements
+from podwire.policy.profile import ProfileKey
+from podwire.state.nft import Chain, Element, Set
+
+Elements = dict[str, dict[bytes, Element]]
+
+
+class PodPlacements:
+    """The device and the profiles of each pod."""
+
+    def __init__(
+        self, layout: TableLayout, keyed: KeyedContents[Chain, Set, bytes, Element], names: Mapping[ProfileKey, str]
+    ) -> None:
+        """``keyed`` receives the elements; ``names`` has the current chain of each profile."""
+        self._elements = PodElements(layout)
+        self._keyed = keyed
+        self._names = names
+        self._pods: dict[str, tuple[str, PodProfiles]] = {}
+
+    @property
+    def profiles(self) -> Mapping[str, tuple[str, PodProfiles]]:
+        """The device and the profiles of each pod, by its key."""
+        return self._pods
+
+    def configure(self, layout: TableLayout) -> None:
+        """Takes over another layout."""
+        self._elements = PodElements(layout)
+
+    def lead(self, key: ProfileKey) -> None:
+        """Leads the pods of a profile to the current chain of the profile."""
+        for pod, (device, profiles) in self._pods.items():
+            if key in (profiles.ingress, profiles.egress):
+                self._keyed.claim(pod, self._led(device, profiles, key.direction))
+
+    def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
+        """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""
+        before = self._pods.pop(pod, None)
+        if before is not None:
+            self._keyed.release(pod, self._of_device(*before))
+        if profiles is not None:
+            self._pods[pod] = (device, profiles)
+            self._keyed.claim(pod, self._of_device(device, profiles))
+
+    def _of_device(self, device: str, profiles: PodProfiles) -> Elements:
+        return self._elements.of_device(device, profiles.addresses, self._chains_of(profiles))
+
+    def _led(self, device: str, profiles: PodProfiles, direction: str) -> Elements:
+        """The elements of :meth:`_of_device` that lead to the profile of one direction."""
+        return self._elements.leading(device, profiles.addresses, self._chains_of(profiles), direction)
+
+    def _chains_of(self, profiles: PodProfiles) -> Chains:
+        ingress, egress = (self._names[key] if key else "" for key in (profiles.ingress, profiles.egress))
+        return Chains(ingress=ingress, egress=egress, to_node=self._to_own_node(profiles.egress))
+
+    def _to_own_node(self, key: ProfileKey | None) -> str:
+        """The chain for packets from pods to their own node; empty: no policy applies to them."""
+        return node_name(self._names[key]) if key is not None and key.to_own_node else ""
