@@ -22,8 +22,9 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
+from podwire.policy.hostgroups import HostGroup
 from podwire.policy.owners import AddressOwners
-from podwire.policy.profile import HostGroup, PeerMatch, PolicyChange, Profile, ProfileKey
+from podwire.policy.profile import PeerMatch, PolicyChange, Profile, ProfileKey
 from podwire.policy.rules import DIRECTIONS, INGRESS, cluster_network_policy, network_policy, node_selector
 from podwire.policy.selectors import SelectorIndex
 from podwire.policy.subjects import Subjects
@@ -248,7 +249,7 @@ class Compiler:
         key = profile.key
         for address in self._dirty_addresses:
             profile.follow(self._known(address, peers), address)
-        change = profile.take_change()
+        change = profile.peers.take_change()
         if change.groups or key in delta.groups:
             delta.groups[key] = change.groups
         if change.hosts:
@@ -331,7 +332,7 @@ class Compiler:
                 profile.fill(self._index.numbers(labels), own)
         for address in addresses:
             profile.follow(self._known(address, peers), address)
-        profile.take_change()
+        profile.peers.take_change()
         return profile
 
     def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:

@@ -13,17 +13,15 @@ egress rules with the first or last mention of a named port, need a new profile 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from podwire.policy.blocks import Blocks
 from podwire.policy.compiled import CompiledPolicy, CompiledRule, NamedPort
-from podwire.policy.ports import PortTable, PortTableBuilder
-from podwire.policy.profilerules import NO_POLICY, ProfilePolicies, ProfileRules, SinglePortRules
-
-OWN_NODE = PortTableBuilder().table(rest=NO_POLICY)
-_NOTHING: frozenset[int] = frozenset()
+from podwire.policy.hostgroups import NO_RULES, OWN_NODE, HostGroup, HostGroupKey, HostGroups
+from podwire.policy.ports import PortTable
+from podwire.policy.profilerules import ProfilePolicies, ProfileRules, SinglePortRules
 
 
 class PeerMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,63 +61,6 @@ class ProfileKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.direction == "Egress" and (not self.own_node_egress or self.cluster)
 
 
-class HostGroupKey(NamedTuple):
-    """The inputs of a group's table, besides the rules for all peers."""
-
-    rules: frozenset[int]
-    """The numbers of the rules that match the peers, without the rules for everyone."""
-    around: frozenset[int] = _NOTHING
-    """The numbers of the rules with blocks that contain the addresses."""
-    named: tuple[NamedPort, ...] = ()
-    """The peers' named ports that egress rules name."""
-    own_node: bool = False
-    """Whether the peer is the pods' own node, to which NetworkPolicies do not apply."""
-
-    @property
-    def surroundings(self) -> bool:
-        """Whether all addresses of the same blocks have this key, whoever owns them."""
-        return self.rules == self.around and not self.named and not self.own_node
-
-
-class HostGroup:
-    """Addresses with one port table."""
-
-    __slots__ = ("addresses", "key", "memory", "shown", "table")
-
-    def __init__(self, key: HostGroupKey) -> None:
-        self.key = key
-        self.addresses: dict[str, set[str]] = {"ip": set(), "ip6": set()}
-        """By family."""
-        self.table = OWN_NODE
-        self.memory = SinglePortRules()
-        """How the table was made; a table with one more rule costs less."""
-        self.shown = False
-        """Whether the table differs from that of the surroundings; otherwise data planes leave the addresses out."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self.addresses.values()))
-
-    def all_addresses(self) -> Iterator[str]:
-        """The addresses of both families."""
-        for addresses in self.addresses.values():
-            yield from addresses
-
-
-class ProfileChange(msgspec.Struct, kw_only=True):
-    """The changes of a profile since the last :meth:`Profile.take_change`."""
-
-    groups: set[HostGroup] = set()
-    """Groups with another table, new groups, and groups that are empty now."""
-    hosts: set[str] = set()
-    """Addresses that moved from one group to another."""
-    lost: set[str] = set()
-    """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
-    lessened: bool = False
-    """Whether a policy that changed may deny traffic now that was accepted before."""
-    ranges: set[int] = set()
-    """The families (4, 6) in which ranges came, went or have other rules."""
-
-
 class KnownPeers(Protocol):
     """Finds the addresses of pods and nodes."""
 
@@ -147,17 +88,11 @@ class Profile:
         for policy in policies:
             self._rules.add(policy)
         self.blocks = {family: Blocks(tuple(self._rules.blocks()), family) for family in (4, 6)}
-        self._groups: dict[HostGroupKey, HostGroup] = {}
-        self._group_of: dict[str, HostGroup] = {}
-        self._around: dict[frozenset[int], HostGroup] = {}
+        self.peers = HostGroups(self._make, self.blocks)
+        """The groups of peers with the same table."""
         self._lessening: dict[tuple[int, int], bool] = {}
         self._tables: dict[HostGroupKey, PortTable] = {}
         self._policies: ProfilePolicies | None = None
-        self._change = ProfileChange()
-        self._altered: set[HostGroup] = set()
-        """The groups with another table, or shown or hidden, since the last :meth:`take_change`."""
-
-    # What the profile says
 
     @property
     def policies(self) -> ProfilePolicies:
@@ -191,57 +126,19 @@ class Profile:
         """Whether the address of a peer changes its table."""
         return any(blocks.intervals for blocks in self.blocks.values())
 
-    @property
-    def hosts(self) -> dict[str, PortTable]:
-        """The table of each address that differs from the table of :attr:`blocks` and :attr:`default` there."""
-        return {address: group.table for address, group in self._group_of.items() if group.shown}
-
-    def groups(self) -> Iterable[HostGroup]:
-        """All groups of peers."""
-        return self._groups.values()
-
-    def group(self, address: str) -> HostGroup | None:
-        """The group of an address; None: the address has the table of its surroundings."""
-        group = self._group_of.get(address)
-        return group if group is not None and group.shown else None
-
-    def surroundings(self, rules: frozenset[int] = _NOTHING) -> HostGroup:
-        """The group, without addresses, of all addresses that only these rules with blocks contain."""
-        group = self._around.get(rules)
-        if group is None:
-            group = self._around[rules] = HostGroup(HostGroupKey(rules, rules))
-            group.table, group.shown = self._make(group.key, group.memory), True
-        return group
-
-    @property
-    def default(self) -> PortTable:
-        """The table of all addresses outside :attr:`hosts` and all blocks."""
-        return self.surroundings().table
-
-    def ranges(self, family: int) -> tuple[tuple[int, int, HostGroup], ...]:
-        """Disjoint ranges of addresses as numbers, with the group that holds there for all but :attr:`hosts`."""
-        around = self._around
-        return tuple(
-            (first, last, around[rules] if rules in around else self.surroundings(rules))
-            for first, last, rules in self.blocks[family].intervals
-        )
-
     def at(self, address: str) -> PortTable:
         """The table of an address."""
-        return (self._group_of.get(address) or self._surrounding(address)).table
+        return (self.peers.of(address) or self.peers.surroundings(self._holding(address))).table
 
     def table(self, peer: PeerMatch | None) -> PortTable | None:
-        """The table of a peer; None when :meth:`ranges` or :attr:`default` give the same table for its address."""
+        """The table of a peer; None: the groups of :attr:`peers` give the same table for its address."""
         key = self._key(peer, peer.address) if peer is not None else None
         if key is None:
             return None
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = self._make(key)
-        return None if table == self.surroundings(key.around).table else table
-
-    def _surrounding(self, address: str) -> HostGroup:
-        return self.surroundings(self._holding(address))
+        return None if table == self.peers.surroundings(key.around).table else table
 
     def _holding(self, address: str) -> frozenset[int]:
         """The numbers of the rules with a block that contains an address."""
@@ -259,7 +156,7 @@ class Profile:
             return None
         around = self._holding(address)
         if peer.own_node and self.key.direction == "Ingress":
-            return HostGroupKey(_NOTHING, around, own_node=True)
+            return HostGroupKey(NO_RULES, around, own_node=True)
         holding = frozenset().union(*map(self._holding, peer.node_addresses)) if peer.node_addresses else around
         named: tuple[NamedPort, ...] = ()
         if self.by_name:
@@ -279,28 +176,28 @@ class Profile:
         key = HostGroupKey(self._rules.matched(selectors))
         if key.surroundings:
             return
-        group = self._group_with(key)
-        for family, own in addresses.items():
-            group.addresses[family].update(own)
-            self._group_of.update(dict.fromkeys(own, group))
+        self.peers.add(key, addresses)
 
     def follow(self, peer: PeerMatch | None, address: str) -> bool:
-        """Updates an address (None: nobody owns it now); returns whether its entry in :attr:`hosts` changed."""
-        key, group = self._key(peer, address), self._group_of.get(address)
+        """Updates an address (``peer`` None: the address has no owner now).
+
+        Returns whether its entry in :attr:`HostGroups.hosts` changed.
+        """
+        key, group = self._key(peer, address), self.peers.of(address)
         if key == (group.key if group is not None else None):
             return False
         before, was_shown = (group.table, group.shown) if group is not None else (None, False)
-        settled = group is None or group not in self._altered
-        after = self._group_with(key) if key is not None else None
-        self._move(address, after)
+        settled = group is None or not self.peers.altered(group)
+        after = self.peers.with_key(key) if key is not None else None
+        self.peers.move(address, after)
         is_shown = after is not None and after.shown
         alike = was_shown == is_shown and (not is_shown or (after is not None and before == after.table))
         if alike and settled:  # Data planes know a group as it was, with the address.
             return False
-        around = self._surrounding(address).table
+        around = self.peers.surroundings(self._holding(address)).table
         if self._lessens(before or around, after.table if after is not None else around):
-            self._change.lost.add(address)
-        self._change.hosts.add(address)
+            self.peers.change.lost.add(address)
+        self.peers.change.hosts.add(address)
         return True
 
     def _lessens(self, before: PortTable, after: PortTable) -> bool:
@@ -310,34 +207,6 @@ class Profile:
         if cached is None:
             cached = self._lessening[pair] = before.lessens(after)
         return cached
-
-    def _group_with(self, key: HostGroupKey) -> HostGroup:
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = HostGroup(key)
-            self._decide(group)
-            self._change.groups.add(group)
-        return group
-
-    def _move(self, address: str, after: HostGroup | None) -> None:
-        """Moves an address from its group to another one."""
-        family = "ip6" if ":" in address else "ip"
-        before = self._group_of.pop(address, None)
-        if before is not None:
-            before.addresses[family].discard(address)
-            self._change.groups.add(before)
-            if not before:
-                del self._groups[before.key]
-        if after is not None:
-            after.addresses[family].add(address)
-            self._group_of[address] = after
-            self._change.groups.add(after)
-
-    def take_change(self) -> ProfileChange:
-        """Returns what changed since the last call."""
-        change, self._change = self._change, ProfileChange()
-        self._altered.clear()
-        return change
 
     # Changes of policies
 
@@ -374,15 +243,16 @@ class Profile:
             self._surround(deleted, added, {*moving, *(each for part in changed for each in peers.within(*part))})
         for number in added:
             self._spread(number, peers)
-        for group in [group for group in self._groups.values() if not group.key.rules.isdisjoint(deleted)]:
-            self._rekey(group, group.key._replace(rules=group.key.rules.difference(deleted)))
-        self._forget_surroundings()
+        for group in [group for group in self.peers.groups() if not group.key.rules.isdisjoint(deleted)]:
+            self.peers.rekey(group, group.key._replace(rules=group.key.rules.difference(deleted)))
+        self.peers.forget_surroundings()
         everywhere = isolation != rules.isolation or not rules.everyone.isdisjoint((*deleted, *added))
         rules.delete(deleted)
-        self._refresh(everywhere=everywhere)
+        self._lessening.clear()
+        self.peers.refresh(everywhere=everywhere)
         narrower = not set(_meanings(before, self.key.direction)) <= set(_meanings(after, self.key.direction))
         begins = rules.isolation.isolated and not isolation.isolated
-        self._change.lessened |= narrower or begins or not (plain and rules.only_plain)
+        self.peers.change.lessened |= narrower or begins or not (plain and rules.only_plain)
         return changed
 
     def _cover(self, deleted: Iterable[int], added: Iterable[int]) -> list[ChangedRange]:
@@ -393,7 +263,7 @@ class Profile:
                 for number in numbers:
                     ranges = change(number, self._rules[number].blocks)
                     changed += ((family, first, last) for first, last in ranges)
-        self._change.ranges.update(family for family, _, _ in changed)
+        self.peers.change.ranges.update(family for family, _, _ in changed)
         return changed
 
     def _surround(self, deleted: Iterable[int], added: Iterable[int], addresses: Iterable[str]) -> None:
@@ -404,14 +274,14 @@ class Profile:
         gone = frozenset(number for number in deleted if self._rules[number].blocks)
         members: dict[tuple[HostGroup, frozenset[int]], list[str]] = {}
         for address in addresses:
-            group = self._group_of.get(address)
-            around = self._holding(address) if group is not None else _NOTHING
+            group = self.peers.of(address)
+            around = self._holding(address) if group is not None else NO_RULES
             if group is not None and around != group.key.around:
                 members.setdefault((group, around), []).append(address)
         for (group, around), own in members.items():
             exempt = group.key.own_node and self.key.direction == "Ingress"
             rules = group.key.rules if exempt else (group.key.rules - gone) | around.intersection(added)
-            self._regroup(group, own, group.key._replace(rules=rules, around=around))
+            self.peers.regroup(group, own, group.key._replace(rules=rules, around=around))
 
     def _spread(self, number: int, peers: KnownPeers) -> None:
         """Applies a new rule to the groups of the peers that its selectors match."""
@@ -420,74 +290,17 @@ class Profile:
             return
         twin = self._rules.with_same_peers(number)
         if twin is not None:
-            for group in [group for group in self._groups.values() if twin in group.key.rules]:
-                self._rekey(group, group.key._replace(rules=group.key.rules | {number}))
+            for group in [group for group in self.peers.groups() if twin in group.key.rules]:
+                self.peers.rekey(group, group.key._replace(rules=group.key.rules | {number}))
             return
         members: dict[HostGroup | frozenset[int], list[str]] = {}
         for address in peers.addresses_matching(rule.selectors):
-            members.setdefault(self._group_of.get(address) or self._holding(address), []).append(address)
+            members.setdefault(self.peers.of(address) or self._holding(address), []).append(address)
         for before, addresses in members.items():
             if isinstance(before, HostGroup):
-                self._regroup(before, addresses, before.key._replace(rules=before.key.rules | {number}))
+                self.peers.regroup(before, addresses, before.key._replace(rules=before.key.rules | {number}))
             else:
-                self._move_all(addresses, HostGroupKey(before | {number}, before))
-
-    def _regroup(self, group: HostGroup, addresses: list[str], key: HostGroupKey) -> None:
-        """Gives some addresses of a group another key, or the whole group if these are all of its addresses."""
-        if len(group) == len(addresses):
-            self._rekey(group, key)
-        else:
-            self._move_all(addresses, key)
-
-    def _move_all(self, addresses: Iterable[str], key: HostGroupKey) -> None:
-        after = None if key.surroundings else self._group_with(key)
-        for address in addresses:
-            self._move(address, after)
-        self._change.hosts.update(addresses)
-
-    def _rekey(self, group: HostGroup, key: HostGroupKey) -> None:
-        """Gives a group another key; if a group with that key exists, the addresses move there."""
-        if key == group.key:
-            return
-        self._change.groups.add(group)
-        if key.surroundings or key in self._groups:
-            self._move_all(tuple(group.all_addresses()), key)
-            return
-        del self._groups[group.key]
-        group.key = key
-        self._groups[key] = group
-
-    def _forget_surroundings(self) -> None:
-        """Forgets the groups of ranges that are gone."""
-        for rules in {rules for blocks in self.blocks.values() for rules in blocks.take_left()}:
-            if not any(blocks.uses(rules) for blocks in self.blocks.values()):
-                group = self._around.pop(rules, None)
-            else:
-                group = self._around.get(rules)
-            if group is not None:
-                self._change.groups.add(group)
-
-    def _refresh(self, *, everywhere: bool) -> None:
-        """Makes the tables of changed groups again; ``everywhere``: of all groups, and of the surroundings."""
-        self._lessening.clear()
-        if everywhere:
-            for around in self._around.values():
-                self._decide(around)
-            self._change.groups.update(self._around.values(), self._groups.values())
-        for group in self._change.groups:
-            if self._groups.get(group.key) is group:
-                self._decide(group)
-
-    def _decide(self, group: HostGroup) -> None:
-        """Makes the table of a group."""
-        table = self._make(group.key, group.memory)
-        shown = group.key.surroundings or table != self.surroundings(group.key.around).table
-        if table == group.table and shown == group.shown:
-            return
-        if table != group.table:
-            group.table = table
-        group.shown = shown
-        self._altered.add(group)
+                self.peers.move_all(addresses, HostGroupKey(before | {number}, before))
 
 
 def _meanings(policy: CompiledPolicy | None, direction: str) -> Iterator[CompiledRule]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from typing import NamedTuple, Protocol
 
+from podwire.policy.hostgroups import HostGroup
 from podwire.policy.ports import PortTable, Ruling
-from podwire.policy.profile import HostGroup, Profile, ProfileKey
+from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.verdicts import RuleHit, RuleIdentity, made_together, rule_identity
 
 _KEPT_HITS = 1024
@@ -280,7 +281,7 @@ class GroupChains:
         now, and whether ranges or surroundings have another chain.
         """
         addresses = {address for address in change.moved if (":" in address) == (self._family == "ip6")}
-        now = [(led(address), self.chain(profile.group(address))) for address in addresses]
+        now = [(led(address), self.chain(profile.peers.group(address))) for address in addresses]
         left = {chain for chain, after in now if chain is not None and chain != after}
         ranges = self._version in change.ranges
         around = ranges or any(chain is None for chain, _ in now)

@@ -164,7 +164,7 @@ def test_rules_of_a_new_policy_may_share_their_block() -> None:
     assert [table.ruling("TCP", port).accept for port in (79, 80, 81, 82)] == [False, True, True, False]
     compiler.set_policy("shop/blocks", None)
     flush(compiler)
-    assert not ingress(compiler).ranges(4)
+    assert not ingress(compiler).peers.ranges(4)
 
 
 def test_address_that_ends_as_its_rule_goes_is_named() -> None:
@@ -176,12 +176,12 @@ def test_address_that_ends_as_its_rule_goes_is_named() -> None:
     compiler.set_policy("shop/in", msgspec.convert({"metadata": meta, "spec": spec}, NetworkPolicy))
     compiler.flush()
     address = next(pod.addresses[0] for pod in WORLD.pods if key_of(pod.metadata) == "shop/db")
-    assert address in ingress(compiler).hosts
+    assert address in ingress(compiler).peers.hosts
     audit = {**meta, "annotations": {"podwire.io/mode": "audit"}}
     compiler.set_policy("shop/in", msgspec.convert({"metadata": audit, "spec": spec}, NetworkPolicy))
     compiler.set_pod("shop/db", None)
     flush(compiler)
-    assert address not in ingress(compiler).hosts
+    assert address not in ingress(compiler).peers.hosts
 
 
 def test_policy_with_another_block_costs_its_ranges_alone() -> None:
@@ -192,7 +192,7 @@ def test_policy_with_another_block_costs_its_ranges_alone() -> None:
         flush(compiler, in_place=number > 0)
     compiler.set_policy("shop/p7", of_block(7, "203.0.2.128/25"))
     flush(compiler)
-    assert [first >> 7 & 0x1FF for first, _, _ in ingress(compiler).ranges(4)] == [0, 2, 4, 5, 6, 8, 10, 12]
+    assert [first >> 7 & 0x1FF for first, _, _ in ingress(compiler).peers.ranges(4)] == [0, 2, 4, 5, 6, 8, 10, 12]
     table = ingress(compiler).at("203.0.2.200")
     assert [table.ruling("TCP", port).accept for port in (1002, 1007, 1001)] == [True, True, False]
     assert not ingress(compiler).at("203.0.7.1").ruling("TCP", 1007).accept

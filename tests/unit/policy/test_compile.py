@@ -316,13 +316,14 @@ def test_incremental_compile_equals_full_compile_and_reports_changes(seed: int) 
 def copy(compiler: Compiler) -> dict[str, Any]:
     """All that a data plane would program."""
     profiles = {
-        key: [made.hosts, tables(made, 4), tables(made, 6), made.default] for key, made in compiler.profiles.items()
+        key: [made.peers.hosts, tables(made, 4), tables(made, 6), made.peers.default]
+        for key, made in compiler.profiles.items()
     }
     return {"pods": dict(compiler.pods), "profiles": profiles}
 
 
 def tables(profile: Profile, family: int) -> list[tuple[int, int, PortTable]]:
-    return [(first, last, group.table) for first, last, group in profile.ranges(family)]
+    return [(first, last, group.table) for first, last, group in profile.peers.ranges(family)]
 
 
 def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> None:
@@ -394,7 +395,7 @@ def test_labels_count_from_the_moment_that_a_policy_mentions_them() -> None:
         compiler.flush()
         key = compiler.pods["shop/db"].ingress
         assert key is not None
-        return {address for address in compiler.profiles[key].hosts if address.startswith("10.180.7.")}
+        return {address for address in compiler.profiles[key].peers.hosts if address.startswith("10.180.7.")}
 
     assert let_in({"app": "web"}) == {"10.180.7.0", "10.180.7.1"}
     assert let_in({"pod-name": "web-1"}) == {"10.180.7.1"}

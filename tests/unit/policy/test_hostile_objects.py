@@ -46,7 +46,7 @@ def test_policies_are_compiled_whatever_one_object_has(changed: str) -> None:
             facts = PolicyFacts(
                 addresses=now["node"].internal_ips, pod_ranges=now["node"].pod_cidrs, cluster_ranges=ranges.ranges
             )
-            enforced = [(profile.key, profile.rules, profile.hosts) for profile in compiler.profiles.values()]
+            enforced = [(profile.key, profile.rules, profile.peers.hosts) for profile in compiler.profiles.values()]
             content = repr((compiler.pods, enforced, facts))
             for tracing in tracings if content not in planned else ():
                 tracing.planned(compiler, {"default/web-0": "veth0"}, facts, MACHINE)

@@ -26,9 +26,9 @@ def test_a_peer_that_fares_as_its_surroundings_has_no_entry() -> None:
     assert not made.follow(inside, inside.address)
     assert made.follow(outside, outside.address)
     assert not made.follow(outside, outside.address)
-    assert list(made.hosts) == ["11.0.0.1"]
+    assert list(made.peers.hosts) == ["11.0.0.1"]
     assert made.follow(None, outside.address)
-    assert made.hosts == {}
+    assert made.peers.hosts == {}
 
 
 def test_ten_thousand_peers_share_their_tables() -> None:
@@ -36,13 +36,13 @@ def test_ten_thousand_peers_share_their_tables() -> None:
     for number in range(10_000):
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         made.follow(PeerMatch(address=address, selectors=frozenset({7, number % 3 + 7})), address)
-    assert len(made.hosts) == 10_000
-    assert len({id(table) for table in made.hosts.values()}) == 2
+    assert len(made.peers.hosts) == 10_000
+    assert len({id(table) for table in made.peers.hosts.values()}) == 2
 
 
 def test_the_own_node_is_always_accepted() -> None:
     made = profile()
-    assert made.default.uniform == Ruling(accept=False)
+    assert made.peers.default.uniform == Ruling(accept=False)
     table = made.table(PeerMatch(address="192.168.99.1", own_node=True))
     assert table is not None
     assert table.uniform == Ruling(accept=True)
@@ -64,5 +64,5 @@ def test_table_of_an_address() -> None:
     assert made.at("10.1.1.1").ruling("TCP", 80).accept
     assert not made.at("10.1.1.1").ruling("TCP", 81).accept
     assert made.at("192.168.99.1").ruling("TCP", 81).accept
-    assert made.at("fd00::1") == made.default
-    assert [(first >> 24, last >> 24) for first, last, _ in made.ranges(4)] == [(10, 10)]
+    assert made.at("fd00::1") == made.peers.default
+    assert [(first >> 24, last >> 24) for first, last, _ in made.peers.ranges(4)] == [(10, 10)]

@@ -18,7 +18,7 @@ def test_policies_make_the_same_of_trimmed_pods() -> None:
             one, other = compile_world(case.world, node), compile_world(trimmed, node)
             assert one.pods == other.pods
             for key, profile in one.profiles.items():
-                assert profile.hosts == other.profiles[key].hosts
+                assert profile.peers.hosts == other.profiles[key].peers.hosts
 
 
 def test_replicas_share_labels_and_ports() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from podwire.model.policy import IPBlock
-from podwire.policy.profile import HostGroup, Profile
+from podwire.policy.hostgroups import HostGroup
+from podwire.policy.profile import Profile
 
 _BITS = {4: 32, 6: 128}
 
@@ -19,7 +20,7 @@ _BITS = {4: 32, 6: 128}
 def networks(profile: Profile, family: int) -> tuple[dict[str, HostGroup], HostGroup]:
     """The group with the table of each network, exact addresses aside, and that of all addresses outside networks."""
     tables = _at_borders(_texts(profile), profile, family)
-    everywhere = tables.pop("0.0.0.0/0" if family == 4 else "::/0", profile.surroundings())
+    everywhere = tables.pop("0.0.0.0/0" if family == 4 else "::/0", profile.peers.surroundings())
     return tables, everywhere
 
 
@@ -33,7 +34,7 @@ def _texts(profile: Profile) -> Iterable[str]:
 def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str, HostGroup]:
     """The table of each network for addresses outside longer networks; networks without such addresses are left out."""
     spans = _spans(texts, family)
-    ranges = profile.ranges(family)
+    ranges = profile.peers.ranges(family)
     starts = [first for first, _, _ in ranges]
     tables: dict[str, HostGroup] = {}
     for number, (first, length) in enumerate(spans):
@@ -41,7 +42,7 @@ def _at_borders(texts: Iterable[str], profile: Profile, family: int) -> dict[str
         if address is None:
             continue
         index = bisect_right(starts, address) - 1
-        table = ranges[index][2] if index >= 0 and address <= ranges[index][1] else profile.surroundings()
+        table = ranges[index][2] if index >= 0 and address <= ranges[index][1] else profile.peers.surroundings()
         network = IPv6Network((first, length)) if family == 6 else IPv4Network((first, length))
         tables[str(network.network_address) if length == _BITS[family] else str(network)] = table
     return tables

@@ -127,7 +127,7 @@ class Contents:
         nets, rest = networks(profile, 6 if family == "ip6" else 4)
         default = groups.take(rest)
         ranges = {network: groups.take(group) for network, group in sorted(nets.items())}
-        groups.update(profile.groups())
+        groups.update(profile.peers.groups())
         chain = names.profile_chain(key, (default, ranges))
         if chain == before:
             self._keyed.fill_set(self._filled(chain, groups))
@@ -197,7 +197,7 @@ class Contents:
         elements: dict[str, IpSetElement] = {}
         changes: dict[str, IpSetElement | None] = {}
         for address in addresses:
-            table = groups.chain(profile.group(address))
+            table = groups.chain(profile.peers.group(address))
             if table is not None and table not in elements:
                 elements[table] = self._writer.element(table)
             changes[address] = elements[table] if table is not None else None

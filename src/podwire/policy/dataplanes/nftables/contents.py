@@ -149,9 +149,9 @@ class Contents:
         key, before = profile.key, self._groups.get(profile.key)
         groups = self._groups[key] = GroupChains(self._tables, profile, self.layout.family)
         self._tables.know(profile)
-        for group in (profile.surroundings(), *(group for _, _, group in profile.ranges(self._version))):
+        for group in (profile.peers.surroundings(), *(group for _, _, group in profile.peers.ranges(self._version))):
             groups.take(group)
-        groups.update(profile.groups())
+        groups.update(profile.peers.groups())
         hosts = self._filled(key, groups)
         if key in self._hosts:
             self._keyed.fill_set(hosts)
@@ -165,8 +165,8 @@ class Contents:
     def _arrange(self, profile: Profile) -> None:
         """Writes the ranges of a profile and what applies elsewhere: with another chain, to which its pods move."""
         key, groups = profile.key, self._groups[profile.key]
-        default = groups.take(profile.surroundings())
-        ranges = [(first, last, groups.take(group)) for first, last, group in profile.ranges(self._version)]
+        default = groups.take(profile.peers.surroundings())
+        ranges = [(first, last, groups.take(group)) for first, last, group in profile.peers.ranges(self._version)]
         arranged = self._parts.take(ranges, key)
         name, before = profile_name(key, default, arranged), self._names.get(key)
         if name != before:
@@ -215,7 +215,7 @@ class Contents:
         elements: dict[str | None, Element | None] = {None: None}
         changes: dict[bytes, Element | None] = {}
         for address in addresses:
-            chain = groups.chain(profile.group(address))
+            chain = groups.chain(profile.peers.group(address))
             if chain is not None and chain not in elements:
                 elements[chain] = leading_to(chain)
             changes[self.layout.key(address)] = elements[chain]

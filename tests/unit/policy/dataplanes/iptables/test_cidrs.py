@@ -33,16 +33,16 @@ def test_networks_that_are_nested_stay_as_they_are() -> None:
     made = profile(IPBlock(cidr="10.0.0.0/8", excepted=("10.1.0.0/16",)), IPBlock(cidr="10.1.2.0/24"))
     nets, rest = networks(made, 4)
     assert list(nets) == ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24"]
-    assert nets["10.1.0.0/16"] == rest == made.default
-    assert networks(made, 6) == ({}, made.default)
+    assert nets["10.1.0.0/16"] == rest == made.peers.default
+    assert networks(made, 6) == ({}, made.peers.default)
 
 
 def test_a_block_of_all_addresses_becomes_the_default() -> None:
     made = profile(IPBlock(cidr="0.0.0.0/0", excepted=("10.0.0.0/8",)))
     nets, rest = networks(made, 4)
     assert list(nets) == ["10.0.0.0/8"]
-    assert (rest, nets["10.0.0.0/8"]) == (made.at("192.0.2.1"), made.default)
-    assert networks(made, 6)[1] == made.default
+    assert (rest, nets["10.0.0.0/8"]) == (made.at("192.0.2.1"), made.peers.default)
+    assert networks(made, 6)[1] == made.peers.default
 
 
 def test_a_network_without_addresses_of_its_own_is_left_out() -> None:
