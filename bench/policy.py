@@ -38,13 +38,14 @@ from podwire.kernel.iptables import Kind, find
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.dataplanes.iptables.dataplane import IptablesPolicy
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.dataplane import NftablesPolicy
 from podwire.policy.dataplanes.nftables.layout import TableLayout
 from podwire.policy.flows import forget, verdicts
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import ENCAPSULATION_PORTS
 from podwire.policy.trim import trim_pod
 from podwire.state.nft_diff import AddElements

@@ -16,10 +16,10 @@ from tests.kernel.test_policy_packets import compilers
 
 from podwire.kernel import netns
 from podwire.kernel.conntrack import Conntrack
-from podwire.policy.compile import PolicyDelta
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.flows import Losses, forget, verdicts
 from podwire.policy.modes import open_dataplane
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.registry import DATAPLANES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

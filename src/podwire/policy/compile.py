@@ -10,10 +10,7 @@ for each direction; policies do not apply to a pod without profiles. What a chan
 - the labels of a namespace: its pods; a node: its addresses.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-
-import msgspec
+from collections.abc import Iterable, Mapping
 
 from podwire.cluster.addresses import owns_addresses, pod_side_addresses
 from podwire.cluster.world import Party, World
@@ -21,11 +18,12 @@ from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compiled import CompiledPolicy, NamedPort, named_ports
-from podwire.policy.hostgroups import HostGroup
+from podwire.policy.compiled import CompiledPolicy
+from podwire.policy.nodepods import NodePods, PolicyDelta, ProfileChoices
 from podwire.policy.owners import AddressOwners
+from podwire.policy.peermatches import PeerMatcher
 from podwire.policy.profile import PeerMatch, PolicyChange, Profile, ProfileKey
-from podwire.policy.rules import DIRECTIONS, INGRESS, cluster_network_policy, network_policy, node_selector
+from podwire.policy.rules import DIRECTIONS, cluster_network_policy, network_policy
 from podwire.policy.selectors import SelectorIndex
 from podwire.policy.subjects import Subjects
 
@@ -33,50 +31,11 @@ _SPARE_LABELS = 64
 """How many label sets of deleted pods a namespace keeps, at least; pods of jobs have new labels each time."""
 
 
-ProfileChoices = dict[tuple[frozenset[int], tuple[NamedPort, ...]], tuple[ProfileKey | None, ProfileKey | None]]
-"""The profiles of ingress and egress, by the subjects of the policies that select a pod and by its named ports."""
-
-
-class PodProfiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses and profiles of one pod of this node; a profile of None: no policy applies in that direction."""
-
-    addresses: tuple[str, ...]
-    ingress: ProfileKey | None = None
-    egress: ProfileKey | None = None
-
-
-class PolicyDelta(msgspec.Struct, kw_only=True):
-    """The changes of one :meth:`Compiler.flush`."""
-
-    pods: dict[str, PodProfiles | None] = {}
-    """Changed pods of this node by key; None: the pod was deleted."""
-    made: set[ProfileKey] = set()
-    """New profiles, and profiles that were made again."""
-    groups: dict[ProfileKey, set[HostGroup]] = {}
-    """By profile: its groups with another table, new groups and empty groups. A profile whose policies changed is a key
-    even if no group changed."""
-    hosts: dict[ProfileKey, set[str]] = {}
-    """By profile: the addresses that moved to another group. Everything else of the profiles in this field and in
-    :attr:`groups` is unchanged."""
-    ranges: dict[ProfileKey, set[int]] = {}
-    """By profile of :attr:`groups`: the families (4, 6) in which ranges came, went or have other rules."""
-    lost: dict[ProfileKey, set[str]] = {}
-    """The addresses of :attr:`hosts` for which traffic is denied now that was accepted before."""
-    lessened: set[ProfileKey] = set()
-    """Profiles of :attr:`groups` whose changed policies may deny traffic now that was accepted before."""
-    ended: set[ProfileKey] = set()
-    """Profiles that no pod of this node has any more."""
-
-    def __bool__(self) -> bool:
-        return bool(self.pods or self.made or self.groups or self.hosts or self.ended)
-
-
 class Compiler:
     """The policies of a cluster as one node enforces them."""
 
     def __init__(self, node: str, *, own_node_egress: bool = True) -> None:
         self.node = node
-        self._own_node_egress = own_node_egress
         self._namespaces: dict[str, dict[str, str]] = {}
         self._index = SelectorIndex(self.namespace_labels)
         self._owners = AddressOwners(self._index)
@@ -84,17 +43,17 @@ class Compiler:
         self._pods_in: dict[str, set[str]] = {}
         self._policies: dict[tuple[str, str], CompiledPolicy] = {}
         self._subjects = Subjects()
-        self._selected_by: dict[str, frozenset[int]] = {}
-        """The subjects of the policies that select each pod of this node, as of the last flush."""
+        self._matcher = PeerMatcher(node, self._owners, self._index, self._policies)
+        self._node_pods = NodePods(node, self._index, self._subjects, self._pods)
+        self._node_pods.own_node_egress = own_node_egress
         self._dirty_subjects: set[int] = set()
         self._dirty_addresses: set[str] = set()
         self._dirty_pods: set[str] = set()
         self._before: dict[tuple[str, str], CompiledPolicy | None] = {}
         """The changed policies as they were at the last flush."""
-        self._uses: Counter[ProfileKey] = Counter()
         self.profiles: dict[ProfileKey, Profile] = {}
         """The profiles of the pods of this node."""
-        self.pods: dict[str, PodProfiles] = {}
+        self.pods = self._node_pods.profiles
         """The pods of this node by key."""
 
     def everything(self) -> PolicyDelta:
@@ -155,8 +114,8 @@ class Compiler:
 
     def set_own_node_egress(self, *, reaches: bool) -> None:
         """Sets whether pods reach their own node regardless of NetworkPolicies."""
-        if reaches != self._own_node_egress:
-            self._own_node_egress = reaches
+        if reaches != self._node_pods.own_node_egress:
+            self._node_pods.own_node_egress = reaches
             self._dirty_pods.update(self.pods)
 
     def set_policy(self, key: str, policy: NetworkPolicy | None) -> None:
@@ -182,14 +141,16 @@ class Compiler:
         """Compiles the objects that were set since the last call, and returns the resulting change."""
         delta = PolicyDelta()
         self._owners.refresh()
-        self._dirty_pods.update(self._pods_of_subjects())
+        self._dirty_pods.update(self._node_pods.selected_by(self._dirty_subjects))
         choices: ProfileChoices = {}
         for key in sorted(self._dirty_pods):
-            self._settle(key, delta, choices)
-        self._drop_unused(delta)
+            self._node_pods.settle(key, delta, choices)
+        for unused in self._node_pods.drop_unused():
+            if self.profiles.pop(unused, None) is not None:
+                delta.ended.add(unused)
         peers: dict[str, PeerMatch | None] = {}
-        changes = self._changes()
-        for profile_key in self._uses:
+        changes = _changes_by_subject(self._before, self._policies)
+        for profile_key in self._node_pods.uses:
             profile = self._change(profile_key, changes, peers, delta)
             if profile is None:
                 self.profiles[profile_key] = self._make(profile_key, peers)
@@ -201,24 +162,6 @@ class Compiler:
         self._dirty_subjects.clear()
         self._dirty_addresses.clear()
         return delta
-
-    def _changes(self) -> dict[tuple[str, str], list[PolicyChange]]:
-        """The changed policies by direction and subject."""
-        changes: dict[tuple[str, str], list[PolicyChange]] = {}
-        for key, before in self._before.items():
-            after = self._policies.get(key)
-            for direction in DIRECTIONS:
-                old = before if before is not None and before.concerns(direction) else None
-                new = after if after is not None and after.concerns(direction) else None
-                if old is not None and new is not None and old.selects == new.selects:
-                    if old.in_direction(direction) != new.in_direction(direction):
-                        changes.setdefault((direction, old.selects), []).append((old, new))
-                    continue
-                if old is not None:
-                    changes.setdefault((direction, old.selects), []).append((old, None))
-                if new is not None:
-                    changes.setdefault((direction, new.selects), []).append((None, new))
-        return changes
 
     def _change(
         self,
@@ -239,7 +182,7 @@ class Compiler:
             changed = profile.replace(before, after, self._owners, self._dirty_addresses)
             nodes.update(address for part in changed for address in self._owners.nodes_within(*part))
         for address in nodes:
-            profile.follow(self._known(address, peers), address)
+            profile.follow(self._matcher.known(address, peers), address)
         if own:
             delta.groups[key] = set()
         return profile
@@ -248,7 +191,7 @@ class Compiler:
         """Updates the changed addresses in a profile, and adds all changes of the profile to ``delta``."""
         key = profile.key
         for address in self._dirty_addresses:
-            profile.follow(self._known(address, peers), address)
+            profile.follow(self._matcher.known(address, peers), address)
         change = profile.peers.take_change()
         if change.groups or key in delta.groups:
             delta.groups[key] = change.groups
@@ -261,65 +204,6 @@ class Compiler:
         if change.lessened:
             delta.lessened.add(key)
 
-    def _pods_of_subjects(self) -> Iterator[str]:
-        """The pods of this node that changed policies select now, or selected before."""
-        for key, selected_by in self._selected_by.items() if self._dirty_subjects else ():
-            pod = self._pods.get(key)
-            if not self._dirty_subjects.isdisjoint(selected_by) or (
-                pod is not None
-                and not self._dirty_subjects.isdisjoint(
-                    self._index.matching(pod.metadata.namespace, pod.metadata.labels)
-                )
-            ):
-                yield key
-
-    def _drop_unused(self, delta: PolicyDelta) -> None:
-        for profile_key in [key for key, uses in self._uses.items() if not uses]:
-            del self._uses[profile_key]
-            if self.profiles.pop(profile_key, None) is not None:
-                delta.ended.add(profile_key)
-
-    def _settle(self, key: str, delta: PolicyDelta, choices: ProfileChoices) -> None:
-        """Updates the profiles of one pod of this node."""
-        before = self.pods.get(key)
-        pod = self._pods.get(key)
-        after = self._profiles_of(key, pod, choices) if pod is not None and pod.spec.node_name == self.node else None
-        if after == before:
-            return
-        for profiles, step in ((after, 1), (before, -1)):
-            for profile_key in (profiles.ingress, profiles.egress) if profiles is not None else ():
-                if profile_key is not None:
-                    self._uses[profile_key] += step
-        if after is None:
-            del self.pods[key], self._selected_by[key]
-        else:
-            self.pods[key] = after
-        delta.pods[key] = after
-
-    def _profiles_of(self, key: str, pod: Pod, choices: ProfileChoices) -> PodProfiles:
-        """The profiles of a pod of this node; ``choices`` has those of other pods in the same flush."""
-        ports = named_ports(pod.declared_ports)
-        matching = self._index.matching(pod.metadata.namespace, pod.metadata.labels)
-        subjects = self._selected_by[key] = self._subjects.among(matching)
-        choice = choices.get((subjects, ports))
-        if choice is None:
-            ingress, egress = (self._key(direction, subjects, ports) for direction in DIRECTIONS)
-            choice = choices[subjects, ports] = (ingress, egress)
-        return PodProfiles(addresses=pod.addresses, ingress=choice[0], egress=choice[1])
-
-    def _key(self, direction: str, selecting: Iterable[int], ports: tuple[NamedPort, ...]) -> ProfileKey | None:
-        subjects = [subject for subject in map(self._subjects.__getitem__, selecting) if subject.concerns(direction)]
-        if not subjects:
-            return None
-        names = {name for subject in subjects for name in subject.names(direction)} if direction == INGRESS else set()
-        return ProfileKey(
-            direction=direction,
-            subjects=tuple(sorted(subject.text for subject in subjects)),
-            cluster=any(subject.cluster for subject in subjects),
-            named=tuple(sorted(port for port in ports if port[0] in names)),
-            own_node_egress=self._own_node_egress,
-        )
-
     def _make(self, key: ProfileKey, peers: dict[str, PeerMatch | None]) -> Profile:
         """A new profile with all addresses."""
         policies = (policy for text in key.subjects for policy in self._subjects.with_text(text).policies.values())
@@ -331,15 +215,9 @@ class Compiler:
             for labels, own in self._owners.matching(profile.selectors):
                 profile.fill(self._index.numbers(labels), own)
         for address in addresses:
-            profile.follow(self._known(address, peers), address)
+            profile.follow(self._matcher.known(address, peers), address)
         profile.peers.take_change()
         return profile
-
-    def _known(self, address: str, peers: dict[str, PeerMatch | None]) -> PeerMatch | None:
-        """The result of :meth:`peer`, computed once for all profiles of a flush."""
-        if address not in peers:
-            peers[address] = self.peer(address)
-        return peers[address]
 
     def own_addresses(self) -> frozenset[str]:
         """The addresses of this compiler's node that policies match."""
@@ -359,23 +237,26 @@ class Compiler:
         known = pod_side_addresses(owner).get(address, ())
         return Party(address=address, node=owner.metadata.name, node_addresses=known)
 
-    def peer(self, address: str) -> PeerMatch | None:
-        """The selectors, named ports and node that match an address; None: no pod or node owns it."""
-        self._owners.refresh()
-        pod = self._owners.pod_peer(address)
-        if pod is not None:
-            return PeerMatch(address=address, selectors=self._index.numbers(pod.labels), named=pod.named)
-        node = self._owners.owner(address)
-        if not isinstance(node, Node):
-            return None
-        labels, known = node.metadata.labels, pod_side_addresses(node).get(address, ())
-        matching = (text for text in self._node_selectors() if node_selector(text).matches(labels))
-        own_node = node.metadata.name == self.node
-        return PeerMatch(address=address, nodes=frozenset(matching), own_node=own_node, node_addresses=known)
 
-    def _node_selectors(self) -> set[str]:
-        cluster = (policy for (kind, _), policy in self._policies.items() if kind == "Cluster")
-        return {text for policy in cluster for rules in policy.rules.values() for rule in rules for text in rule.nodes}
+def _changes_by_subject(
+    before_flush: Mapping[tuple[str, str], CompiledPolicy | None], policies: Mapping[tuple[str, str], CompiledPolicy]
+) -> dict[tuple[str, str], list[PolicyChange]]:
+    """The changed policies by direction and subject; ``before_flush`` has the changed ones as they were."""
+    changes: dict[tuple[str, str], list[PolicyChange]] = {}
+    for key, before in before_flush.items():
+        after = policies.get(key)
+        for direction in DIRECTIONS:
+            old = before if before is not None and before.concerns(direction) else None
+            new = after if after is not None and after.concerns(direction) else None
+            if old is not None and new is not None and old.selects == new.selects:
+                if old.in_direction(direction) != new.in_direction(direction):
+                    changes.setdefault((direction, old.selects), []).append((old, new))
+                continue
+            if old is not None:
+                changes.setdefault((direction, old.selects), []).append((old, None))
+            if new is not None:
+                changes.setdefault((direction, new.selects), []).append((None, new))
+    return changes
 
 
 def _joined(changes: Iterable[PolicyChange]) -> list[PolicyChange]:

@@ -6,7 +6,8 @@ A pod is moved to its new profiles between the two, so no element refers to a pr
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
+from podwire.policy.compile import Compiler
+from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.tablechains import GroupChange
 

@@ -17,8 +17,9 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from podwire.dataplane.plane import DataPlane, Written
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.marks import MARKS
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import SILENT, LogSettings
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit

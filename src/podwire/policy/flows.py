@@ -31,8 +31,9 @@ from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.network import read_paths
 from podwire.observe.log import Log
-from podwire.policy.compile import Compiler, PodProfiles, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.compiled import CompiledRule
+from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock

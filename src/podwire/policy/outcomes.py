@@ -7,9 +7,10 @@ from podwire.kube.events import EventRecorder, reference
 from podwire.model.changed import Changed
 from podwire.model.node import Node
 from podwire.observe.log import Log
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane
 from podwire.policy.flows import FlowKeeper
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.nodestatus import PolicyStatus
 
 

@@ -24,8 +24,9 @@ from podwire.model.node import Node
 from podwire.observe.log import Log
 from podwire.policy.admission import PodAdmission
 from podwire.policy.attached import AttachedPod, AttachedPods
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.objects import ObjectFeed, Sources
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.runtime.clock import Clock

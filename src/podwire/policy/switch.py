@@ -11,8 +11,9 @@ from podwire.dataplane import switch
 from podwire.dataplane.modes import Modes
 from podwire.dataplane.plane import Restoring, Written
 from podwire.errors import KernelError, Unsupported
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.registry import AUTO
 from podwire.policy.status.counts import Counted
 from podwire.policy.unenforced import Unenforced

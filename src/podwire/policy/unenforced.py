@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from podwire.dataplane.plane import Written
 from podwire.errors import Unsupported
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit
 from podwire.state.value import StateValue

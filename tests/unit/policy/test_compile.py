@@ -15,8 +15,9 @@ from podwire.model.meta import Object, ObjectMeta, key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, PolicyDelta, compile_world
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, EvaluationOptions, decide
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile
 

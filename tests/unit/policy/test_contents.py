@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from tests.unit.policy.test_compile import CASES
 
-from podwire.policy.compile import PodProfiles, PolicyDelta, compile_world
+from podwire.policy.compile import compile_world
 from podwire.policy.contents import follow
+from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
 
 

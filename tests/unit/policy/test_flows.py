@@ -11,8 +11,9 @@ from tests.unit.policy.test_compile import CASES
 from podwire.errors import KernelError, Unsupported
 from podwire.kernel.conntrack import Ends, Flow
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.compile import Compiler, PolicyDelta, compile_world
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.flows import FlowKeeper, Losses, Verdicts, verdicts
+from podwire.policy.nodepods import PolicyDelta
 
 OPEN = next(case for case in CASES if case.name == "without a policy everything passes")
 WEB, DB, OTHER, FAR, NODE = "10.180.0.1", "10.180.0.2", "10.180.0.3", "10.180.1.1", "192.168.99.1"

@@ -19,8 +19,9 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.attached import AttachedPod
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.objects import Sources
 from podwire.policy.runner import Enforcement
 from podwire.policy.status.counts import Counted

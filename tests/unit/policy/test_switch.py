@@ -6,8 +6,9 @@ import pytest
 from tests.fakes.recording_modes import RecordingModes
 
 from podwire.errors import KernelError, Unsupported
-from podwire.policy.compile import Compiler, PodProfiles
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyFacts
+from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
 from podwire.policy.switch import Switch
 

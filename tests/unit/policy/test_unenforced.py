@@ -4,7 +4,8 @@ import pytest
 from tests.unit.policy.test_compile import CASES
 
 from podwire.errors import Unsupported
-from podwire.policy.compile import PolicyDelta, compile_world
+from podwire.policy.compile import compile_world
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.unenforced import Unenforced
 
 MISSING = Unsupported("nftables", "3.13")

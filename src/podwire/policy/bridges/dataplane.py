@@ -21,8 +21,9 @@ from podwire.kernel.nft_monitor import NftMonitor
 from podwire.observe.health import Metric, Sample
 from podwire.policy.attached import AttachedPod
 from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.status.counts import Counted
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.contents import group_changes, profiles_left
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.cidrs import networks
@@ -20,6 +19,7 @@ from podwire.policy.dataplanes.iptables.numbers import Numbers, branches, known_
 from podwire.policy.dataplanes.iptables.podelements import PodElements
 from podwire.policy.dataplanes.iptables.portchains import NumberedChainWriter, known_tables
 from podwire.policy.dataplanes.iptables.steps import FamilyContents, Steps, steps
+from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
 from podwire.policy.verdicts import RuleHit

@@ -29,7 +29,7 @@ from podwire.kernel.iptables_tables import drop_tables, make_tables
 from podwire.kernel.iptables_watch import POLL_S, watch
 from podwire.kernel.looks import Looks
 from podwire.kernel.netns import NetnsPath
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.iptables import kernel
@@ -39,6 +39,7 @@ from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.names import RULE, TABLE
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.status.counts import Count, Counted, RuleCounters
 from podwire.policy.verdicts import RuleHit
 from podwire.state.ipset import IpSet

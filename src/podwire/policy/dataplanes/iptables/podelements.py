@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.compile import PodProfiles
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.layout import OPEN, PER_SET, SHARED, ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import Numbers
+from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
 from podwire.state.ipset import PLAIN, IpSet, IpSetElement
 from podwire.state.iptables import Rules

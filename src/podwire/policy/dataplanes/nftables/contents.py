@@ -8,7 +8,6 @@ addresses, and the single ports of tables, change one by one.
 from collections.abc import Collection, Iterable, Mapping
 
 from podwire.dataplane.contents import ContentsExtract, KeyedContents
-from podwire.policy.compile import PodProfiles, PolicyDelta
 from podwire.policy.contents import group_changes, profiles_left
 from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
 from podwire.policy.dataplanes.nftables.layout import (
@@ -21,6 +20,7 @@ from podwire.policy.dataplanes.nftables.layout import (
 from podwire.policy.dataplanes.nftables.placements import PodPlacements
 from podwire.policy.dataplanes.nftables.portchains import PortChainWriter, known_tables
 from podwire.policy.dataplanes.nftables.rangechains import RangeChain, RangeChains
+from podwire.policy.nodepods import PodProfiles, PolicyDelta
 from podwire.policy.profile import Profile, ProfileKey
 from podwire.policy.tablechains import GroupChains, GroupChange, TableChains
 from podwire.policy.verdicts import RuleHit

@@ -15,12 +15,13 @@ from podwire.errors import KernelError
 from podwire.kernel import nft_families
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft_families import FamilyTables
-from podwire.policy.compile import Compiler, PolicyDelta
+from podwire.policy.compile import Compiler
 from podwire.policy.contents import follow
 from podwire.policy.dataplane import PolicyFacts, of_family
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.layout import RULE, TABLE, TableLayout
 from podwire.policy.dataplanes.nftables.steps import steps
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.status.counts import Count, Counted, RuleCounters
 from podwire.policy.verdicts import RuleHit
 from podwire.state.nft import Table

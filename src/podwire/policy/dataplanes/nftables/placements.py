@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from podwire.dataplane.contents import KeyedContents
-from podwire.policy.compile import PodProfiles
 from podwire.policy.dataplanes.nftables.layout import (
     TableLayout,
     node_name,
 )
 from podwire.policy.dataplanes.nftables.podelements import Chains, PodElements
+from podwire.policy.nodepods import PodProfiles
 from podwire.policy.profile import ProfileKey
 from podwire.state.nft import Chain, Element, Set
 

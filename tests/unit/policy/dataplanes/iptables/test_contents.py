@@ -8,13 +8,14 @@ from tests.unit.policy.test_changes_in_place import Blocks
 from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.errors import KernelError
-from podwire.policy.compile import Compiler, PolicyDelta, compile_world
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplanes.iptables import names
 from podwire.policy.dataplanes.iptables.contents import Contents
 from podwire.policy.dataplanes.iptables.fixedchains import FixedChains
 from podwire.policy.dataplanes.iptables.layout import ChainLayout
 from podwire.policy.dataplanes.iptables.numbers import MarkBits
 from podwire.policy.dataplanes.iptables.steps import Steps
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import LogSettings
 from podwire.state.ipset import IpSet, IpSetElement
 from podwire.state.ipset_diff import Add, Create, Delete, Operation

@@ -10,11 +10,12 @@ from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.model.pod import Pod
 from podwire.model.policy import NetworkPolicy
-from podwire.policy.compile import Compiler, PolicyDelta, compile_world
+from podwire.policy.compile import Compiler, compile_world
 from podwire.policy.dataplanes.nftables import rangechains
 from podwire.policy.dataplanes.nftables.contents import Contents
 from podwire.policy.dataplanes.nftables.fixedchains import FixedChains
 from podwire.policy.dataplanes.nftables.layout import TableLayout
+from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.settings import LogSettings
 from podwire.state.address import pack_ip
 from podwire.state.nft import Chain, Element, Set, Table
