@@ -16,7 +16,7 @@ from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):

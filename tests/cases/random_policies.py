@@ -16,7 +16,7 @@ from podwire.cluster.world import World
 from podwire.model.meta import Object, key_of
 from podwire.model.pod import Container, ContainerPort, Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 
 T = TypeVar("T")
 

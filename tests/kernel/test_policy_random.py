@@ -17,7 +17,8 @@ from tests.kernel.test_policy_packets import CASES, Planes, compilers, opened
 from podwire.cluster import world as facts
 from podwire.model.meta import key_of
 from podwire.policy.compile import Compiler
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import evaluate
 from podwire.policy.registry import DATAPLANES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -64,4 +64,4 @@ def connect_bridges(shared: Shared, bridges: BridgeIsolation, enforcement: Enfor
     """Connects the isolation on bridges with the attached pods, metrics and degraded modes."""
     bridges.attached = lambda: tuple(enforcement.attached.values())
     bridges.report = lambda text: shared.degraded.report("bridges", BRIDGE_NOT_SEEN, text and f"policy: {text}")
-    shared.health.metrics["policy bridges"] = bridges.samples
+    shared.health.metrics["policy bridges"] = bridges.hooks.samples

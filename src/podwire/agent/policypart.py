@@ -12,8 +12,9 @@ from podwire.policy.attached import AttachedPod
 from podwire.policy.bridges.opening import open_isolation
 from podwire.policy.compile import Compiler
 from podwire.policy.configurator import PolicyConfigurator
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
-from podwire.policy.evaluate import Connection, EvaluationOptions
+from podwire.policy.evaluate import EvaluationOptions
 from podwire.policy.flows import FlowKeeper, forget
 from podwire.policy.informers import PolicyInformers
 from podwire.policy.modes import PolicyModes, unavailable

@@ -19,7 +19,6 @@ Sources: NetworkPolicy of Kubernetes 1.36, ClusterNetworkPolicy v1alpha2.
 """
 
 from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
 
 import msgspec
 from msgspec.structs import replace
@@ -31,32 +30,15 @@ from podwire.model.policy import (
     ClusterEgressRule,
     ClusterIngressRule,
     ClusterNetworkPolicy,
-    ClusterPeer,
-    ClusterProtocol,
     ClusterSubject,
     EgressRule,
     IngressRule,
-    IPBlock,
-    NamespacedPods,
     NetworkPolicy,
-    PolicyPeer,
-    PolicyPort,
-    ProtocolPorts,
 )
-from podwire.model.selector import LabelSelector
 from podwire.policy.annotations import in_audit
+from podwire.policy.connectionmatch import Connection, ConnectionMatcher
 
 INGRESS, EGRESS = "Ingress", "Egress"
-
-
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """One connection attempt, after translation of the destination and before translation of the source."""
-
-    source: Party
-    destination: Party
-    protocol: str
-    """TCP, UDP, SCTP, or the name of a protocol without ports, such as ICMP."""
-    port: int = 0
 
 
 class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +148,7 @@ class DirectionCase:
         self.pod = pod
         self.peer = peer
         self.namespace = pod.metadata.namespace
+        self.matcher = ConnectionMatcher(world, connection, direction, peer)
 
     def decide(self, *, own_node: bool) -> Decision:
         """The decision of all tiers; with ``own_node``, NetworkPolicies are skipped."""
@@ -224,7 +207,7 @@ class DirectionCase:
         names = tuple(key_of(policy.metadata) for policy in policies)
         for policy in policies:
             for index, rule in enumerate(policy_rules(policy, self.direction)):
-                if self.peers_match(policy, rule.peers) and self.ports_match(rule.ports):
+                if self.matcher.peers_match(policy, rule.peers) and self.matcher.ports_match(rule.ports):
                     return Decision(
                         direction=self.direction,
                         allowed=True,
@@ -234,47 +217,6 @@ class DirectionCase:
                         isolated_by=names,
                     )
         return Decision(direction=self.direction, allowed=False, tier="Namespace", isolated_by=names)
-
-    def peers_match(self, policy: NetworkPolicy, peers: tuple[PolicyPeer, ...]) -> bool:
-        """Whether the peer of the connection is one of ``peers``."""
-        return not peers or any(self.peer_matches(policy, peer) for peer in peers)
-
-    def peer_matches(self, policy: NetworkPolicy, peer: PolicyPeer) -> bool:
-        """Whether ``peer`` matches the peer of the connection."""
-        if peer.ip_block is not None:
-            return any(in_block(address, peer.ip_block) for address in self.peer.addresses)
-        if self.peer.pod is None or (peer.pod_selector is None and peer.namespace_selector is None):
-            return False
-        meta = self.peer.pod.metadata
-        if peer.namespace_selector is None:
-            if meta.namespace != policy.metadata.namespace:
-                return False
-        elif not peer.namespace_selector.matches(self.world.labels_of(meta.namespace)):
-            return False
-        return peer.pod_selector is None or peer.pod_selector.matches(meta.labels)
-
-    def ports_match(self, ports: tuple[PolicyPort, ...]) -> bool:
-        """Whether one of ``ports`` matches the destination's port."""
-        return not ports or any(self.port_matches(port) for port in ports)
-
-    def port_matches(self, port: PolicyPort) -> bool:
-        """Whether ``port`` matches the destination's port."""
-        connection = self.connection
-        if (port.protocol or "TCP") != connection.protocol:
-            return False
-        if port.port is None:
-            return True
-        if isinstance(port.port, str):
-            return self.named(port.port)
-        return port.port <= connection.port <= (port.end_port or port.port)
-
-    def named(self, name: str) -> bool:
-        """Whether the destination is a pod that declares the connection's port under this name."""
-        pod = self.connection.destination.pod
-        if pod is None:
-            return False
-        wanted = (name, self.connection.protocol, self.connection.port)
-        return any((port.name, port.protocol, port.container_port) == wanted for port in pod.declared_ports)
 
     def cluster_tier(self, tier: str) -> Decision | None:
         """The decision by cluster policies of one tier; None: the next tier decides."""
@@ -303,52 +245,18 @@ class DirectionCase:
     def subject_of(self, subject: ClusterSubject) -> bool:
         """Whether the subject of a cluster policy selects the pod."""
         if subject.namespaces is not None:
-            return self.in_namespaces(self.pod, subject.namespaces)
-        return subject.pods is not None and self.in_pods(self.pod, subject.pods)
+            return self.matcher.in_namespaces(self.pod, subject.namespaces)
+        return subject.pods is not None and self.matcher.in_pods(self.pod, subject.pods)
 
     def action_of(self, rule: ClusterIngressRule | ClusterEgressRule) -> str:
         """Accept, Deny or Pass; empty when the rule does not match this connection."""
         if not all(peer.known for peer in rule.peers) or not all(protocol.known for protocol in rule.protocols):
             return "" if rule.action == "Accept" else "Deny"
-        if not any(self.cluster_peer_matches(peer) for peer in rule.peers):
+        if not any(self.matcher.cluster_peer_matches(peer) for peer in rule.peers):
             return ""
-        if rule.protocols and not any(self.protocol_matches(protocol) for protocol in rule.protocols):
+        if rule.protocols and not any(self.matcher.protocol_matches(protocol) for protocol in rule.protocols):
             return ""
         return rule.action
-
-    def in_namespaces(self, pod: Pod, selector: LabelSelector) -> bool:
-        """Whether a pod is in one of the namespaces."""
-        return selector.matches(self.world.labels_of(pod.metadata.namespace))
-
-    def in_pods(self, pod: Pod, pods: NamespacedPods) -> bool:
-        """Whether the selectors match a pod."""
-        return self.in_namespaces(pod, pods.namespace_selector) and pods.pod_selector.matches(pod.metadata.labels)
-
-    def cluster_peer_matches(self, peer: ClusterPeer) -> bool:
-        """Whether ``peer`` matches the peer of the connection; networks and nodes match only for egress."""
-        pod = self.peer.pod
-        if peer.namespaces is not None:
-            return pod is not None and self.in_namespaces(pod, peer.namespaces)
-        if peer.pods is not None:
-            return pod is not None and self.in_pods(pod, peer.pods)
-        if self.direction == INGRESS:
-            return False
-        if peer.networks:
-            blocks = [IPBlock(cidr=cidr) for cidr in peer.networks]
-            return any(in_block(address, block) for address in self.peer.addresses for block in blocks)
-        return pod is None and self.on_node(peer.nodes or LabelSelector())
-
-    def on_node(self, selector: LabelSelector) -> bool:
-        """Whether the peer of the connection is a node whose labels match."""
-        nodes = (node for node in self.world.nodes if node.metadata.name == self.peer.node)
-        return any(selector.matches(node.metadata.labels) for node in nodes)
-
-    def protocol_matches(self, protocol: ClusterProtocol) -> bool:
-        """Whether the destination's port matches a protocol entry of a rule."""
-        if protocol.destination_named_port:
-            return self.named(protocol.destination_named_port)
-        ports = {"TCP": protocol.tcp, "UDP": protocol.udp, "SCTP": protocol.sctp}.get(self.connection.protocol)
-        return ports is not None and port_in(self.connection.port, ports)
 
 
 def audits(policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
@@ -368,27 +276,3 @@ def cluster_rules(policy: ClusterNetworkPolicy, direction: str) -> tuple[Cluster
     if direction == INGRESS:
         return policy.spec.ingress
     return policy.spec.egress
-
-
-def port_in(port: int, ports: ProtocolPorts) -> bool:
-    """Whether ``ports`` has a port number."""
-    destination = ports.destination_port
-    if destination is None:
-        return True
-    if destination.number is not None:
-        return port == destination.number
-    return destination.range is not None and destination.range.start <= port <= destination.range.end
-
-
-def in_block(address: str, block: IPBlock) -> bool:
-    """Whether an address is in a block and in none of its exceptions; False for an address of the other family."""
-    return _inside(address, block.cidr) and not any(_inside(address, excepted) for excepted in block.excepted)
-
-
-def _inside(address: str, cidr: str) -> bool:
-    """Whether an address is in a range; host bits of the range are ignored, an invalid range contains no address."""
-    try:
-        value, network = ip_address(address), ip_network(cidr.strip(), strict=False)
-    except ValueError:
-        return False
-    return value.version == network.version and value in network

@@ -17,8 +17,9 @@ from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.observe.distribution import Distribution, doubling_bounds
 from podwire.observe.health import Health, Metric, Sample
 from podwire.observe.log import Log
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.dataplane import PolicyDataPlane
-from podwire.policy.evaluate import Connection, EvaluationOptions
+from podwire.policy.evaluate import EvaluationOptions
 from podwire.policy.nodereport import PolicyReport
 from podwire.policy.objects import Sources
 from podwire.policy.packetlog import PacketLookups, PolicyLog

@@ -21,7 +21,7 @@ from podwire.http.pages import Query
 from podwire.kernel.nflog import Logged, Nflog
 from podwire.observe.health import Metric, Sample
 from podwire.observe.log import Log
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.settings import LogSettings
 from podwire.policy.status.logged import LoggedPacket, logged_packet
 from podwire.policy.verdicts import APART, RuleHit

@@ -7,7 +7,8 @@ the verdict of policies on one connection, from the objects alone, without Servi
 from msgspec.structs import replace
 
 from podwire.cluster.world import World
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, EvaluationOptions
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import EGRESS, INGRESS, EvaluationOptions
 from podwire.why.answer import Answer, PolicyVerdict
 from podwire.why.cluster import ClusterAccess
 from podwire.why.policies.verdict import Lines, both_directions, explain_direction, no_line

@@ -12,7 +12,8 @@ from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.model.pod import Pod, PodSpec, PodStatus
 from podwire.model.policy import NetworkPolicy
 from podwire.policy.compile import compile_world
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import evaluate
 
 CASES = {case.name: case for case in read_cases(Path(__file__).parents[2] / "cases/policies")}
 WORLD = CASES["without a policy everything passes"].world

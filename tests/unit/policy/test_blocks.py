@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from podwire.model.policy import IPBlock
 from podwire.policy.blocks import NOWHERE, Blocks, Interval
-from podwire.policy.evaluate import in_block
+from podwire.policy.connectionmatch import in_block
 
 
 def _cidr(number: int, prefix: int) -> str:

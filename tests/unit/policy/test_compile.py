@@ -16,7 +16,8 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import Compiler, compile_world
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, Decision, EvaluationOptions, decide
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import EGRESS, INGRESS, Decision, EvaluationOptions, decide
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.ports import PortTable
 from podwire.policy.profile import Profile

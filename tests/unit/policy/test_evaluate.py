@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.cases.policy_table import Case, read_cases
 
 from podwire.model.policy import IPBlock
-from podwire.policy.evaluate import Decision, EvaluationOptions, evaluate, in_block
+from podwire.policy.connectionmatch import in_block
+from podwire.policy.evaluate import Decision, EvaluationOptions, evaluate
 
 CASES = read_cases(Path(__file__).parents[2] / "cases/policies")
 

@@ -14,7 +14,8 @@ from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
 from podwire.policy.compile import compile_world
-from podwire.policy.evaluate import Connection, EvaluationOptions, decide
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import EvaluationOptions, decide
 
 PODS, POLICIES, CLUSTER_POLICIES, NAMESPACES, NODES = 10_000, 1_000, 10, 50, 200
 PORTS = (53, 80, 443, 5432, 8080)

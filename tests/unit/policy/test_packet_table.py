@@ -9,8 +9,9 @@ from tests.unit.policy.test_compile import CASES, Chaos
 
 from podwire.cluster.world import Party, World
 from podwire.policy.compile import compile_world
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.dataplanes.nftables.layout import TableLayout
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.evaluate import evaluate
 from podwire.trace import nft
 from podwire.trace.packet import LocalAddresses, Packet
 

@@ -12,7 +12,7 @@ from podwire.cluster.world import Party
 from podwire.kernel.nflog import Logged
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.packetlog import PacketLookups, PolicyLog
 from podwire.policy.ports import Ruling
 from podwire.policy.verdicts import RuleHit

@@ -17,7 +17,8 @@ from podwire.model.meta import Object, ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeStatus
 from podwire.model.pod import Container, Pod, PodIP, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy, NetworkPolicy
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import evaluate
 
 ANSWERED, ARRIVED, REFUSED, NOTHING = "answered", "arrived, and no answer came back", "refused", "nothing arrived"
 """The outcomes of a check."""

@@ -28,7 +28,8 @@ from podwire.model.meta import controller_of, key_of
 from podwire.model.pod import Pod
 from podwire.model.selector import parse_selector
 from podwire.model.service import EndpointSlice, Service
-from podwire.policy.evaluate import Connection, EvaluationOptions
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import EvaluationOptions
 from podwire.why.policies.verdict import Lines, no_line
 
 HOST = "host"

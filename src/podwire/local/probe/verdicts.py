@@ -16,7 +16,8 @@ from podwire.model.meta import key_of
 from podwire.model.node import Node
 from podwire.model.pod import Pod
 from podwire.model.service import SERVICE_NAME_LABEL, EndpointSlice, Service
-from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import EvaluationOptions, evaluate
 from podwire.proxy.resolve import handled, resolve
 from podwire.proxy.servicemap import NodeFacts, ResolvedEndpoint, ResolvedPort
 from podwire.why.explain import explain_connection

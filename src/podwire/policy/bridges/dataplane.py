@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from podwire.dataplane.plane import Written
 from podwire.errors import KernelError, Unsupported
-from podwire.kernel import bridges
-from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
 from podwire.kernel.nft import Nft
 from podwire.kernel.nft_monitor import NftMonitor
-from podwire.observe.health import Metric, Sample
 from podwire.policy.attached import AttachedPod
+from podwire.policy.bridges.hooks import BridgeHooks
 from podwire.policy.bridges.layout import FAMILY, TABLE, BridgePort, table
 from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import Locking, PolicyDataPlane, PolicyFacts
@@ -37,7 +35,8 @@ class BridgeIsolation:
 
     def __init__(self, plane: PolicyDataPlane, netns: NetnsPath = None) -> None:
         self._plane = plane
-        self._netlink = Netlink(netns)
+        self.hooks = BridgeHooks(netns)
+        """Whether the IP hooks see the packets of the bridges."""
         self._events = select.epoll()
         self._events.register(plane.fileno(), select.EPOLLIN)
         self._nft: Nft | None = None
@@ -46,15 +45,12 @@ class BridgeIsolation:
         self._open(netns)
         self._compiler: Compiler | None = None
         self._held: tuple[BridgePort, ...] | None = None
-        self._failure = ""
         self.attached: Callable[[], Iterable[AttachedPod]] = tuple
         """Returns the pods on this node."""
         self.enable_netfilter = False
         """Whether to turn on ``br_netfilter`` for bridges of pods where it is off."""
         self.report: Callable[[str], None] = lambda _: None
         """Called with :attr:`problem` after every change."""
-        self.unseen: dict[str, dict[str, str]] = {}
-        """By bridge and family: why the IP hooks do not see packets between its ports; empty: they see them."""
 
     def _open(self, netns: NetnsPath) -> None:
         try:
@@ -74,46 +70,28 @@ class BridgeIsolation:
     def problem(self) -> str:
         """The bridges where policies are enforced only in part, and why; empty when there are none."""
         texts = []
-        for bridge, missing in sorted(self.unseen.items()):
+        for bridge, missing in sorted(self.hooks.unseen.items()):
             if missing:
                 features = " and ".join(dict.fromkeys(missing.values()))
                 texts.append(
                     f"{bridge}: {features}; pods that policies select are isolated from the bridge's other pods"
                 )
-        if self.unseen and self._missing is not None:
+        if self.hooks.unseen and self._missing is not None:
             texts.append(
-                f"{', '.join(sorted(self.unseen))}: the kernel has no {FEATURE}; source addresses are not checked"
+                f"{', '.join(sorted(self.hooks.unseen))}: the kernel has no {FEATURE}; source addresses are not checked"
             )
-        if self._failure and texts:
-            texts.append(self._failure)
+        if self.hooks.failure and texts:
+            texts.append(self.hooks.failure)
         return "; ".join(texts)
-
-    def samples(self) -> list[Metric]:
-        """The metrics."""
-        text = "Whether policies see packets between the ports of a bridge of pods (br_netfilter)."
-        return [
-            Sample("podwire_policy_bridge_seen", text, int(family not in missing), {"bridge": name, "family": family})
-            for name, missing in sorted(self.unseen.items())
-            for family in ("ip", "ip6")
-        ]
 
     def look(self) -> bool:
         """Reads the kernel; returns whether netfilter of a bridge was turned on or off, or ports without a pod changed.
         Raises: KernelError.
         """
-        unseen = self._look(self.unseen)
-        return unseen != self.unseen or self._unknown_ports() != tuple(
+        unseen = self.hooks.read(self.hooks.unseen)
+        return unseen != self.hooks.unseen or self.hooks.unknown_ports(self.attached()) != tuple(
             port for port in self._held or () if port.unknown
         )
-
-    def _look(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        unseen = {}
-        for bridge in names:
-            try:
-                unseen[bridge] = bridges.missing_hooks(self._netlink, bridge)
-            except KernelError:
-                continue
-        return unseen
 
     def load(self, compiler: Compiler, devices: Mapping[str, str], facts: PolicyFacts | None = None) -> Written:
         """Makes the kernel hold exactly the compiler's policies, and the bridge table.
@@ -155,46 +133,17 @@ class BridgeIsolation:
     def _hold(self, compiler: Compiler) -> Sequence[Transaction]:
         self._compiler = compiler
         pods = [pod for pod in self.attached() if pod.port]
-        self.unseen = self._look({pod.device for pod in pods})
-        if self.enable_netfilter and any(self.unseen.values()):
-            self._enable_netfilter()
-        known = (self._port(pod, compiler) for pod in pods)
-        ports = (*sorted(known, key=lambda port: port.name), *self._unknown_ports())
+        self.hooks.unseen = self.hooks.read({pod.device for pod in pods})
+        if self.enable_netfilter and any(self.hooks.unseen.values()):
+            self.hooks.enable()
+        known = (self.hooks.port(pod, compiler) for pod in pods)
+        ports = (*sorted(known, key=lambda port: port.name), *self.hooks.unknown_ports(self.attached()))
         transaction = None
         if ports != self._held:
             transaction = self._apply(ports)
             self._held = ports
         self.report(self.problem)
         return (transaction,) if transaction else ()
-
-    def _port(self, pod: AttachedPod, compiler: Compiler) -> BridgePort:
-        profiles = compiler.pods.get(pod.pod)
-        selected = profiles is not None and (profiles.ingress is not None or profiles.egress is not None)
-        isolated = frozenset(self.unseen.get(pod.device, ())) if selected else frozenset[str]()
-        return BridgePort(name=pod.port, addresses=pod.addresses, isolated=isolated)
-
-    def _unknown_ports(self) -> tuple[BridgePort, ...]:
-        """The ports without a known pod, of bridges whose packets the IP hooks do not see."""
-        blind = {bridge: frozenset(missing) for bridge, missing in self.unseen.items() if missing}
-        if not blind:
-            return ()
-        known = {pod.port for pod in self.attached()}
-        wires = (wire for wire in bridges.read_wires(self._netlink) if wire.bridge in blind and wire.name not in known)
-        ports = (BridgePort(name=wire.name, addresses=(), isolated=blind[wire.bridge], unknown=True) for wire in wires)
-        return tuple(sorted(ports, key=lambda port: port.name))
-
-    def _enable_netfilter(self) -> None:
-        """Turns ``br_netfilter`` on for the bridges where it is off; a failure becomes part of :attr:`problem`."""
-        lacking = {why for missing in self.unseen.values() for why in missing.values()}
-        try:
-            if not self._failure and any(bridges.MODULE in why for why in lacking):
-                bridges.load_module()  # only once: a module that is not installed stays missing
-            for bridge, missing in self.unseen.items():
-                if missing:
-                    bridges.enable_hooks(self._netlink, bridge)
-        except KernelError as failure:
-            self._failure = failure.detail or str(failure)
-        self.unseen = self._look(self.unseen)
 
     def _apply(self, ports: tuple[BridgePort, ...]) -> Transaction | None:
         """Commits the difference to the last committed table, or to the kernel's table when that is not known."""
@@ -260,7 +209,7 @@ class BridgeIsolation:
         """Closes the sockets to the kernel; the rules stay in force."""
         self._events.close()
         self._plane.close()
-        for resource in (self._nft, self._monitor, self._netlink):
+        for resource in (self._nft, self._monitor, self.hooks):
             if resource is not None:
                 resource.close()
 

@@ -21,7 +21,7 @@ from podwire.policy.check.finding import Finding
 from podwire.policy.check.outline import EGRESS, PolicyOutline, RuleOutline
 from podwire.policy.check.phrases import first_names, first_pods
 from podwire.policy.check.scope import NAME_LABEL
-from podwire.policy.evaluate import in_block
+from podwire.policy.connectionmatch import in_block
 from podwire.policy.ports import overlap
 from podwire.policy.selectors import PodSelector
 

@@ -4,7 +4,7 @@ import datetime
 
 import msgspec
 
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.verdicts import RuleHit
 
 

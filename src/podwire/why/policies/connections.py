@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from podwire.cluster.world import Party, World
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 from podwire.why.answer import Answer, EndpointChoice, Hop
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from podwire.cluster.world import Party, World
 from podwire.errors import ClusterError
 from podwire.model.meta import key_of
-from podwire.policy.evaluate import EGRESS, INGRESS, Connection, EvaluationOptions, in_block
+from podwire.policy.connectionmatch import Connection, in_block
+from podwire.policy.evaluate import EGRESS, INGRESS, EvaluationOptions
 from podwire.trace.packet import Packet
 from podwire.why.answer import Answer, DirectionVerdict, NodeEnforcement, PolicyVerdict
 from podwire.why.cluster import ClusterAccess

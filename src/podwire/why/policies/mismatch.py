@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from podwire.model.policy import ClusterPeer, ClusterProtocol, IPBlock, PolicyPeer, PolicyPort, ProtocolPorts
 from podwire.model.selector import LabelSelector, Requirement
-from podwire.policy.evaluate import INGRESS, DirectionCase, in_block
+from podwire.policy.connectionmatch import in_block
+from podwire.policy.evaluate import INGRESS, DirectionCase
 
 _ALIKE = 0.7
 """The share of equal letters from which a value counts as a misspelling."""

@@ -54,7 +54,7 @@ def _near(case: DirectionCase, policy: NetworkPolicy, rule_index: int, rule: Ing
     peer, port = matching_parts(case, policy, rule_index, rule)
     field = rule_field(case.direction, rule_index)
     misses: tuple[Miss, ...] = ()
-    if not case.peers_match(policy, rule.peers):
+    if not case.matcher.peers_match(policy, rule.peers):
         peers = enumerate(rule.peers)
         namespace = policy.metadata.namespace
         misses_by_peer = [
@@ -62,7 +62,7 @@ def _near(case: DirectionCase, policy: NetworkPolicy, rule_index: int, rule: Ing
             for number, rule_peer in peers
         ]
         misses = min(misses_by_peer, key=lambda one_peer: sum(miss.cost for miss in one_peer))
-    missed_port = None if case.ports_match(rule.ports) else port_miss(case, rule.ports, field)
+    missed_port = None if case.matcher.ports_match(rule.ports) else port_miss(case, rule.ports, field)
     return RuleDistance(policy, rule_index, peer, port, misses, missed_port)
 
 
@@ -79,11 +79,11 @@ def matching_parts(
     peers = (
         RulePart(f"{field}.{peers_word(case)}[{number}]", peer_text(peer))
         for number, peer in enumerate(rule.peers)
-        if case.peer_matches(policy, peer)
+        if case.matcher.peer_matches(policy, peer)
     )
     ports = (
         RulePart(f"{field}.ports[{number}]", port_text(port))
         for number, port in enumerate(rule.ports)
-        if case.port_matches(port)
+        if case.matcher.port_matches(port)
     )
     return next(peers, None), next(ports, None)

@@ -13,9 +13,9 @@ import msgspec
 from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
 from podwire.model.policy import ClusterEgressRule, ClusterIngressRule, ClusterNetworkPolicy, NetworkPolicy
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.evaluate import (
     INGRESS,
-    Connection,
     Decision,
     DirectionCase,
     EvaluationOptions,
@@ -194,12 +194,12 @@ class _Explainer:
         peers = (
             RulePart(f"{field}.{peers_word(self.case)}[{number}]", cluster_peer_text(peer))
             for number, peer in enumerate(rule.peers)
-            if not peer.known or self.case.cluster_peer_matches(peer)
+            if not peer.known or self.case.matcher.cluster_peer_matches(peer)
         )
         protocols = (
             RulePart(f"{field}.protocols[{number}]", protocol_text(protocol))
             for number, protocol in enumerate(rule.protocols)
-            if not protocol.known or self.case.protocol_matches(protocol)
+            if not protocol.known or self.case.matcher.protocol_matches(protocol)
         )
         return next(peers, None), next(protocols, None)
 

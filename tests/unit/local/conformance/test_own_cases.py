@@ -10,7 +10,8 @@ from podwire.local.conformance.cluster import Families
 from podwire.local.conformance.families import PREFIX
 from podwire.local.conformance.placing import ClusterNode, Placing, cluster_for
 from podwire.local.conformance.verdicts import Judge, world
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import evaluate
 
 _FOLDER = Path(__file__).parents[3] / "cases/conformance"
 _FILES = [parse((_FOLDER / name).read_bytes(), name) for name in ("policies.yaml", "families.yaml")]

@@ -9,9 +9,10 @@ from tests.cases.random_policies import RandomPolicies
 
 from podwire.cluster.world import Party, World
 from podwire.model.meta import key_of
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.diff.compare import OTHER, ClusterComparison, Peers, PortChange, VerdictDifference, compare
 from podwire.policy.diff.peers import EXTERNAL, NODES, PODS
-from podwire.policy.evaluate import Connection, EvaluationOptions, evaluate
+from podwire.policy.evaluate import EvaluationOptions, evaluate
 
 BASE = read_cases(Path(__file__).parents[3] / "cases/policies")[0].world
 FIRST = int(os.environ.get("SEED", "0"))

@@ -3,7 +3,7 @@
 from podwire.cluster.world import Party
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Pod
-from podwire.policy.evaluate import Connection
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.ports import Ruling
 from podwire.policy.status.logged import log_line, logged_packet
 from podwire.policy.verdicts import RuleHit

@@ -4,10 +4,10 @@ import pytest
 from tests.unit.policy.test_compile import Chaos
 
 from podwire.cluster.world import World
+from podwire.policy.connectionmatch import Connection
 from podwire.policy.evaluate import (
     EGRESS,
     INGRESS,
-    Connection,
     DirectionCase,
     EvaluationOptions,
     decide,
@@ -22,7 +22,7 @@ from podwire.why.policies.nearest import nearest
 def sides(case: DirectionCase) -> list[int]:
     """On how many sides each rule of the policies that isolate misses."""
     return [
-        (not case.peers_match(policy, rule.peers)) + (not case.ports_match(rule.ports))
+        (not case.matcher.peers_match(policy, rule.peers)) + (not case.matcher.ports_match(rule.ports))
         for policy in case.isolating()
         for rule in policy_rules(policy, case.direction)
     ]
@@ -48,8 +48,8 @@ def check(world: World, connection: Connection, direction: str) -> bool:
     assert distances[0] == min(sum(m.cost for m in near.misses) for near in nearest(case, 1000))
     assert found.policy in case.isolating()
     rule = policy_rules(found.policy, direction)[found.rule_index]
-    assert bool(found.peer_misses) == (not case.peers_match(found.policy, rule.peers))
-    assert (found.port_miss is not None) == (not case.ports_match(rule.ports))
+    assert bool(found.peer_misses) == (not case.matcher.peers_match(found.policy, rule.peers))
+    assert (found.port_miss is not None) == (not case.matcher.ports_match(rule.ports))
     assert (found.peer is None) == (not rule.peers or bool(found.peer_misses))
     assert (found.port is None) == (not rule.ports or found.port_miss is not None)
     return True

@@ -13,7 +13,8 @@ from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
 from podwire.model.pod import Pod, PodSpec, PodStatus
 from podwire.model.policy import ClusterNetworkPolicy
-from podwire.policy.evaluate import Connection, evaluate
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import evaluate
 from podwire.policy.settings import PolicySettings
 from podwire.proxy.servicemap import NodeFacts
 from podwire.why.kernels import NodeKernels

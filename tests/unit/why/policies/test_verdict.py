@@ -9,7 +9,8 @@ from tests.cases.policy_table import Case, read_cases
 
 from podwire.local.manifests import parse_manifests
 from podwire.local.offline.cluster import DescribedCluster, describe_manifests
-from podwire.policy.evaluate import Connection, EvaluationOptions
+from podwire.policy.connectionmatch import Connection
+from podwire.policy.evaluate import EvaluationOptions
 from podwire.why.answer import DirectionVerdict, PolicyVerdict
 from podwire.why.explain import explain_connection
 
