@@ -45,6 +45,26 @@ async def connect(host: str, port: int, tls: ssl.SSLContext | None = None, serve
     return connection
 
 
+class _Arrival:
+    """Wakes the one reader of an answer."""
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+
+    def signal(self) -> None:
+        """Wakes the reader, if it waits."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Returns at the next :meth:`signal`."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection; ``send``, then ``head``, then ``chunks`` to the end."""
 
@@ -65,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_head = False
         self._ended = False
         self._failure: Disconnected | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._arrival = _Arrival()
         self._upgraded = b""
 
     @property
@@ -99,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
         Raises: Disconnected when the connection breaks first.
         """
         while not self._has_head:
-            await self._wait()
+            await self._next()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body in chunks, up to its end.
@@ -116,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
                 yield chunk
             if self._ended:
                 return
-            await self._wait()
+            await self._next()
 
     async def body(self) -> bytes:
         """The whole body."""
@@ -181,7 +201,7 @@ class ClientConnection(asyncio.Protocol):
         """See httptools."""
         self.status = self._parser.get_status_code()
         self._has_head = self.status >= 200 or self.status == 101
-        self._wake()
+        self._arrival.signal()
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
@@ -190,30 +210,26 @@ class ClientConnection(asyncio.Protocol):
         if self._buffered > _HIGH_WATER and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        self._wake()
+        self._arrival.signal()
 
     def on_message_complete(self) -> None:
         """See httptools."""
         if self._has_head:
             self._ended = True
             self.reusable = self._parser.should_keep_alive()
-            self._wake()
+            self._arrival.signal()
+
+    async def _next(self) -> None:
+        """Returns when more of the answer has arrived.
+
+        Raises: Disconnected when the connection has broken.
+        """
+        if self._failure is not None:
+            raise Disconnected(str(self._failure))
+        await self._arrival.wait()
 
     def _fail(self, problem: str) -> None:
         if self._failure is None:
             self._failure = Disconnected(problem)
         self.reusable = False
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        if self._failure is not None:
-            raise Disconnected(str(self._failure))
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._arrival.signal()

@@ -18,6 +18,7 @@ from typing import Any
 
 from podwire.http.answer import Handler, Result, Stream, Streaming
 from podwire.http.message import Limits, Request, Response, text_response
+from podwire.http.output import ClientOutput
 from podwire.http.requestparser import RequestParser
 from podwire.runtime.clock import Clock
 from podwire.runtime.tasks import TaskSet
@@ -38,7 +39,7 @@ class ServerConnection(asyncio.Protocol):
 
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
-        self._transport: asyncio.Transport | None = None
+        self.output = ClientOutput(server.loop, self._finish_stream)
         self._parser: RequestParser | None = None
         self._peer = ""
         self._certificate: dict[str, Any] | None = None
@@ -46,8 +47,6 @@ class ServerConnection(asyncio.Protocol):
         self._current: Request | None = None
         self._task: asyncio.Future[Any] | None = None
         self._stream: Stream | None = None
-        self._drained: asyncio.Future[None] | None = None
-        self._write_paused = False
         self._keep_alive = True
         self._closing = False
         self._leftover = b""
@@ -58,7 +57,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admits the connection, or refuses it when there are too many."""
-        self._transport = transport  # type: ignore[assignment]
+        self.output.transport = transport  # type: ignore[assignment]
         self._idle_since = self._server.clock.monotonic()
         if not self._server.admit(self):
             transport.close()
@@ -71,10 +70,9 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the stream or task that runs for this client."""
         self._server.forget(self)
-        self._transport = None
+        self.output.transport = None
         self._waiting.clear()
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self.output.release()
         stream, self._stream = self._stream, None
         if stream is not None and not stream.closed:
             stream.closed = True
@@ -96,20 +94,18 @@ class ServerConnection(asyncio.Protocol):
         self._upgraded = True
         self._leftover += leftover
         self._keep_alive = False
-        if self._transport is not None:
-            self._transport.pause_reading()
+        if self.output.transport is not None:
+            self.output.transport.pause_reading()
         if self._current is None and self._waiting:
             self._answer(self._waiting.popleft())  # type: ignore[arg-type]
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
-        self._write_paused = True
+        self.output.pause()
 
     def resume_writing(self) -> None:
         """The client caught up."""
-        self._write_paused = False
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        self.output.resume()
 
     # -- requests, from the parser
 
@@ -122,8 +118,8 @@ class ServerConnection(asyncio.Protocol):
             self._answer(request)
             return
         self._waiting.append(request)
-        if len(self._waiting) >= _PIPELINE and self._transport is not None:
-            self._transport.pause_reading()
+        if len(self._waiting) >= _PIPELINE and self.output.transport is not None:
+            self.output.transport.pause_reading()
 
     def refuse(self, status: int, message: str) -> None:
         """Answers with an error, after the requests that came before, and closes."""
@@ -134,6 +130,10 @@ class ServerConnection(asyncio.Protocol):
             self._write_response(refusal)
         else:
             self._waiting.append(refusal)
+
+    def send(self, data: bytes) -> None:
+        """Writes an interim answer."""
+        self.output.send(data)
 
     # -- answering
 
@@ -157,7 +157,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _future_done(self, future: "asyncio.Future[Result]") -> None:
         self._task = None
-        if self._transport is None:
+        if self.output.transport is None:
             return
         if future.cancelled() or future.exception() is not None:
             self._answer_internal_error()
@@ -169,7 +169,7 @@ class ServerConnection(asyncio.Protocol):
         self._write_response(self._server.render_error(500, "internal error"))
 
     def _write(self, result: Result) -> None:
-        if self._transport is None:
+        if self.output.transport is None:
             return
         if isinstance(result, Response):
             self._write_response(result)
@@ -178,7 +178,7 @@ class ServerConnection(asyncio.Protocol):
         else:
             leftover, self._leftover = self._leftover, b""
             self._server.forget(self)
-            transport, self._transport = self._transport, None
+            transport, self.output.transport = self.output.transport, None
             transport.set_protocol(result.take(transport, leftover))
             transport.resume_reading()
 
@@ -194,29 +194,28 @@ class ServerConnection(asyncio.Protocol):
             head.append("Connection: close\r\n")
         head.append("\r\n")
         data = "".join(head).encode("latin-1")
-        self.send(data if request is not None and request.method == "HEAD" else data + response.body)
+        self.output.send(data if request is not None and request.method == "HEAD" else data + response.body)
         self._next()
 
     def _begin_stream(self, streaming: Streaming) -> None:
         reason = _REASONS.get(streaming.status, "")
         extra = "".join(f"{name}: {value}\r\n" for name, value in streaming.headers)
-        self.send(
+        self.output.send(
             f"HTTP/1.1 {streaming.status} {reason}\r\nContent-Type: {streaming.content_type}\r\n"
             f"Transfer-Encoding: chunked\r\n{extra}\r\n".encode("latin-1")
         )
-        stream = Stream(self)
+        stream = Stream(self.output)
         self._stream = stream
         streaming.start(stream)
 
-    def stream_finished(self) -> None:
-        """The stream has ended in order."""
+    def _finish_stream(self) -> None:
         self._stream = None
         self._next()
 
     def _next(self) -> None:
         self._current = None
         self._idle_since = self._server.clock.monotonic()
-        transport = self._transport
+        transport = self.output.transport
         if transport is None:
             return
         if self._waiting:
@@ -231,42 +230,8 @@ class ServerConnection(asyncio.Protocol):
             transport.close()
 
     def _answer_if_open(self, request: Request) -> None:
-        if self._transport is not None:
+        if self.output.transport is not None:
             self._answer(request)
-
-    # -- writing
-
-    def send(self, data: bytes) -> None:
-        """Writes to the client if it is still connected."""
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def buffered(self) -> int:
-        """Bytes that the client has not read yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    async def drain(self) -> None:
-        """Returns when the write buffer is low, or the client has disconnected."""
-        if self._write_paused and self._transport is not None:
-            self._drained = self._server.loop.create_future()
-            await self._drained
-
-    def abort(self) -> None:
-        """Closes the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def close(self) -> None:
-        """Closes after the buffered data has been sent."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def expire(self) -> None:
-        """Closes an overdue connection; aborts it when the client has not read the rest since the last call."""
-        if self._transport is not None and self._transport.is_closing():
-            self._transport.abort()
-        else:
-            self.close()
 
     def overdue(self, now: float) -> bool:
         """Whether the connection is idle, or a request is arriving, for longer than its limit."""
@@ -345,7 +310,7 @@ class HttpServer:
     def _sweep(self) -> None:
         now = self.clock.monotonic()
         for connection in [c for c in self._connections if c.overdue(now)]:
-            connection.expire()
+            connection.output.expire()
         self._sweeper = self.loop.call_later(self._sweep_s, self._sweep) if self._connections else None
 
     async def run(self) -> None:
@@ -370,5 +335,5 @@ class HttpServer:
             for listener in self._listeners:
                 listener.close()
             for connection in tuple(self._connections):
-                connection.abort()
+                connection.output.abort()
         await self.clock.sleep(0)

@@ -48,7 +48,7 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     """Profiles that no pod of this node has any more."""
 
     def __bool__(self) -> bool:
-        return bool(self.profiles or self.made or self.groups or self.hosts or self.ended)
+        return bool(self.pods or self.made or self.groups or self.hosts or self.ended)
 
 
 class NodePods:

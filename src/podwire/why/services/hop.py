@@ -113,7 +113,7 @@ class _Explainer:
         """The hop of this node, and the packet as it leaves the node."""
         chances = _by_outcome(self.ends)
         outcome = max(chances, key=lambda name: chances[name])
-        drift = self._drift()
+        drift = _drift(self.planned, self.outcomes, self.fronts)
         reason = self._reason(outcome, chances, drift)
         snat, leaving = self._snat(outcome)
         return Hop(
@@ -309,29 +309,6 @@ class _Explainer:
         key = f"{address}{port.protocol} . {number}"
         return f"Service {port.service}" if key in text or f'"{port.service}' in text else ""
 
-    def _drift(self) -> tuple[Drift, ...]:
-        want, have = ({end_of(outcome) for outcome in outcomes} for outcomes in (self.planned, self.outcomes))
-        kept = any(outcome.remembered for outcome in self.outcomes)
-        if want == have or (kept and have <= want) or self._other_claimant_has_it(want, have):
-            return ()
-        missing = _lines(o for o in self.planned if end_of(o) not in have)
-        surplus = _lines(o for o in self.outcomes if end_of(o) not in want)
-        held, planned = _lines(self.outcomes), _lines(self.planned)
-        plus = (Drift(where=where, sign="+", text=text) for where, text in missing if (where, text) not in held)
-        minus = (Drift(where=where, sign="-", text=text) for where, text in surplus if (where, text) not in planned)
-        return (*plus, *minus)
-
-    def _other_claimant_has_it(self, want: set[End], have: set[End]) -> bool:
-        """Whether the rules serve another Service that claims the same address; the first claimant gets it."""
-        if len(self.fronts) < 2 or {end[0] for end in want | have} != {"forwarded"}:
-            return False
-        endpoint_lists = (
-            *(f.port.cluster_endpoints for f in self.fronts),
-            *(f.port.local_endpoints for f in self.fronts),
-        )
-        known = {(e.address, e.port) for endpoints in endpoint_lists for e in endpoints}
-        return all((address, port) in known for _, address, port, _ in have)
-
 
 def _translation(masqueraded: bool, why: Reason) -> SourceTranslation:
     return SourceTranslation(masqueraded=masqueraded, reason=why.reason, message=why.message)
@@ -368,3 +345,29 @@ def _lines(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], None]:
             lines[f"{step.table} {step.chain}", step.rule] = None
             lines |= {(step.table, element): None for element in step.elements}
     return lines
+
+
+def _drift(planned: Sequence[Outcome], held: Sequence[Outcome], fronts: Sequence[Matched]) -> tuple[Drift, ...]:
+    """The steps in which the rules in force and the planned rules differ, when they lead to different ends."""
+    want, have = ({end_of(outcome) for outcome in outcomes} for outcomes in (planned, held))
+    remembered = any(outcome.remembered for outcome in held)
+    if want == have or (remembered and have <= want) or _another_claimant_has_it(want, have, fronts):
+        return ()
+    missing = _lines(outcome for outcome in planned if end_of(outcome) not in have)
+    surplus = _lines(outcome for outcome in held if end_of(outcome) not in want)
+    held_lines, planned_lines = _lines(held), _lines(planned)
+    plus = (Drift(where=where, sign="+", text=text) for where, text in missing if (where, text) not in held_lines)
+    minus = (Drift(where=where, sign="-", text=text) for where, text in surplus if (where, text) not in planned_lines)
+    return (*plus, *minus)
+
+
+def _another_claimant_has_it(want: set[End], have: set[End], fronts: Sequence[Matched]) -> bool:
+    """Whether the rules serve another Service that claims the same address; the first claimant gets it."""
+    if len(fronts) < 2 or {end[0] for end in want | have} != {"forwarded"}:
+        return False
+    endpoint_lists = (
+        *(front.port.cluster_endpoints for front in fronts),
+        *(front.port.local_endpoints for front in fronts),
+    )
+    known = {(e.address, e.port) for endpoints in endpoint_lists for e in endpoints}
+    return all((address, port) in known for _, address, port, _ in have)

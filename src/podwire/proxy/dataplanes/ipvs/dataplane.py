@@ -164,7 +164,7 @@ class IpvsDataPlane:
         settings = self._facts.ipvs
         self._servers.set_timeouts(settings)
         written = self._device.create(settings)
-        self._servers.read(settings.exclude_cidrs, self._of_kube_proxy())
+        self._servers.read(settings.exclude_cidrs, _servers_of_kube_proxy(self._device, self._sets))
         delete_elements = self._sets.hold(self._contents.sets())
         steps = self._servers.hold(self._contents)
         report = self._device.hold(self._addresses(), settings)
@@ -172,12 +172,6 @@ class IpvsDataPlane:
         written += [*map(str, steps), *map(str, report.applied), *texts, *map(str, delete_elements())]
         self._remove_idle()
         return written
-
-    def _of_kube_proxy(self) -> KubeProxyServers:
-        if not self._device.is_of_kube_proxy():
-            return KubeProxyServers()
-        _, bound = self._device.addresses()
-        return KubeProxyServers(addresses=bound, node_ports=self._sets.node_ports())
 
     def _addresses(self) -> frozenset[str]:
         """The addresses that the device should have, those with remaining connections included."""
@@ -259,11 +253,19 @@ class IpvsDataPlane:
             self._lost = True
             self._contents = NodeContents()
             self._rules.remove()
-            self._servers.read(self._facts.ipvs.exclude_cidrs, self._of_kube_proxy())
+            self._servers.read(self._facts.ipvs.exclude_cidrs, _servers_of_kube_proxy(self._device, self._sets))
             deleted = self._servers.delete_all()
             self._sets.destroy()
             self._device.delete()
             forget_flows(self._netns_path, deleted)
+
+
+def _servers_of_kube_proxy(device: IpvsDevice, sets: IpvsSets) -> KubeProxyServers:
+    """The addresses and node ports that kube-proxy left."""
+    if not device.is_of_kube_proxy():
+        return KubeProxyServers()
+    _, bound = device.addresses()
+    return KubeProxyServers(addresses=bound, node_ports=sets.node_ports())
 
 
 def clear(netns_path: NetnsPath = None) -> bool:

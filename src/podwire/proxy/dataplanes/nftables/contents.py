@@ -6,8 +6,7 @@ are kept (the resolved tuples themselves), not the elements. The old and new ele
 the Service changes, and all elements for a whole table (2 us each).
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from itertools import zip_longest
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -20,14 +19,13 @@ from podwire.proxy.dataplanes.nftables.compile import (
     Elements,
     PortCompiler,
     PortSlots,
-    SlotRange,
-    slot_key,
 )
+from podwire.proxy.dataplanes.nftables.elementchange import ElementChange, ElementDelta
 from podwire.proxy.dataplanes.nftables.layout import TABLE, NftablesLayout, Shape
 from podwire.proxy.dataplanes.nftables.slots import NO_ENDPOINTS, EndpointSlots
 from podwire.proxy.nft_layout import FrontendKey
 from podwire.proxy.servicemap import ResolvedPort
-from podwire.state.nft import Element, Set, Table
+from podwire.state.nft import Set, Table
 from podwire.state.nft_diff import (
     AddChain,
     AddElements,
@@ -39,8 +37,6 @@ from podwire.state.nft_diff import (
     replacement,
     rewriting,
 )
-
-_SHARED = frozenset(("cluster-ips", "hairpin"))
 
 
 class _Service(msgspec.Struct, frozen=True):
@@ -132,19 +128,19 @@ class Contents:
 
     def change(self, changed: Mapping[str, tuple[ResolvedPort, ...]]) -> Transaction:
         """Applies new ports of Services (of this family); returns the transaction to commit."""
-        delta = _ElementDelta()
+        change = ElementChange(self.compiler, self._counts)
         shapes = frozenset(self.shapes)
         todo = dict(changed)
         while todo:
             for service, ports in todo.items():
-                self._replace(service, ports, delta)
+                self._replace(service, ports, change)
             todo = {waiting: self._ports_of(waiting) for waiting in self._claims.released()}
-        return self._transaction(delta, shapes)
+        return self._transaction(change.delta, shapes)
 
     def _ports_of(self, service: str) -> tuple[ResolvedPort, ...]:
         return tuple(port_slots.port for port_slots in self._services.get(service, _NOTHING).ports)
 
-    def _replace(self, service: str, ports: tuple[ResolvedPort, ...], delta: "_ElementDelta") -> None:
+    def _replace(self, service: str, ports: tuple[ResolvedPort, ...], change: ElementChange) -> None:
         before = self._services.pop(service, _NOTHING)
         after = self._assign(service, ports, before)
         for number in _numbers(before) - _numbers(after):
@@ -154,9 +150,7 @@ class Contents:
         old, new = self._compile(before), self._compile(after)
         for compiled in new:
             self.shapes |= compiled.shapes
-        self._swap_elements(old, new, delta)
-        self._swap_slots(old, new, delta)
-        self._swap_affinity(old, new, delta)
+        change.swap(old, new)
 
     def _assign(self, service: str, ports: tuple[ResolvedPort, ...], before: _Service) -> _Service:
         """Assigns frontends, slots and affinity numbers to a Service."""
@@ -210,61 +204,7 @@ class Contents:
             )
         return PortSlots(port, *lists)
 
-    def _swap_elements(self, old: list[Compiled], new: list[Compiled], delta: "_ElementDelta") -> None:
-        before, after = _all_elements(old), _all_elements(new)
-        for name, entries in before.items():
-            fresh = after.get(name, {})
-            for key, element in entries.items():
-                if fresh.get(key) != element:
-                    self._remove(name, key, element, delta)
-        for name, entries in after.items():
-            stale = before.get(name, {})
-            for key, element in entries.items():
-                if stale.get(key) != element:
-                    self._add(name, key, element, delta)
-
-    def _swap_slots(self, old: list[Compiled], new: list[Compiled], delta: "_ElementDelta") -> None:
-        before, after = _all_slot_ranges(old), _all_slot_ranges(new)
-        for slot_range in before | after:
-            stale, fresh = before.get(slot_range, NO_ENDPOINTS), after.get(slot_range, NO_ENDPOINTS)
-            for slot in _differing(stale, fresh):
-                key = slot_key(slot_range.frontend, slot_range.first + slot)
-                if slot < len(stale.endpoints):
-                    delta.remove(slot_range.map, key, self.compiler.in_slot(stale, slot))
-                if slot < len(fresh.endpoints):
-                    delta.add(slot_range.map, key, self.compiler.in_slot(fresh, slot))
-
-    def _swap_affinity(self, old: list[Compiled], new: list[Compiled], delta: "_ElementDelta") -> None:
-        before, after = _affinity_lists(old), _affinity_lists(new)
-        for number in before | after:
-            stale, fresh = before.get(number, AffinityList(number)), after.get(number, AffinityList(number))
-            if stale is fresh:
-                continue
-            for endpoint in stale.endpoints:
-                if fresh.endpoints.get(endpoint) != stale.endpoints[endpoint]:
-                    for key, element in self.compiler.mark_elements(stale, endpoint):
-                        delta.remove("affinity-endpoints", key, element)
-            for endpoint in fresh.endpoints:
-                if stale.endpoints.get(endpoint) != fresh.endpoints[endpoint]:
-                    for key, element in self.compiler.mark_elements(fresh, endpoint):
-                        delta.add("affinity-endpoints", key, element)
-
-    def _remove(self, name: str, key: bytes, element: Element, delta: "_ElementDelta") -> None:
-        if name in _SHARED:
-            self._counts[name, key] -= 1
-            if self._counts[name, key]:
-                return
-            del self._counts[name, key]
-        delta.remove(name, key, element)
-
-    def _add(self, name: str, key: bytes, element: Element, delta: "_ElementDelta") -> None:
-        if name in _SHARED:
-            self._counts[name, key] = self._counts.get((name, key), 0) + 1
-            if self._counts[name, key] > 1:
-                return
-        delta.add(name, key, element)
-
-    def _transaction(self, delta: "_ElementDelta", shapes: frozenset[Shape]) -> Transaction:
+    def _transaction(self, delta: ElementDelta, shapes: frozenset[Shape]) -> Transaction:
         operations: list[Operation] = []
         if self.shapes != shapes:
             present = {chain.name for chain in self.layout.chains(shapes)}
@@ -274,29 +214,6 @@ class Contents:
         operations += (DeleteElements(self.declared[n], e) for n, e in delta.removed.items() if e)
         operations += (AddElements(self.declared[n], e) for n, e in delta.added.items() if e)
         return Transaction(self.layout.family, TABLE, tuple(operations))
-
-
-class _ElementDelta:
-    """Removed and added elements; an element that is removed and added again is no change."""
-
-    def __init__(self) -> None:
-        self.removed: Elements = {}
-        self.added: Elements = {}
-
-    def remove(self, name: str, key: bytes, element: Element) -> None:
-        """Records a removed element."""
-        self._record(self.added, self.removed, name, (key, element))
-
-    def add(self, name: str, key: bytes, element: Element) -> None:
-        """Records an added element."""
-        self._record(self.removed, self.added, name, (key, element))
-
-    def _record(self, opposite: Elements, own: Elements, name: str, entry: tuple[bytes, Element]) -> None:
-        key, element = entry
-        if opposite.get(name, {}).get(key) == element:
-            del opposite[name][key]
-        else:
-            own.setdefault(name, {})[key] = element
 
 
 def _new_affinity_list(number: int | None) -> AffinityList | None:
@@ -310,31 +227,3 @@ def _numbers(service: _Service) -> set[int]:
         for endpoint_slots in (port_slots.cluster, port_slots.local)
     )
     return {affinity_list.number for affinity_list in lists if affinity_list is not None}
-
-
-def _all_elements(compiled: Iterable[Compiled]) -> Elements:
-    elements: Elements = {}
-    for port in compiled:
-        for name, entries in port.elements.items():
-            elements.setdefault(name, {}).update(entries)
-    return elements
-
-
-def _all_slot_ranges(compiled: Iterable[Compiled]) -> dict[SlotRange, EndpointSlots]:
-    return {slot_range: endpoint_slots for port in compiled for slot_range, endpoint_slots in port.slot_ranges.items()}
-
-
-def _affinity_lists(compiled: Iterable[Compiled]) -> dict[int, AffinityList]:
-    return {number: affinity_list for port in compiled for number, affinity_list in port.affinity_lists.items()}
-
-
-def _differing(old: EndpointSlots, new: EndpointSlots) -> Iterable[int]:
-    """The slots whose elements differ."""
-    before = None if old.affinity_list is None else old.affinity_list.number
-    after = None if new.affinity_list is None else new.affinity_list.number
-    if before != after:
-        return range(max(len(old.endpoints), len(new.endpoints)))
-    if old.endpoints is new.endpoints:
-        return ()
-    pairs = zip_longest(old.endpoints, new.endpoints)
-    return (slot for slot, (stale, fresh) in enumerate(pairs) if stale is not fresh and stale != fresh)
