@@ -75,7 +75,7 @@ class NodeAgent:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         tasks = [
             asyncio.ensure_future(body())
-            for body in (self.service.run, self.service.delete_detached, self.service.heal)
+            for body in (self.service.run, self.service.delete_detached, self.service.healing.run)
         ]
         await asyncio.sleep(0.02)
         ready.set()

@@ -27,7 +27,7 @@ def add(shared: Shared) -> CniService:
         "cni": service.run,
         "cni deletion": service.delete_detached,
         "cni sweep": service.sweep,
-        "cni heal": service.heal,
+        "cni heal": service.healing.run,
     }
     install_plugin(shared)
     if config.cni.conf_dir:

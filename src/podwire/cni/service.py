@@ -7,17 +7,13 @@ STATUS is answered when the node's pod CIDR is known, or after :data:`STATUS_S`,
 request while the node starts.
 
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
-is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL. ``heal`` restores pods'
-routes, neighbours, devices and sysctls on the node's side. Its guarantees: 1. a deleted route or
-neighbour of a pod, a changed device or sysctl, and an added or deleted address of the node are followed by a check
-after :data:`HEAL_S`; 2. the next check is :data:`HEAL_REST_S` later, so many new and deleted pods cost one check a
-second; 3. what the kernel refuses (a route from an address that the node has lost) is tried again with a backoff from
-0.2 s to 10 s, and at once when an address is added; 4. the hostPort table is compared each second in which nftables
-changed (:mod:`podwire.kernel.nft_drift`); 5. state without change events (some sysctls) is checked with ``sweep``.
+is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL.
+
+:mod:`podwire.cni.healing` restores what somebody changed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -25,6 +21,7 @@ import msgspec
 
 from podwire.cni import metrics
 from podwire.cni.attachments import Attachments
+from podwire.cni.healing import PodHealing
 from podwire.cni.ipam.leases import Leases
 from podwire.cni.ipam.ledger import Ledger
 from podwire.cni.node import PodNetwork
@@ -32,12 +29,10 @@ from podwire.cni.plumbing import KernelPlumber
 from podwire.cni.protocol import CniRequest
 from podwire.cni.repair import AttachmentRepair
 from podwire.cni.server import CniServer
-from podwire.cni.wiring import OWNER, Wiring, WiringFacts
+from podwire.cni.wiring import Wiring, WiringFacts
 from podwire.errors import KernelError
-from podwire.kernel.monitor import Event
 from podwire.observe.health import Sample
 from podwire.observe.log import Log
-from podwire.runtime.backoff import Backoff
 from podwire.runtime.clock import Clock
 from podwire.state.share import Share
 
@@ -46,8 +41,6 @@ _READY_POLL_S = 0.002
 STATUS_S = 1.0
 DELETE_S = 0.05
 SWEEP_S = 60.0
-HEAL_S = 0.05
-HEAL_REST_S = 1.0
 
 
 class CniSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +64,11 @@ class CniService:
         self._node = WiringFacts()
         self._served = asyncio.Event()
         self._unwired = asyncio.Event()
-        self._disturbed = asyncio.Event()
-        self._check_sysctls = True
         self._plumber = KernelPlumber(settings.netns)
         self.leases = Leases(self._ledger, clock.now, settings.cooldown_s)
         self.attachments = Attachments(self.leases, self._plumber)
         self.repair = AttachmentRepair(self.attachments, lambda: self._node)
+        self.healing = PodHealing(self._plumber, self.repair, clock, self._log)
         self._pods = PodNetwork(self.attachments, lambda: self._node)
         self._server = CniServer(settings.socket, self._handle, self._log, self._before, self._after)
 
@@ -96,7 +88,7 @@ class CniService:
         self._plumber.prepare({6 if ":" in cidr else 4 for cidr in node.cidrs})
         self.leases.serve(ip_network(cidr) for cidr in node.cidrs)
         rewired = self._rewired()
-        self._disturbed.set()
+        self.healing.disturbed.set()
         if node.cidrs:
             self._served.set()
         else:
@@ -129,7 +121,7 @@ class CniService:
                 self.set_node(msgspec.structs.replace(node, leg=None))
         self.repair.recover(self._settings.network)
         self._unwired.set()
-        self._disturbed.set()
+        self.healing.disturbed.set()
 
     async def run(self) -> None:
         """Answers requests until cancelled."""
@@ -153,53 +145,8 @@ class CniService:
             await self._clock.sleep(SWEEP_S)
             self.repair.sweep()
             self._unwired.set()
-            self._check_sysctls = True
-            self._disturbed.set()
-
-    async def heal(self) -> None:
-        """Restores routes, neighbours, devices and sysctls of pods that somebody changed, until cancelled."""
-        backoff = Backoff(0.2, 10.0)
-        logged = ""
-        with self._plumber.watch() as monitor:
-            monitor.attach(self._changed)
-            self._plumber.watch_ports(self._heal_ports)
-            while True:
-                await self._disturbed.wait()
-                await self._clock.sleep(HEAL_S)
-                self._disturbed.clear()
-                sysctls, self._check_sysctls = self._check_sysctls, False
-                failed = self.repair.heal(sysctls=sysctls)
-                problem = f"{failed[0]}, and {len(failed) - 1} more" if failed else ""
-                if problem and problem != logged:
-                    self._log.warning("cannot restore the network of all pods; trying again", problem=problem)
-                logged = problem
-                if not problem:
-                    backoff.reset()
-                    await self._clock.sleep(HEAL_REST_S)
-                    continue
-                self._check_sysctls = True
-                if not await self._disturbed_within(backoff.next_delay_s()):
-                    self._disturbed.set()
-
-    async def _disturbed_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._disturbed.wait()
-        except TimeoutError:
-            return False
-
-    def _heal_ports(self) -> None:
-        try:
-            self.repair.heal_ports()
-        except KernelError as failure:
-            self._log.warning("cannot restore the hostPorts of pods; trying again", problem=failure)
-        else:
-            self._log.info("restored the hostPorts of pods after a change by another program")
-
-    def _changed(self, events: Sequence[Event]) -> None:
-        if any(_concerns_pods(event) for event in events):
-            self._check_sysctls = self._check_sysctls or any(event.kind in ("sysctl", "lost") for event in events)
-            self._disturbed.set()
+            self.healing.check_sysctls = True
+            self.healing.disturbed.set()
 
     def close(self) -> None:
         """Closes sockets and ledger; everything in the kernel stays."""
@@ -254,14 +201,3 @@ class CniService:
         finally:
             if request.command in ("DEL", "GC"):
                 self._unwired.set()
-
-
-def _concerns_pods(event: Event) -> bool:
-    """Whether an event may have deleted or changed something that pods need.
-
-    Routes that go with their device or with their source address are not announced (net/ipv4/fib_trie.c,
-    ``fib_table_flush``): the device or the address is.
-    """
-    if event.kind in ("route", "neighbour"):
-        return event.removed and event.proto == OWNER.route_protocol
-    return True

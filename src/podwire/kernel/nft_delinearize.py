@@ -114,7 +114,10 @@ Content = Field | Numgen | Masked | Concat | Mapped | _Partial | _Bits | bytes
 
 
 class _Reader:
-    """The registers, and the statements so far."""
+    """The registers, and the statements so far.
+
+    A dispatch table: one method for each kind of expression, which ``_READERS`` names.
+    """
 
     def __init__(self, family: str, sets: Mapping[str, Set]) -> None:
         self.family = family

@@ -130,7 +130,10 @@ def linearize(rule: Rule, family: str, first_set: int = 1) -> Linearized:
 
 
 class _Writer:
-    """Collects the expressions of one rule."""
+    """Collects the expressions of one rule.
+
+    A dispatch table: one method for each kind of statement and operand, which ``_WRITERS`` names.
+    """
 
     def __init__(self, family: str, first_set: int) -> None:
         self.family = family

@@ -17,7 +17,6 @@ import msgspec
 
 from podwire.cluster.addresses import pod_side_addresses
 from podwire.dataplane.follower import Follower
-from podwire.dataplane.plane import Restoring
 from podwire.errors import KernelError
 from podwire.model.changed import Changed
 from podwire.model.node import Node
@@ -28,6 +27,7 @@ from podwire.policy.compile import Compiler
 from podwire.policy.dataplane import PolicyDataPlane, PolicyFacts
 from podwire.policy.nodepods import PolicyDelta
 from podwire.policy.objects import ObjectFeed, Sources
+from podwire.policy.restoration import RuleRestoration
 from podwire.policy.settings import ENCAPSULATION_PORTS, PolicySettings
 from podwire.runtime.clock import Clock
 from podwire.runtime.workqueue import wait_first
@@ -71,13 +71,13 @@ class Enforcement:
         self._full = True
         self._moved = False
         self._changed: dict[Changed, float] = {}
-        self._restored = False
-        self._rested_at = self._restore_rested_at = 0.0
+        self._rested_at = 0.0
         """When the next commit may follow the last one, in the clock's monotonic seconds."""
         self._log = Log("policy")
+        self._restoration = RuleRestoration(plane, clock, self._log)
         self._objects = ObjectFeed(sources, compiler, self._mark, self._own_node_changed)
         self.compiler = compiler
-        self._follower = Follower(plane, clock, "policies are not in force", self._refused, self._put_back)
+        self._follower = Follower(plane, clock, "policies are not in force", self._refused, self._restoration.put_back)
         self.programmed = self._follower.programmed
         """Set while the kernel holds all known changes."""
         self.loaded = self._follower.loaded
@@ -171,32 +171,13 @@ class Enforcement:
         await self.admission.unlocked()
         if self._follower.disturbed.is_set() and not self._full:
             self._follower.disturbed.clear()
-            self._heal()
+            try:
+                self._restoration.heal()
+            except KernelError:
+                self._full = True
+                raise
         self._take_over()
         self._commit()
-
-    def _heal(self) -> None:
-        """Restores rules that another program changed.
-
-        Raises: KernelError; everything is loaded again by the next call.
-        """
-        try:
-            healed = any(self._plane.heal())
-        except KernelError:
-            self._full = True
-            raise
-        restored, self._restored = self._restored or healed, False
-        if restored:
-            self._log.warning("restored rules that another program changed", plane=self._plane.name)
-
-    def _put_back(self) -> None:
-        """Writes at once what notifications named, in at most half of the time when that happens again and again."""
-        began = self._clock.monotonic()
-        if began < self._restore_rested_at or not isinstance(self._plane, Restoring):
-            return
-        self._restored = any(self._plane.restore()) or self._restored
-        ended = self._clock.monotonic()
-        self._restore_rested_at = ended + (ended - began)
 
     def _refused(self, failure: KernelError) -> None:
         self._log.error("cannot program policies", failure=failure, plane=self._plane.name)

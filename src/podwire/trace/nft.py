@@ -123,7 +123,7 @@ class Tracer:
 
 
 class _Walk:
-    """One packet."""
+    """The way of one packet, with one method for each kind of statement and operand."""
 
     def __init__(self, tracer: Tracer, packet: Packet, choices: list[int], draws: Iterable[Draw] = ()) -> None:
         """``draws`` follow the first choices, as far as they are known."""

@@ -21,7 +21,18 @@ _IMPURE = {"os", "socket", "asyncio", "subprocess", "time", "random", "logging"}
 _PURE_NAMES = ("plan", "allocate", "compile", "evaluate", "*_codec", "wire", "layout")
 """Module names that promise a pure module wherever they stand."""
 
-_ROLES = {"Compiled", "Contents", "Reporter", "Sources", "Switch", "Tracer", "Tracing"}
+_ROLES = {
+    "Compiled",
+    "Contents",
+    "FixedChains",
+    "PodElements",
+    "Reporter",
+    "RuleChains",
+    "Sources",
+    "Switch",
+    "Tracer",
+    "Tracing",
+}
 """Names of classes that several data planes have in the same role."""
 
 _TEXT_FOLDERS = ("src", "tests", "bench", "docs", "examples", "deploy", "scripts", "requirements")

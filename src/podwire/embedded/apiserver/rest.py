@@ -6,13 +6,12 @@ Reads are answered in the same turn of the event loop. A write, or a read of an 
 answered when the object is on the disk.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
-from podwire.embedded.apiserver import bodies, failures, pretty, views
+from podwire.embedded.apiserver import bodies, failures, pretty
 from podwire.embedded.apiserver.admission.chain import AdmissionRequest
 from podwire.embedded.apiserver.aggregation.extensions import Extension, Extensions
 from podwire.embedded.apiserver.auth import Authenticator
@@ -20,21 +19,20 @@ from podwire.embedded.apiserver.authorization import impersonation
 from podwire.embedded.apiserver.authorization.authorizer import MASTERS, Authorizer
 from podwire.embedded.apiserver.authorization.requests import attributes_of
 from podwire.embedded.apiserver.authorization.reviews import Reviews
-from podwire.embedded.apiserver.calls import Call, UserInfo, delete_options, parse_target
+from podwire.embedded.apiserver.calls import Call, UserInfo, parse_target
 from podwire.embedded.apiserver.connectoptions import CONNECTIONS, read_options, with_options
-from podwire.embedded.apiserver.customform import parse_selection
+from podwire.embedded.apiserver.deleterequests import DeleteRequests
+from podwire.embedded.apiserver.durableanswers import DurableAnswers
 from podwire.embedded.apiserver.kinds import Key, ResourceKind
 from podwire.embedded.apiserver.reads import ObjectReader
-from podwire.embedded.apiserver.schema import data
-from podwire.embedded.apiserver.store import Store, StoredObject
-from podwire.embedded.apiserver.strategies import CREATED_BY_UPDATE, RETURNED_WHEN_DELETED
+from podwire.embedded.apiserver.store import Store
+from podwire.embedded.apiserver.strategies import CREATED_BY_UPDATE
 from podwire.embedded.apiserver.subresources import Subresources
-from podwire.embedded.apiserver.validate import fields
 from podwire.embedded.apiserver.views import Unconverted
 from podwire.embedded.apiserver.waits import Waits, begin
 from podwire.embedded.apiserver.watches import Watcher
 from podwire.embedded.apiserver.watchsocket import send_events
-from podwire.embedded.apiserver.writes import Outdated, Writer, WriteResult, outdated
+from podwire.embedded.apiserver.writes import Outdated, Writer, WriteResult
 from podwire.errors import ApiError
 from podwire.http.answer import Handler, Result
 from podwire.http.handshake import is_upgrade
@@ -42,7 +40,6 @@ from podwire.http.message import Request, Response
 
 _encode = msgspec.json.Encoder().encode
 
-_DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 
 _STREAMS = ("exec", "attach", "portforward")
 
@@ -93,6 +90,8 @@ class Api:
         self._extensions = collaborators.extensions
         self._forward = collaborators.forward
         self._pages = collaborators.pages
+        self._answers = DurableAnswers(self._store)
+        self._deletions = DeleteRequests(self._store, self._reader, self._writer, self._answers)
 
     def handle(self, request: Request) -> Result | Awaitable[Result]:
         """The answer to a request, or a future of it."""
@@ -150,7 +149,7 @@ class Api:
         if method in ("GET", "HEAD"):
             return self._read(call)
         if method == "DELETE":
-            return _begin(self._attempt(call, self._delete if call.name else self._delete_all))
+            return _begin(self._attempt(call, self._deletions.delete if call.name else self._deletions.delete_all))
         return _begin(self._attempt(call, self._writing))
 
     def _attempt(self, call: Call, work: Callable[[Call], Waits[Outcome]]) -> Waits[Outcome]:
@@ -176,7 +175,7 @@ class Api:
         if call.kind.kind == "Binding":
             name = str((obj.get("metadata") or {}).get("name", ""))
             version = yield from self._subresources.bind(call, name, obj)
-            return self._later(version, lambda: _success(201))
+            return self._answers.later(version, lambda: _success(201))
         obj = self._reviews.answer(call, obj)
         return Response(201, _encode({"kind": call.kind.kind, "apiVersion": call.kind.api_version, **obj}))
 
@@ -188,10 +187,10 @@ class Api:
             return self._read_converted(call)
         table = self._store.table(call.kind.table)
         if not call.name:
-            return self._settled(table.version, lambda: self._reader.list(call))
+            return self._answers.settled(table.version, lambda: self._reader.list(call))
         entry = self._store.get(call.kind.table, call.namespace, call.name)
         version = entry.version if entry is not None else table.version
-        return self._settled(version, lambda: self._reader.get(call))
+        return self._answers.settled(version, lambda: self._reader.get(call))
 
     async def _read_converted(self, call: Call) -> Result:
         """The answer to a read, after a webhook has converted the objects; repeated when they change meanwhile."""
@@ -212,22 +211,6 @@ class Api:
         return failures.render(
             ApiError(500, "InternalError", f"the {kind.plural} change faster than they are converted")
         )
-
-    def _settled(self, version: int, read: Callable[[], Response]) -> Result | Awaitable[Result]:
-        """The answer to a read, sent when the objects are on the disk; read again when their write fails."""
-        answer = read_or_failure(read)
-        durable = self._store.durable(version)
-        if durable is None:
-            return answer
-        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def finish(done: "asyncio.Future[None]") -> None:
-            lost = not done.cancelled() and done.exception() is not None
-            if not settled.done():
-                settled.set_result(read_or_failure(read) if lost else answer)
-
-        durable.add_done_callback(finish)
-        return settled
 
     def _write(self, call: Call) -> Waits[WriteResult]:
         request = call.request
@@ -262,50 +245,7 @@ class Api:
             answer = self._reader.render_entry(call, entry, status)
         if headers:
             answer = msgspec.structs.replace(answer, headers=headers)
-        return self._later(entry.version if entry is not None else 0, lambda: answer)
-
-    def _delete(self, call: Call) -> Waits[Outcome]:
-        kind = call.kind
-        entry = self._store.get(kind.table, call.namespace, call.name)
-        if entry is None:
-            version = self._store.table(kind.table).version
-            missing = failures.render(failures.not_found(kind, call.name))
-            return self._later(version, lambda: missing)
-        options = delete_options(call, _options(call))
-        yield from self._admit_deletion(call, entry, options)
-        last, gone = self._writer.deletion.delete(kind, entry, options)
-        if kind.webhook and not gone:
-            yield from self._writer.conversions.prepare(kind, (last,))
-        if gone and kind.table not in RETURNED_WHEN_DELETED:
-            done = Response(200, _encode(failures.success(kind, entry.name, entry.uid)))
-        else:
-            done = self._reader.render_entry(call, last)
-        return self._later(last.version, lambda: done)
-
-    def _delete_all(self, call: Call) -> Waits[Outcome]:
-        kind = call.kind
-        options = delete_options(call, _options(call))
-        found = parse_selection(kind, call.query, call.namespace)
-        if found.read is not None:
-            yield from self._writer.conversions.prepare(kind, self._reader.select(kind.table, found.coarse))
-        deleted = []
-        for entry in self._reader.select(kind.table, found):
-            yield from self._admit_deletion(call, entry, options)
-            deleted.append(self._writer.deletion.delete(kind, entry, options)[0])
-        yield from self._writer.conversions.prepare(kind, deleted)
-        noun = kind.list_kind or f"{kind.kind}List"
-        body = _encode({
-            "kind": noun, "apiVersion": kind.api_version, "metadata": {"resourceVersion": str(self._store.version)},
-            "items": [msgspec.Raw(views.plain(kind, entry)) for entry in deleted],
-        })  # fmt: skip
-        return self._later(self._store.table(kind.table).version, lambda: Response(200, body))
-
-    def _admit_deletion(self, call: Call, entry: StoredObject, options: dict[str, Any]) -> Waits[None]:
-        """Raises: ApiError when an admission plugin refuses the deletion; Outdated when the object has changed."""
-        obj = (yield from self._writer.conversions.view(call.kind, entry)) if call.kind.custom else entry.object()
-        yield from self._writer.admit(AdmissionRequest(call, "DELETE", None, obj, options))
-        if self._store.get(entry.table, entry.namespace, entry.name) is not entry:
-            raise outdated(call.kind, entry.name)
+        return self._answers.later(entry.version if entry is not None else 0, lambda: answer)
 
     def _subresource(self, call: Call) -> Result | Awaitable[Result]:
         sub = call.kind.subresource(call.subresource)
@@ -327,46 +267,9 @@ class Api:
     def _answer_subresource(self, call: Call) -> Waits[Outcome]:
         status, body, version = yield from self._subresources.answer(call)
         answer = Response(status, body, headers=_warnings(call))
-        return self._later(version, lambda: answer)
+        return self._answers.later(version, lambda: answer)
 
     # -- waiting for the disk
-
-    def _later(self, version: int, answer: Callable[[], Response]) -> Result | Awaitable[Result]:
-        durable = self._store.durable(version)
-        if durable is None:
-            return answer()
-        settled: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def finish(done: "asyncio.Future[None]") -> None:
-            if settled.done() or done.cancelled():
-                return
-            failure = done.exception()
-            try:
-                if isinstance(failure, ApiError):
-                    raise failure
-                settled.set_result(answer())
-            except ApiError as problem:
-                settled.set_result(failures.render(problem))
-
-        durable.add_done_callback(finish)
-        return settled
-
-
-def read_or_failure(read: Callable[[], Response]) -> Response:
-    """The answer, or the Status of its failure."""
-    try:
-        return read()
-    except ApiError as failure:
-        return failures.render(failure)
-
-
-def _options(call: Call) -> dict[str, Any]:
-    """The DeleteOptions in the body; empty without one."""
-    request = call.request
-    if not request.body.strip():
-        return {}
-    found = bodies.parse_object(request.headers.get("content-type", ""), request.body)
-    return fields.decode(found, data.named(_DELETE_OPTIONS), call.kind).obj
 
 
 def _begin(work: Waits[Outcome]) -> Outcome:
