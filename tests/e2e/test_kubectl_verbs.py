@@ -7,6 +7,9 @@ import pytest
 from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
 
+COMPONENTS = ("controller-manager", "etcd-0", "scheduler")
+
+
 def _web(cluster: Cluster, namespace: str, replicas: int = 1) -> None:
     cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=90s")
@@ -20,6 +23,8 @@ def test_health_and_version(cluster: Cluster) -> None:
     assert 'apiserver_storage_objects{resource="nodes"} 2' in cluster.kubectl("get", "--raw", "/metrics")
     assert "kubelet_running_pods" in cluster.kubectl("get", "--raw", "/api/v1/nodes/node-1/proxy/metrics")
     assert "control plane" in cluster.kubectl("cluster-info")
+    statuses = cluster.kubectl("get", "componentstatuses", "--no-headers").splitlines()
+    assert [line.split()[:2] for line in statuses] == [[name, "Healthy"] for name in COMPONENTS]
 
 
 def test_auth(cluster: Cluster, namespace: str) -> None:

@@ -1,7 +1,8 @@
 """ComponentStatus objects: the health of the control plane's components, computed for each request.
 
 Kubernetes asks the health endpoints of its components. This API server decides by itself: ``etcd-0`` is its own
-database, and another component counts as healthy while a watch of the component's user is open.
+database, and another component counts as healthy while a watch of one of the component's users is open. The local
+cluster's scheduler runs in the process of the controllers and shares their watches.
 """
 
 from typing import Any, Protocol
@@ -15,8 +16,9 @@ from podwire.http.message import Response
 
 Object = dict[str, Any]
 
-_USERS = {"controller-manager": "system:kube-controller-manager", "etcd-0": "", "scheduler": "system:kube-scheduler"}
-"""Components by name, with their users; the user is empty for a component inside the API server."""
+_MANAGER, _SCHEDULER = "system:kube-controller-manager", "system:kube-scheduler"
+_USERS = {"controller-manager": (_MANAGER,), "etcd-0": (), "scheduler": (_SCHEDULER, _MANAGER)}
+"""Components by name, with the users whose watches they have open; a component inside the API server has no user."""
 _WARNING = (("Warning", '299 - "v1 ComponentStatus is deprecated in v1.19+"'),)
 
 _encode = msgspec.json.Encoder().encode
@@ -64,8 +66,8 @@ class ComponentStatuses:
 
 
 def _status(name: str, users: frozenset[str]) -> Object:
-    user = _USERS[name]
-    works = not user or user in users
-    message = "ok" if works else f"no watch of user {user} is open"
+    own = _USERS[name]
+    works = not own or not users.isdisjoint(own)
+    message = "ok" if works else f"no watch of user {' or '.join(own)} is open"
     condition = {"type": "Healthy", "status": "True" if works else "False", "message": message}
     return {"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]}

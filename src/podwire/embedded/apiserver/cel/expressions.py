@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from podwire.embedded.apiserver.cel import environment, messages, sources
+from podwire.embedded.apiserver.cel import environment, messages, regexes, sources
 
 _CODE = re.compile(r"^[A-Z_]+: ")
 _TRAILER = re.compile(r" \[[A-Z_]+\]$")
@@ -86,6 +86,15 @@ def _parsed(source: str) -> Any:
         raise CompileError(_message(failure)) from failure
 
 
+def _check_patterns(source: str) -> None:
+    """Checks the regular expressions that an expression names as literals. Raises: CompileError."""
+    for literal, line, column in sources.constant_patterns(source):
+        pattern = _parsed(literal).eval(data={}).plain_value()
+        problem = regexes.problem(pattern) if isinstance(pattern, str) else ""
+        if problem:
+            raise CompileError(f"ERROR: <input>:{line}:{column}: {_message(problem)}")
+
+
 class Expression:
     """A compiled expression."""
 
@@ -124,6 +133,7 @@ class Expression:
             choice = f"{_HAS} ? optional.of({_VALUE}) : optional.none()"
             program = _parsed(f"cel.bind({optional}, {choice}, (\n{self.source}\n))")
         result = check(self._checked, typed)
+        _check_patterns(self.source)
         self._program = program
         return result
 

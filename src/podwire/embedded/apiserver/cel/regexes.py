@@ -40,6 +40,22 @@ def _search(source: str, text: str, pattern: str) -> Any:
     return found.plain_value()
 
 
+@cache
+def _match() -> Any:
+    from cel_expr_python import cel
+
+    config = cel.NewEnvConfigFromYaml("name: match\n")
+    return cel.NewEnv(config=config, variables={"pattern": cel.Type.STRING}).compile("''.matches(pattern)")
+
+
+def problem(pattern: str) -> str:
+    """What RE2 says of a pattern that it does not take; empty for a valid one."""
+    from cel_expr_python import cel
+
+    result = _match().eval(data={"pattern": pattern})
+    return str(result.plain_value()) if result.type() == cel.Type.ERROR else ""
+
+
 def find(text: str, pattern: str) -> str:
     """The first match; empty without one.
 

@@ -15,6 +15,7 @@ _TOKEN = re.compile(
     r"|(?P<space>\s+|//[^\n]*)|(?P<name>[A-Za-z_]\w*)|(?P<other>.)",
     re.DOTALL,
 )
+_SEARCHES = frozenset({"matches", "find", "findAll"})
 _KEYWORDS = frozenset({"in", "true", "false", "null"})
 
 
@@ -55,6 +56,20 @@ def runnable(source: str) -> str:
             token_list[index] = ""
     _index_optionals(token_list)
     return "".join(token_list)
+
+
+def constant_patterns(source: str) -> Iterator[tuple[str, int, int]]:
+    """The literals that are the patterns of searches, ``text.find('[a-z]')``, with their lines and columns."""
+    if not any(name in source for name in _SEARCHES):
+        return
+    token_list = tokens(source)
+    order = _meaningful(token_list)
+    for dot, name, opening, literal, after in zip(order, order[1:], order[2:], order[3:], order[4:], strict=False):
+        call = token_list[dot], token_list[opening]
+        ends = token_list[after] in (")", ",")
+        if call == (".", "(") and ends and token_list[name] in _SEARCHES and token_list[literal][-1] in "'\"":
+            before = "".join(token_list[:literal])
+            yield token_list[literal], before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def field_names(token_list: list[str], brace: int) -> Iterator[int]:

@@ -81,6 +81,9 @@ def test_expression_is_true(source: str) -> None:
         ("true), (true", "Syntax error"),
         ("authorizer.group('').check('get')", "undeclared reference to 'authorizer'"),
         ("format.dns1123().validate('a').hasValue()", "undeclared reference to 'format"),
+        ("'a'.find('(') == ''", "ERROR: <input>:1:10: invalid regular expression: missing ): ("),
+        ("true ||\n 'a'.matches(\"(?=a)\")", "ERROR: <input>:2:14: invalid regular expression: invalid perl operator"),
+        (r"'a'.findAll(r'(a)\1', 2) == []", "invalid escape sequence"),
         ("size(self)", "must evaluate to bool but got int"),
         ("self.a", "must evaluate to bool but got dyn"),
     ],
@@ -94,12 +97,12 @@ def test_wrong_expression_does_not_compile(source: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("'a'.find('(') == ''", "invalid regular expression: ("),
+        ("'a'.find(self.a[0] == 1 ? '(' : '') == ''", "invalid regular expression: ("),
         ("self.missing > 1", "no such key: missing"),
         ("self.n < 'x'", "no such overload: _<_(int64, string)"),
         ("1 / (self.n - 2) > 0", "division by zero"),
         ("quantity(self.text).sign() > 0", "quantities must match the regular expression"),
-        ("self.text.matches('[')", "invalid regular expression: missing ]: ["),
+        ("self.text.matches(self.text + '[')", "invalid regular expression: missing ]: ["),
         ("[].min() == 1", "min called on empty list"),
     ],
 )
