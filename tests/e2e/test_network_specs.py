@@ -78,6 +78,22 @@ def test_slices_and_endpoints_follow_the_pods(api: Connection, namespace: str) -
     eventually(lambda: api.ask("GET", f"/api/v1/namespaces/{namespace}/endpoints/web").status == 404)
 
 
+def test_many_services_get_their_endpoints_in_time(api: Connection, namespace: str) -> None:
+    """The limit of the wait is the strictest of Kubernetes' spec, where half of 200 Services have 20 s for it."""
+    start(api, namespace, "web", server())
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    names = {f"web-{number}" for number in range(200)}
+    body = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
+    for name in names:
+        api.do("POST", f"/api/v1/namespaces/{namespace}/services", {"metadata": {"name": name}, "spec": body})
+
+    def served() -> set[str]:
+        items = api.do("GET", slices)["items"]
+        return {item["metadata"]["labels"]["kubernetes.io/service-name"] for item in items if item.get("endpoints")}
+
+    eventually(lambda: served() == names, within=20)
+
+
 def test_one_port_serves_tcp_and_udp(api: Connection, namespace: str) -> None:
     ports = [{"name": word, "port": 80, "protocol": word.upper()} for word in ("tcp", "udp")]
     serve(api, namespace, "both", ports=ports)
