@@ -77,6 +77,12 @@ def test_exec_without_a_command_after_dashes_is_refused(small: Cluster) -> None:
     assert (refused.returncode, refused.stderr) == (2, "podwire: COMMAND: expected a command after --\n")
 
 
+def test_exec_names_options_that_stand_after_the_node(small: Cluster) -> None:
+    refused = run("exec", "node-1", "--name", NAME, "--", "true")
+    expected = "podwire: COMMAND: '--name' is no command; options stand before NODE\n"
+    assert (refused.returncode, refused.stderr) == (2, expected)
+
+
 def test_merge_lets_kubectl_find_the_cluster_until_down(tmp_path: Path) -> None:
     name = own_name("merged")
     environment = {key: text for key, text in os.environ.items() if key != "KUBECONFIG"} | {"HOME": str(tmp_path)}

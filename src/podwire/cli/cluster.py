@@ -106,6 +106,8 @@ def execute(name: str | None, node: str, command: tuple[str, ...]) -> None:
     arguments = command[1:] if command[0] == "--" else command
     if not arguments:
         raise ConfigError("COMMAND", "", "expected a command after --")
+    if command[0].startswith("-") and command[0] != "--":
+        raise ConfigError("COMMAND", "", f"{command[0]!r} is no command; options stand before NODE")
     inventory.check_root()
     topology = running_cluster(name)
     netns_path = Path(topology.netns(node))
