@@ -48,7 +48,7 @@ from podwire.kernel.uapi import (
     RTM_NEWRULE,
     RTM_SETLINK,
 )
-from podwire.state.changes import Change, Changes, diff
+from podwire.state.changes import Change, Changes, diff, narrowed
 from podwire.state.link import Link
 from podwire.state.network import NetworkState, OwnerMark
 from podwire.state.route import ZERO_MAC, Address, Fdb, FibRule, Neighbour, Route, Sysctl
@@ -246,6 +246,7 @@ def follow(netlink: Netlink, before: NetworkState, desired: NetworkState, owner:
 
     Raises: KernelError when the devices cannot be read.
     """
+    before, desired = narrowed(before, desired)
     changes = diff(owner.stamp(before), owner.stamp(desired), owner)
     return _execute(netlink, changes, _read_devices(netlink).indexes)
 

@@ -1,22 +1,30 @@
 """Plain routes: the next hop of a peer's pod CIDR is the peer's own address, which has to be on the same subnet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 from podwire.routing.nodes import LocalNode, Peer
+from podwire.routing.peerstates import PeerStates
+from podwire.state.network import NetworkState
 from podwire.state.route import Route
 
 
-def direct_routes(me: LocalNode, peers: Iterable[Peer]) -> tuple[Route, ...]:
-    """A route for each pod CIDR whose peer has an address of its family on the same subnet."""
-    routes = []
-    for peer in peers:
-        for cidr in peer.pod_cidrs:
-            gateway, source = peer.address(cidr.version), me.address(cidr.version)
-            if gateway is not None and me.underlay.reaches(gateway):
-                routes.append(
-                    Route(dst=str(cidr), via=str(gateway), link=me.underlay.link, src=str(source) if source else "")
-                )
-    return tuple(routes)
+class DirectRoutes:
+    """The routes to the peers of the same subnet, kept while a peer is the same."""
+
+    def __init__(self) -> None:
+        self._states = PeerStates()
+
+    def state(self, me: LocalNode, peers: Sequence[Peer]) -> NetworkState:
+        """A route for each pod CIDR whose peer has an address of its family on the same subnet."""
+        basis = (me.addresses, me.underlay.link, me.underlay.addresses)
+        return self._states.merged(peers, basis, lambda peer: _routes(me, peer))
+
+
+def _routes(me: LocalNode, peer: Peer) -> Iterator[Route]:
+    for cidr in peer.pod_cidrs:
+        gateway, source = peer.address(cidr.version), me.address(cidr.version)
+        if gateway is not None and me.underlay.reaches(gateway):
+            yield Route(dst=str(cidr), via=str(gateway), link=me.underlay.link, src=str(source) if source else "")
 
 
 def no_address(peer: Peer) -> str:

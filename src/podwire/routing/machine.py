@@ -11,10 +11,13 @@ from podwire.kernel.kinds import KERNEL_KINDS
 from podwire.kernel.monitor import Event, Monitor
 from podwire.kernel.netlink import Netlink
 from podwire.kernel.netns import NetnsPath
+from podwire.kernel.nft import Nft
 from podwire.kernel.nft_drift import TableWatch
 from podwire.routing import underlay
 from podwire.routing.nodes import Address, Underlay
+from podwire.state import nft_diff
 from podwire.state.chain_marks import MASQUERADE
+from podwire.state.changes import narrowed
 from podwire.state.iptables import Ruleset
 from podwire.state.kinds import KINDS
 from podwire.state.network import NetworkState, OwnerMark
@@ -34,14 +37,16 @@ class KernelMachine:
         self._netns_path = netns_path
         self._monitor: Monitor | None = None
         self._tables: TableWatch | None = None
+        self._nft: Nft | None = None
         self._expected: tuple[Table | AbsentTable, ...] = ()
         self._watched: frozenset[int] = frozenset()
         self._tunnels: frozenset[int] = frozenset()
         self._held = NetworkState()
         self._chains_left = True
-        self._routes: frozenset[tuple[Any, ...]] = frozenset()
+        self._routes: set[tuple[Any, ...]] = set()
         """The keys of the routes that the kernel held after the last write."""
-        self._destinations: frozenset[str] = frozenset()
+        self._destinations: set[str] = set()
+        self._unstamped = self._stamped = NetworkState()
         self._changed: Callable[[], None] = lambda: None
 
     def close(self) -> None:
@@ -50,6 +55,8 @@ class KernelMachine:
             self._monitor.close()
         if self._tables is not None:
             self._tables.close()
+        if self._nft is not None:
+            self._nft.close()
         self._netlink.close()
 
     def lacks(self, feature: str) -> str:
@@ -63,8 +70,10 @@ class KernelMachine:
     def hold(self, state: NetworkState) -> Sequence[str]:
         """Makes the kernel hold the state of routing; returns the failures as text."""
         self._held = state
+        if self._unstamped is not state:
+            self._unstamped, self._stamped = state, OWNER.stamp(state)
         try:
-            report = network.apply(self._netlink, state, OWNER, self._routes)
+            report = network.apply(self._netlink, self._stamped, OWNER, self._routes)
         except KernelError as failure:
             return [str(failure)]
         finally:
@@ -74,9 +83,9 @@ class KernelMachine:
 
     def _keep_routes(self, state: NetworkState, refused: Collection[str] = ()) -> None:
         """Remembers which routes the kernel holds; ``refused`` has those that it does not hold, as text."""
-        routes = OWNER.stamp(state).routes if refused else state.routes
-        self._routes = frozenset(route.key for route in routes if not refused or str(route) not in refused)
-        self._destinations = frozenset(route.dst for route in state.routes)
+        routes = self._stamped.routes
+        self._routes = {route.key for route in routes if not refused or str(route) not in refused}
+        self._destinations = {route.dst for route in state.routes}
 
     def follow(self, before: NetworkState, state: NetworkState) -> Sequence[str]:
         """As :meth:`hold`, at the cost of the difference to ``before``, the unchanged state of the kernel.
@@ -86,15 +95,19 @@ class KernelMachine:
         if _base(before) != _base(state):
             return self.hold(state)
         self._held = state
+        before, after = narrowed(before, state)
         try:
-            report = network.follow(self._netlink, before, state, OWNER)
+            report = network.follow(self._netlink, before, after, OWNER)
         except KernelError:
             return self.hold(state)
         finally:
             self._pass_over_echoes()
         if report.failed:
             return self.hold(state)
-        self._keep_routes(state)
+        self._routes.difference_update(route.key for route in before.routes)
+        self._routes.update(route.key for route in after.routes)
+        self._destinations.difference_update(route.dst for route in before.routes)
+        self._destinations.update(route.dst for route in after.routes)
         return ()
 
     def _pass_over_echoes(self) -> None:
@@ -161,8 +174,43 @@ class KernelMachine:
         A kind whose mark follows from the owner alone is cleared when no value of the kind is desired. Of other kinds
         the kernel keeps objects that no value names, such as a table that no ``AbsentTable`` names.
         """
-        failed = []
+        return self._hold_kinds(values, tuple(KINDS))
+
+    def follow_values(self, before: Sequence[StateValue], values: Sequence[StateValue]) -> Sequence[str]:
+        """As :meth:`hold_values`, at the cost of the difference to ``before``, the unchanged values of the kernel.
+
+        A table that differs is not read: the difference alone is written.
+        """
+        if before == values:
+            return ()
+        tables = {value.name: value for value in before if isinstance(value, Table)}
+        written, kinds = [], []
         for name, kind in KINDS.items():
+            old, new = (tuple(value for value in each if type(value) is kind.type) for each in (before, values))
+            now = [value for value in new if isinstance(value, Table)]
+            if old != new and now and tables.keys() >= {table.name for table in now}:
+                written = [(tables[table.name], table) for table in now if tables[table.name] != table]
+            elif old != new:
+                kinds.append(name)
+        if written and not self._write_tables(written):
+            kinds.append("nftables")
+        return self._hold_kinds(values, kinds)
+
+    def _write_tables(self, tables: Sequence[tuple[Table, Table]]) -> bool:
+        """Writes the differences of tables before and after; False when the kernel refuses one."""
+        try:
+            if self._nft is None:
+                self._nft = Nft(self._netns_path)
+            for before, after in tables:
+                self._nft.commit(nft_diff.diff(before, after))
+        except KernelError:
+            return False
+        return True
+
+    def _hold_kinds(self, values: Sequence[StateValue], names: Collection[str]) -> Sequence[str]:
+        failed = []
+        for name in (name for name in KINDS if name in names):
+            kind = KINDS[name]
             desired = tuple(value for value in values if type(value) is kind.type)
             mark = MASQUERADE if kind.type is Ruleset and self._clears_chains(desired) else kind.mark(OWNER, desired)
             if kind.type is NetworkState or mark is None:

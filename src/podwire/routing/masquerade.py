@@ -15,13 +15,11 @@ each network or node that is not masqueraded. Packets of established connections
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from ipaddress import collapse_addresses, ip_network
 
 import msgspec
 from msgspec.structs import replace
 
-from podwire.routing.nodes import Address, ClusterView, LocalNode, Network
+from podwire.routing.networks import ClusterSets, MergedNetworks
 from podwire.state.chain_marks import MASQUERADE_CHAIN, MASQUERADE_PODS_CHAIN
 from podwire.state.iptables import Rules, Ruleset
 from podwire.state.nft import Table
@@ -32,10 +30,6 @@ MASQUERADE_TABLE = "podwire-masquerade"
 INTO_TUNNEL = "the node into the tunnel"
 OUT_OF_CLUSTER = "pods out of the cluster"
 _FAMILIES = {4: "ip", 6: "ip6"}
-NEVER = {
-    4: tuple(map(ip_network, ("224.0.0.0/4", "255.255.255.255/32", "169.254.0.0/16", "127.0.0.0/8"))),
-    6: tuple(map(ip_network, ("ff00::/8", "fe80::/10", "::1/128"))),
-}
 
 
 class MasqueradeScope(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -46,24 +40,18 @@ class MasqueradeScope(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """
 
     version: int
-    pods: tuple[Network, ...]
-    kept: tuple[Network, ...]
+    pods: MergedNetworks
+    kept: MergedNetworks
     tunnels: tuple[str, ...] = ()
 
 
-def masquerade_scopes(
-    me: LocalNode, cluster: ClusterView, tunnels: Sequence[str] = (), exceptions: Iterable[Network] = ()
-) -> tuple[MasqueradeScope, ...]:
-    """The scope of each family of the pod networks; ``exceptions`` are further destinations, of any family."""
-    excepted = tuple(exceptions)
-    near = [a for peer in cluster.peers for a in peer.addresses if me.underlay.reaches(a)]
-    scopes = []
-    for version in sorted({network.version for network in cluster.pod_networks}):
-        pods = _merged(version, cluster.pod_networks)
-        nodes = single((*me.addresses, *near))
-        kept = _merged(version, (*pods, *nodes, *excepted, *NEVER[version]))
-        scopes.append(MasqueradeScope(version=version, pods=pods, kept=kept, tunnels=tuple(tunnels)))
-    return tuple(scopes)
+def masquerade_scopes(sets: ClusterSets, tunnels: Sequence[str] = ()) -> tuple[MasqueradeScope, ...]:
+    """The scope of each family of the pod networks."""
+    return tuple(
+        MasqueradeScope(version=version, pods=pods, kept=sets.kept[version], tunnels=tuple(tunnels))
+        for version, pods in sets.pods.items()
+        if pods.prefixes
+    )
 
 
 def masquerade_rulesets(scopes: Iterable[MasqueradeScope]) -> tuple[Ruleset, ...]:
@@ -92,27 +80,11 @@ def passing_marked(value: StateValue, marks: int) -> StateValue:
 
 
 def _sources(scope: MasqueradeScope) -> Iterator[str]:
-    yield from (f"-s {network} -g {MASQUERADE_PODS_CHAIN}" for network in scope.pods)
+    yield from (f"-s {network} -g {MASQUERADE_PODS_CHAIN}" for network in scope.pods.networks)
     for tunnel in scope.tunnels:
         yield f'-o {tunnel} -m comment --comment "{INTO_TUNNEL}" -j MASQUERADE --random-fully'
 
 
 def _destinations(scope: MasqueradeScope) -> Rules:
-    kept = (f"-d {network} -j RETURN" for network in scope.kept)
+    kept = (f"-d {network} -j RETURN" for network in scope.kept.networks)
     return (*kept, f'-m comment --comment "{OUT_OF_CLUSTER}" -j MASQUERADE --random-fully')
-
-
-def _merged(version: int, networks: Iterable[Network]) -> tuple[Network, ...]:
-    merged: Iterable[Network] = collapse_addresses(n for n in networks if n.version == version)  # type: ignore[type-var]
-    return tuple(merged)
-
-
-def single(addresses: Iterable[Address]) -> list[Network]:
-    """The networks of single addresses."""
-    return list(map(_host, addresses))
-
-
-@lru_cache(maxsize=4096)
-def _host(address: Address) -> Network:
-    """The network of one address, cached: each change of a node needs those of all nodes."""
-    return ip_network(address)

@@ -7,15 +7,7 @@ it (:mod:`podwire.routing.flannel.annotations`).
 """
 
 from collections.abc import Mapping
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-    ip_address,
-)
+from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from typing import Any
 
 import msgspec
@@ -24,10 +16,11 @@ from msgspec.structs import replace
 from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
 from podwire.model.node import Node
 from podwire.routing.flannel import annotations as flannel
+from podwire.routing.networks import Address as Address
+from podwire.routing.networks import ClusterSets
+from podwire.routing.networks import Network as Network
 
-Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
-Network = IPv4Network | IPv6Network
 
 READ_ANNOTATIONS = ("projectcalico.org/", flannel.PREFIX)
 """The prefixes of annotations by which users set up a node for a backend, and by which flanneld announces one."""
@@ -118,10 +111,14 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True, gc=False):
-    """The whole cluster as one node knows it: all other nodes, and all pod networks, merged."""
+    """The whole cluster as one node knows it: all other nodes, and all pod networks, merged.
+
+    ``sets`` are the addresses for rules of nftables (:func:`podwire.routing.clustersets.sets_of`).
+    """
 
     peers: tuple[Peer, ...] = ()
     pod_networks: tuple[Network, ...] = ()
+    sets: ClusterSets | None = None
 
 
 def peer_of(node: Node) -> Peer:

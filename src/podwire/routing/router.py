@@ -1,7 +1,8 @@
 """Keeps one node's routing: from Node objects and settings to the kernel, and back to the Node's annotation.
 
-Every run computes the whole desired state. The first run, a run after a disturbance, and a run every
-:data:`RESYNC_S` read the kernel and write the difference; every other run writes the difference to the last plan.
+Every run computes the whole desired state; what follows from a peer is kept while the peer is the same. The first run,
+a run after a disturbance, and a run every :data:`RESYNC_S` read the kernel and write the difference; every other run
+writes the difference to the last plan.
 Guarantees:
 
 1. a change of a Node that matters to routing, of the settings, or of a device, address, route or rule of the kernel is
@@ -40,8 +41,9 @@ from podwire.routing.backend import Backend, ConfiguredByObjects, KeyHolder
 from podwire.routing.egress.holder import EgressAssignment
 from podwire.routing.egress.plan import TABLE as EGRESS
 from podwire.routing.egress.plan import with_egress
-from podwire.routing.nodes import Address, LocalNode, Network, NodeKey, Peer, Underlay, is_same_peer, peer_of
+from podwire.routing.nodes import Address, LocalNode, Network, NodeKey, Peer, Underlay
 from podwire.routing.own_node import OwnNode
+from podwire.routing.peerlist import PeerList
 from podwire.routing.plan import Plan, Planner, in_use, staged
 from podwire.routing.registry import BACKENDS, PLAIN
 from podwire.routing.settings import RoutingSettings
@@ -102,6 +104,10 @@ class Machine(Protocol):
         """Makes the kernel hold values of further kinds of state; returns the failures as text."""
         ...
 
+    def follow_values(self, before: Sequence[StateValue], values: Sequence[StateValue]) -> Sequence[str]:
+        """The same, when the kernel holds the unchanged values ``before``."""
+        ...
+
 
 class ChildPrograms(Protocol):
     """Runs the child processes of backends, as ``runtime.children`` does."""
@@ -145,6 +151,7 @@ class Router:
         self.programs: ChildPrograms | None = None
         self.keys: Keys | None = None
         self.settings = RoutingSettings()
+        self._loaded: tuple[RoutingSettings, dict[str, Backend]] | None = None
         self.followers: Mapping[str, Callable[[], None]] = {}
         """By backend: called when API objects that configure the backend are needed; ``take_objects`` gets them."""
         self._objects: dict[str, Any] = {}
@@ -170,7 +177,7 @@ class Router:
         self._switch_until = float("-inf")
         self._clear_routes = False
         """Whether the kernel may hold routes to peers that do not encrypt, by the last run."""
-        self._peers: dict[str, tuple[Node, Peer]] = {}
+        self._peers = PeerList(node)
         self._nodes = nodes
         self._machine = machine
         self._clock = clock
@@ -210,15 +217,7 @@ class Router:
 
     def node_changed(self, key: str, old: Node | None, new: Node | None) -> None:
         """Callback for the Node collection: requests a run when the change affects routing."""
-        known = self._peers.get(key)
-        if known is not None and known[0] is old and new is not None and is_same_peer(old, new):
-            self._peers[key] = (new, known[1])  # The own Node changes often by this agent's own annotations.
-            return
-        before = known[1] if known is not None and known[0] is old else peer_of(old) if old else None
-        after = peer_of(new) if new else None
-        if new is not None and after is not None:
-            self._peers[key] = (new, after)
-        if before != after:
+        if self._peers.differs(key, old, new):
             self.changed()
 
     async def run(self, announce: Callable[[Plan], Awaitable[bool]]) -> None:
@@ -285,12 +284,13 @@ class Router:
         if full:
             self.own.forget_underlay()
         me, problem = self.own.look()
-        peers = self._read_peers()
+        peers = self._peers.read(self._nodes())
         settings, backends = self._usable()
-        if me is not None and (unknown := self._unknown_objects((*peers, me), settings.backend, backends)):
+        used = in_use((*peers, me), settings.backend) & backends.keys() if me is not None else set()
+        if unknown := self._unknown_objects(used):
             me, problem = None, f"the objects of {unknown} are not known yet"
         if me is not None:
-            me, problem = self._with_keys(me, peers, settings.backend, backends)
+            me, problem = self._with_keys(me, peers, {name: backends[name] for name in used})
         if me is None:
             self._unapplied = problem
             self._end(problem)
@@ -310,7 +310,7 @@ class Router:
             failed = [*self._machine.hold(desired.state), *self._machine.hold_values(values)]
         else:
             failed = [*self._machine.follow(before.state, desired.state)] if before.state != desired.state else []
-            failed += self._machine.hold_values(values) if self.values != values else ()
+            failed += self._machine.follow_values(self.values, values)
         if before is None or before.state != desired.state:
             links = desired.state.links
             watched = (me.underlay.link, *(link.name for link in links), *(link.lower for link in links if link.lower))
@@ -338,14 +338,14 @@ class Router:
         """Gives the child processes that run their values; returns the failures."""
         if self.programs is None or not desired.program_values:
             return ""
-        return "; ".join(self._machine.hold_values((*self.values, *desired.program_values)))
+        return "; ".join(self._machine.follow_values(self.values, (*self.values, *desired.program_values)))
 
     def _empty_programs(self, desired: Plan) -> None:
         """Asks the child processes that end now once more: they carry what they have before their devices go."""
         kept = {type(value) for value in desired.program_values}
         ends = [value for value in self.plan.program_values if type(value) not in kept] if self.plan else []
         if self.programs is not None and ends:
-            self._machine.hold_values((*self.values, *ends))
+            self._machine.follow_values(self.values, (*self.values, *ends))
 
     def note_child(self, event: ChildEvent) -> None:
         """Logs an event of a child process; one that is started again has to be configured again."""
@@ -361,7 +361,9 @@ class Router:
         ``missing`` names what the kernel lacks, and the substitute. A backend that encrypts has none: it is returned
         without keys, and its plan refuses packets to peers.
         """
-        every, settings = self.settings.load(self._registry), self.settings
+        if self._loaded is None or self._loaded[0] != self.settings:
+            self._loaded = self.settings, self.settings.load(self._registry)
+        settings, every = self._loaded
         for name, objects in self._objects.items():
             backend = every.get(name)
             if isinstance(backend, ConfiguredByObjects):
@@ -385,42 +387,26 @@ class Router:
         self._owned_tables = (MASQUERADE, EGRESS, *(name for backend in every.values() for name in backend.tables))
         return settings, usable
 
-    def _unknown_objects(
-        self, nodes: Sequence[Peer | LocalNode], configured: str, backends: Mapping[str, Backend]
-    ) -> str:
-        """The backends in use whose API objects are not known yet; empty when there are none."""
-        needed = sorted(in_use(nodes, configured) & self.followers.keys() & backends.keys())
+    def _unknown_objects(self, used: Iterable[str]) -> str:
+        """Those backends in use whose API objects are not known yet; empty when there are none."""
+        needed = sorted(self.followers.keys() & used)
         for name in needed:
             self.followers[name]()
         return ", ".join(name for name in needed if name not in self._objects)
 
     def _with_keys(
-        self, me: LocalNode, peers: Sequence[Peer], configured: str, backends: Mapping[str, Backend]
+        self, me: LocalNode, peers: Sequence[Peer], used: Mapping[str, Backend]
     ) -> tuple[LocalNode | None, str]:
         """The node with the key pairs of the backends in use; or None, and why they cannot be kept."""
-        nodes: list[Peer | LocalNode] = [*peers, me]
-        holders = {
-            name: backends[name] for name in in_use(nodes, configured) if name in backends and not self._lacks.get(name)
-        }
         try:
             keys = {
-                name: self.keys.keep(name, backend.key_names(nodes))
-                for name, backend in holders.items()
-                if self.keys is not None and isinstance(backend, KeyHolder)
+                name: self.keys.keep(name, backend.key_names((*peers, me)))
+                for name, backend in used.items()
+                if self.keys is not None and isinstance(backend, KeyHolder) and not self._lacks.get(name)
             }
         except OSError as failure:
             return None, f"cannot keep the keys of routing: {failure}"
         return (msgspec.structs.replace(me, keys=keys) if keys else me), ""
-
-    def _read_peers(self) -> list[Peer]:
-        nodes = self._nodes()
-        known = self._peers
-        self._peers = {
-            name: known[name] if name in known and known[name][0] is node else (node, peer_of(node))
-            for name, node in nodes.items()
-            if name != self.node
-        }
-        return [peer for _, (_, peer) in sorted(self._peers.items())]
 
     def _values(self, desired: Plan) -> tuple[StateValue, ...]:
         """The values of the plan, and ``AbsentTable`` for tables that are not in the plan."""

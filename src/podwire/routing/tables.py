@@ -9,11 +9,12 @@ packets bypass connection tracking (one flow per pair of nodes, at the rate of a
 Cost: five rules and one set element per node.
 """
 
-from collections.abc import Iterable, Sequence
-from ipaddress import collapse_addresses
+from collections.abc import Sequence
 
-from podwire.routing.masquerade import INTO_TUNNEL, MASQUERADE_TABLE, OUT_OF_CLUSTER, MasqueradeScope, single
-from podwire.routing.nodes import ClusterView, LocalNode, Network
+from podwire.routing.clustersets import sets_of
+from podwire.routing.masquerade import INTO_TUNNEL, MASQUERADE_TABLE, OUT_OF_CLUSTER, MasqueradeScope
+from podwire.routing.networks import MergedNetworks
+from podwire.routing.nodes import ClusterView, LocalNode
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Field, LiteralValue, Masquerade, Match, Notrack, Rule, SetRef, Verdict
 
@@ -64,10 +65,7 @@ def guard_protocols(name: str, protocols: Sequence[int], me: LocalNode, cluster:
 def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterView) -> Table:
     version = me.addresses[0].version
     word, kind = FAMILY[version]
-    members = single(
-        a for a in (*me.addresses, *(a for p in cluster.peers for a in p.addresses)) if a.version == version
-    )
-    nodes = networks_set("nodes", kind, members, "addresses of nodes")
+    nodes = networks_set("nodes", kind, sets_of(me, cluster).nodes[version], "addresses of nodes")
     source, destination = Field(f"{word} saddr"), Field(f"{word} daddr")
     local = Match(Field("fib daddr type"), LiteralValue("local"))
     foreign = Match(source, SetRef("nodes"), "!=")
@@ -114,8 +112,6 @@ def _guard(name: str, outers: Sequence[Match], me: LocalNode, cluster: ClusterVi
     return Table(family="inet", name=name, comment="podwire routing", chains=chains, sets=(nodes,))
 
 
-def networks_set(name: str, kind: str, networks: Iterable[Network], comment: str) -> Set:
-    """A set of networks, merged."""
-    empty = Set(name=name, key=(kind,), flags=("interval",), comment=comment)
-    merged: Iterable[Network] = collapse_addresses(networks)  # type: ignore[type-var]
-    return empty.with_elements(empty.element(str(network)) for network in merged)
+def networks_set(name: str, kind: str, networks: MergedNetworks, comment: str) -> Set:
+    """A set of networks."""
+    return Set(name=name, key=(kind,), flags=("interval",), comment=comment, elements=networks.elements)

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from podwire.routing.nodes import LocalNode, Network, Peer, node_address
-from podwire.state.route import Address, Neighbour, Sysctl
+from podwire.state.route import Address, Neighbour, Route, Sysctl
 
 
 def tunnel_mac(node: str) -> str:
@@ -38,6 +38,11 @@ def gateways(device: str, peer: Peer, mac: str) -> Iterator[tuple[Network, Neigh
     """Each pod CIDR of a peer with the neighbour behind an Ethernet tunnel device that is the way to it."""
     for cidr in peer.pod_cidrs:
         yield cidr, Neighbour(link=device, ip=str(node_address(cidr)), mac=mac)
+
+
+def tunnel_routes(device: str, peer: Peer, sources: Mapping[int, str]) -> Iterator[Route]:
+    """The routes to a peer's pods by a device without neighbours."""
+    return (Route(dst=str(cidr), link=device, src=sources.get(cidr.version, "")) for cidr in peer.pod_cidrs)
 
 
 def tunnel_sysctls(device: str, me: LocalNode) -> tuple[Sysctl, ...]:

@@ -9,7 +9,9 @@ so no packet finds it missing.
 ``str()`` of the changes is a shell script.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +19,8 @@ from msgspec.structs import replace
 from podwire.state import grammar
 from podwire.state.link import Link
 from podwire.state.link_kinds import kind_of
-from podwire.state.network import NetworkState, Object, OwnerMark
+from podwire.state.network import NetworkState, Object, OwnerMark, in_order
+from podwire.state.ordered import difference
 from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
 Verb = Literal["add", "replace", "set", "delete"]
@@ -63,9 +66,12 @@ def diff(present: NetworkState, desired: NetworkState, owner: OwnerMark | None =
     ``present`` stay. Without an owner, every object of ``present`` that is not in ``desired`` is deleted, except
     devices without a kind and sysctls.
     """
-    share = owner.share(present) if owner else present
-    links, conflicts = _diff_links(present, desired, share)
+    owned = [link for link in present.links if owner is None or owner.owns_link(link)]
+    links, conflicts = _diff_links(present, desired, owned)
     remade = {step.value.name for step in links if step.verb == "delete" and isinstance(step.value, Link)}
+    if not remade:
+        present, desired = narrowed(present, desired)
+    share = owner.share(present) if owner else present
     deleted = remade | {x.name for x in _unwanted_links(share, desired)}
     added_sysctls = _diff_sysctls(present, desired)
     addresses = _diff_addresses(present, desired, share, deleted, remade)
@@ -93,6 +99,41 @@ def diff(present: NetworkState, desired: NetworkState, owner: OwnerMark | None =
     return Changes(tuple(steps), tuple(conflicts))
 
 
+def narrowed(before: NetworkState, after: NetworkState) -> tuple[NetworkState, NetworkState]:
+    """Both states without the routes, neighbours and forwarding entries whose key has the same objects in both.
+
+    The difference is the same while no device is recreated. Cost: 10 ns for each object that is the same in memory.
+    """
+    fields_before = {field: getattr(before, field) for field in NetworkState.__struct_fields__}
+    fields_after = {field: getattr(after, field) for field in NetworkState.__struct_fields__}
+    for field, prefix in _KEY_PREFIXES.items():
+        old, new = fields_before[field], fields_after[field]
+        gone, added = difference(old, new, prefix)
+        prefixes = {prefix(value) for value in (*gone, *added)}
+        fields_before[field] = _with_prefix(old, prefixes, prefix)
+        fields_after[field] = _with_prefix(new, prefixes, prefix)
+    return in_order(fields_before), in_order(fields_after)
+
+
+_KEY_PREFIXES: dict[str, Callable[[Any], Any]] = {
+    "routes": attrgetter("dst"),
+    "neighbours": attrgetter("link", "ip"),
+    "fdb": attrgetter("link", "mac"),
+}
+"""The first fields of these objects, by which they are in order; objects with one key have the same."""
+_FEW = 64
+
+
+def _with_prefix(values: tuple[Any, ...], prefixes: set[Any], prefix: Callable[[Any], Any]) -> tuple[Any, ...]:
+    if len(prefixes) * _FEW > len(values):
+        return tuple(value for value in values if prefix(value) in prefixes)
+    found: list[Any] = []
+    for wanted in sorted(prefixes):
+        start = bisect_left(values, wanted, key=prefix)
+        found += values[start : bisect_right(values, wanted, lo=start, key=prefix)]
+    return tuple(found)
+
+
 def _by_gateway(step: Change) -> bool:
     """Sort key: routes to a device come before routes through a gateway, which they may lead to."""
     return isinstance(step.value, Route) and bool(step.value.via)
@@ -113,10 +154,10 @@ def _diff_sysctls(present: NetworkState, desired: NetworkState) -> list[Change]:
 
 
 def _diff_links(
-    current_state: NetworkState, desired: NetworkState, share: NetworkState
+    current_state: NetworkState, desired: NetworkState, owned_links: Iterable[Link]
 ) -> tuple[list[Change], list[ForeignConflict]]:
     present = {x.name: x for x in current_state.links}
-    owned = {x.name for x in share.links}
+    owned = {x.name for x in owned_links}
     steps: list[Change] = []
     conflicts: list[ForeignConflict] = []
     created: set[str] = set()

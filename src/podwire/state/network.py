@@ -7,7 +7,9 @@ not changed. The marks: protocol number of routes, rules, neighbours and address
 belongs to the owner of its device. Sysctls are written and never removed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
@@ -21,6 +23,9 @@ from podwire.state.value import Value, with_field
 Object = Link | Address | Route | Neighbour | Fdb | FibRule | Sysctl
 
 T = TypeVar("T")
+
+_FEW = 16
+"""Up to one value in so many is inserted by itself; more are sorted together with the others."""
 
 
 class NetworkState(Value, frozen=True):
@@ -61,12 +66,32 @@ def _order(value: Any) -> Any:
 
 
 def merge(states: Iterable[NetworkState]) -> NetworkState:
-    """One state that holds the objects of all."""
-    parts: dict[str, list[Any]] = {field: [] for field in NetworkState.__struct_fields__}
-    for state in states:
-        for field, values in parts.items():
-            values.extend(getattr(state, field))
-    return NetworkState(**{field: tuple(values) for field, values in parts.items()})
+    """One state that holds the objects of all; cheap where one state has nearly all objects of a kind."""
+    every = tuple(states)
+    return in_order(
+        {field: _merged([getattr(state, field) for state in every]) for field in NetworkState.__struct_fields__}
+    )
+
+
+def _merged(tuples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The values of tuples that are in order."""
+    longest = max(tuples, key=len, default=())
+    few = sum(map(len, tuples)) - len(longest)
+    if not few:
+        return longest
+    if few * _FEW > len(longest) or isinstance(longest[0], Link):
+        return tuple(sorted(dict.fromkeys(chain.from_iterable(tuples)), key=_order))
+    values = list(longest)
+    for value in chain.from_iterable(each for each in tuples if each is not longest):
+        insert(values, value)
+    return tuple(values)
+
+
+def insert(values: list[Any], value: Any) -> None:
+    """Adds a value to values in order, unless they have it; for all objects but links."""
+    place = bisect_left(values, value)
+    if place == len(values) or values[place] != value:
+        values.insert(place, value)
 
 
 class OwnerMark(Value, frozen=True):
@@ -95,7 +120,7 @@ class OwnerMark(Value, frozen=True):
         """The state in which every object without a mark has this one."""
         proto, alias = self.route_protocol, self.alias_prefix
         links = tuple(replace(x, alias=alias) if x.kind and not x.alias else x for x in state.links)
-        return _in_order(
+        return in_order(
             {
                 "links": links,
                 "addresses": _stamped(state.addresses, proto),
@@ -112,7 +137,7 @@ class OwnerMark(Value, frozen=True):
         links = tuple(x for x in have.links if self.owns_link(x))
         names = {x.name for x in links}
         proto = self.route_protocol
-        return _in_order(
+        return in_order(
             {
                 "links": links,
                 "addresses": tuple(x for x in have.addresses if x.proto == proto or (x.link in names and _ours(x))),
@@ -124,8 +149,8 @@ class OwnerMark(Value, frozen=True):
         )
 
 
-def _in_order(fields: Mapping[str, tuple[Any, ...]]) -> NetworkState:
-    """A state of tuples that are sorted and without duplicates, which is not checked: 10 ms for 10,000 objects."""
+def in_order(fields: Mapping[str, tuple[Any, ...]]) -> NetworkState:
+    """A state of tuples that are sorted and without duplicates, which is not checked: that takes 10 ms for 10,000."""
     state = NetworkState()
     for field, values in fields.items():
         force_setattr(state, field, values)
@@ -134,8 +159,11 @@ def _in_order(fields: Mapping[str, tuple[Any, ...]]) -> NetworkState:
 
 def _stamped(values: tuple[Any, ...], proto: int) -> tuple[Any, ...]:
     """The values with the mark where they have none, in order."""
-    if not any(x.proto for x in values):
+    marked = sum(1 for x in values if x.proto)
+    if not marked:
         return tuple(with_field(x, "proto", proto) for x in values)  # as different from each other as before
+    if marked == len(values):
+        return values
     stamped = [x if x.proto else with_field(x, "proto", proto) for x in values]
     return tuple(sorted(dict.fromkeys(stamped)))
 

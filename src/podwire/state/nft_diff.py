@@ -252,9 +252,18 @@ def element_changes(old: Set | None, new: Set) -> tuple[DeleteElements | None, A
         return None, None
     before: Mapping[bytes, Element] = {} if old is None else old.elements
     after = new.elements
-    removed = {key: element for key, element in before.items() if after.get(key) != element}
-    added = {key: element for key, element in after.items() if before.get(key) != element}
+    removed = _missing(before, after)
+    added = _missing(after, before)
     return (
         DeleteElements(new.without_elements(), removed) if removed else None,
         AddElements(new.without_elements(), added) if added else None,
     )
+
+
+def _missing(elements: Mapping[bytes, Element], others: Mapping[bytes, Element]) -> dict[bytes, Element]:
+    """The elements that ``others`` lacks or has differently; asks first whether they are the same in memory."""
+    return {
+        key: element
+        for key, element in elements.items()
+        if (other := others.get(key)) is not element and other != element
+    }

@@ -2,6 +2,7 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
+from podwire.routing.clustersets import ClusterUnions, sets_of
 from podwire.routing.masquerade import masquerade_rulesets, masquerade_scopes
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
 from podwire.state.chain_marks import MASQUERADE, chain_mark
@@ -37,7 +38,9 @@ COMMIT"""
 
 
 def test_iptables_form() -> None:
-    scopes = masquerade_scopes(ME, CLUSTER, ("podwire-vxlan",), (ip_network("192.168.0.0/16"),))
+    exceptions = (ip_network("192.168.0.0/16"),)
+    sets = ClusterUnions().take(ME, CLUSTER.peers, CLUSTER.pod_networks, exceptions)
+    scopes = masquerade_scopes(sets, ("podwire-vxlan",))
     four, six = masquerade_rulesets(scopes)
     assert str(four) == IPTABLES
     assert parse(str(four).splitlines()) == four
@@ -46,6 +49,6 @@ def test_iptables_form() -> None:
 
 
 def test_nodes_behind_a_router_are_masqueraded() -> None:
-    kept = {str(network) for scope in masquerade_scopes(ME, CLUSTER) for network in scope.kept}
+    kept = {str(network) for scope in masquerade_scopes(sets_of(ME, CLUSTER)) for network in scope.kept.networks}
     assert {"10.89.0.12/32", "fd89::12/128"} <= kept
     assert not {"10.90.0.1/32", "fd90::1/128"} & kept

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeAddress, NodeSpec, NodeStatus
+from podwire.routing.clustersets import ClusterUnions
 from podwire.routing.nodes import LocalNode, Peer, RoutingFacts, Underlay, peer_of
-from podwire.routing.plan import Plan, choose, cluster_networks, plan
+from podwire.routing.plan import Plan, choose, plan
 from podwire.routing.settings import RoutingSettings
 from podwire.routing.tunnels import tunnel_mac
 from podwire.state.network import parse
@@ -170,7 +171,8 @@ def test_dual_stack() -> None:
 
 
 def test_cluster_networks_are_merged() -> None:
-    networks = cluster_networks(me(), [peer(2)], [ip_network("10.244.0.0/16"), ip_network("10.0.0.0/24")])
+    cidrs = [ip_network("10.244.0.0/16"), ip_network("10.0.0.0/24")]
+    networks = ClusterUnions().take(me(), [peer(2)], cidrs).pod_networks
     assert [str(n) for n in networks] == ["10.0.0.0/24", "10.244.0.0/16"]
 
 

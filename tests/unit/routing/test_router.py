@@ -65,6 +65,9 @@ class MemoryMachine:
         self.values = tuple(values)
         return self.program_failures if any(isinstance(value, WireGuard) for value in values) else ()
 
+    def follow_values(self, before: Sequence[StateValue], values: Sequence[StateValue]) -> Sequence[str]:
+        return self.hold_values(values)
+
 
 def node(number: int, annotations: dict[str, str] | None = None) -> Node:
     cidr = f"10.244.{number}.0/24"

@@ -2,6 +2,7 @@
 
 from ipaddress import ip_address, ip_interface, ip_network
 
+from podwire.routing.clustersets import sets_of
 from podwire.routing.masquerade import masquerade_scopes
 from podwire.routing.nodes import ClusterView, LocalNode, Peer, Underlay
 from podwire.routing.tables import guard_udp_port, masquerade_table
@@ -56,7 +57,7 @@ def squeezed(text: str) -> str:
 
 
 def masquerade(me: LocalNode, cluster: ClusterView, tunnels: tuple[str, ...] = ()) -> Table:
-    return masquerade_table(masquerade_scopes(me, cluster, tunnels))
+    return masquerade_table(masquerade_scopes(sets_of(me, cluster), tunnels))
 
 
 def test_masquerade() -> None:

@@ -1,16 +1,21 @@
 """Differences of network states as the commands that an operator would type."""
 
+from typing import Any
+
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.unit.state.test_network import NODE, states
 
-from podwire.state.changes import Change, Changes, creation_order, diff, differences, must_be_remade
+from podwire.state.assembly import Assembly
+from podwire.state.changes import Change, Changes, creation_order, diff, differences, must_be_remade, narrowed
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
 from podwire.state.network import NetworkState, OwnerMark, merge, parse
 from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route, Sysctl
 
 OWNER = OwnerMark(113, "podwire/routing")
+MACS = st.sampled_from(["02:00:00:00:00:02", "02:00:00:00:00:03"])
 
 PEERS = OWNER.stamp(
     parse("""\
@@ -104,6 +109,34 @@ def test_equal_states_need_nothing() -> None:
 def test_any_state_equals_itself(state: NetworkState) -> None:
     assert not [step for step in diff(state, state).steps if isinstance(step.value, Link)]
     assert not diff(state, state, OwnerMark(113, "podwire/routing")).conflicts
+
+
+KEYED: st.SearchStrategy[Any] = st.one_of(
+    st.builds(Route, st.integers(0, 40).map("10.244.{}.0/24".format), st.sampled_from(["10.89.0.2", "10.89.0.3"])),
+    st.builds(Neighbour, st.just("eth0"), st.integers(1, 40).map("10.89.0.{}".format), MACS),
+    st.builds(Fdb, st.just("eth0"), st.integers(0, 40).map("02:00:00:00:00:{:02x}".format), st.just("10.89.0.2")),
+)
+HOLDINGS = st.lists(KEYED, max_size=20).map(lambda values: {(type(value), *value.key): value for value in values})
+
+
+@settings(max_examples=60)
+@given(HOLDINGS, HOLDINGS, HOLDINGS)
+def test_steps_lead_from_any_state_to_any_other(
+    common: dict[Any, Any], before: dict[Any, Any], after: dict[Any, Any]
+) -> None:
+    held, wanted = common | before, common | after
+    old, new = (Assembly().change((), each.values()) for each in (held, wanted))
+    steps = diff(old, new).steps
+    assert len(steps) == sum(1 for key in held.keys() | wanted.keys() if held.get(key) != wanted.get(key))
+    assert diff(*narrowed(old, new)).steps == steps
+    for verb, value in steps:
+        assert not isinstance(value, Link)
+        key = (type(value), *value.key)
+        assert (key in held) == (verb != "add")
+        held[key] = value
+        if verb == "delete":
+            del held[key]
+    assert held == wanted
 
 
 def test_objects_of_other_owners_stay() -> None:

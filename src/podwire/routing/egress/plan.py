@@ -33,9 +33,11 @@ from ipaddress import ip_network
 from msgspec.structs import replace
 
 from podwire.routing.backend import Backend
+from podwire.routing.clustersets import NEVER
 from podwire.routing.egress.holder import EgressAssignment
-from podwire.routing.masquerade import NEVER, passing_marked
-from podwire.routing.nodes import LocalNode, Network, Peer
+from podwire.routing.masquerade import passing_marked
+from podwire.routing.networks import Network, NetworkUnion
+from podwire.routing.nodes import LocalNode, Peer
 from podwire.routing.plan import Plan
 from podwire.routing.tables import FAMILY, networks_set
 from podwire.state.network import NetworkState, merge
@@ -154,10 +156,9 @@ class _Writer:
         """The table for the assignments, in their order."""
         self._add("route", "ct direction reply accept")
         for version in self._versions:
-            networks = [n for n in (*self._base.inside, *NEVER[version]) if n.version == version]
+            networks = (*self._base.inside, *NEVER[version])
             self._set(version, f"cluster{version}", networks, "destinations inside the cluster")
-            own = [cidr for cidr in self._me.pod_cidrs if cidr.version == version]
-            self._set(version, f"own{version}", own, "pods of this node")
+            self._set(version, f"own{version}", self._me.pod_cidrs, "pods of this node")
         self._add("input", "ct state established,related accept")
         for each in assignments:
             for version in self._versions:
@@ -184,9 +185,8 @@ class _Writer:
         pods = list(known)
         for version in self._versions:
             word = FAMILY[version][0]
-            networks = [n for n in self._base.inside if n.version == version and n.num_addresses > 1]
-            self._set(version, f"pods{version}", networks, "pod networks of the cluster")
-            self._set(version, f"known{version}", [n for n in pods if n.version == version], "own pods that are known")
+            self._set(version, f"pods{version}", self._base.sets.pod_networks, "pod networks of the cluster")
+            self._set(version, f"known{version}", pods, "own pods that are known")
             text = f"{word} saddr @pods{version} {word} saddr != @known{version} {word} daddr != @cluster{version}"
             self._add("route", f"{text} fib daddr type != local counter drop", "the API does not show the pod yet")
 
@@ -197,7 +197,9 @@ class _Writer:
         self._rules[chain].append(replace(parse_rule(text), comment=comment[:_COMMENT]))
 
     def _set(self, version: int, name: str, networks: Iterable[Network], comment: str) -> None:
-        self._sets.append(networks_set(name, FAMILY[version][1], networks, comment))
+        """A set of those networks that are of one family."""
+        union = NetworkUnion(version, (network for network in networks if network.version == version))
+        self._sets.append(networks_set(name, FAMILY[version][1], union.merged, comment))
 
     def _policy(self, each: EgressAssignment, version: int) -> None:
         """The rules of one policy in one family."""
@@ -228,13 +230,15 @@ class _Writer:
     def _match(self, each: EgressAssignment, version: int) -> str:
         """The packets of the policy's pods to the policy's destinations."""
         word, name = FAMILY[version][0], set_name(each.name)
-        pods = [network for network in single_texts(each.pods) if network.version == version]
-        self._set(version, f"pods{version}-{name}", pods, f"pods of EgressPolicy {each.name}"[:_COMMENT])
+        self._set(
+            version, f"pods{version}-{name}", single_texts(each.pods), f"pods of EgressPolicy {each.name}"[:_COMMENT]
+        )
         text = f"{word} saddr @pods{version}-{name} {word} daddr != @cluster{version}"
         for kind, networks, operator in (("to", each.destinations, ""), ("except", each.excluded, "!= ")):
             if networks:
-                own = [network for network in networks if network.version == version]
-                self._set(version, f"{kind}{version}-{name}", own, f"{kind} of EgressPolicy {each.name}"[:_COMMENT])
+                self._set(
+                    version, f"{kind}{version}-{name}", networks, f"{kind} of EgressPolicy {each.name}"[:_COMMENT]
+                )
                 text += f" {word} daddr {operator}@{kind}{version}-{name}"
         return text
 

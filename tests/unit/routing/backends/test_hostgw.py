@@ -14,8 +14,8 @@ ME = LocalNode(
 BACKEND = HostGateway(HostgwOptions())
 
 
-def peer(address: str) -> Peer:
-    return Peer(name="node-2", addresses=(ip_address(address),), pod_cidrs=(ip_network("10.244.1.0/24"),))
+def peer(address: str, name: str = "node-2") -> Peer:
+    return Peer(name=name, addresses=(ip_address(address),), pod_cidrs=(ip_network("10.244.1.0/24"),))
 
 
 def test_announces_nothing_and_needs_no_tables() -> None:
@@ -24,8 +24,8 @@ def test_announces_nothing_and_needs_no_tables() -> None:
 
 
 def test_peers_behind_a_router_are_out_of_reach() -> None:
-    near, far = peer("10.89.0.12"), peer("10.90.0.12")
+    near, far = peer("10.89.0.12"), peer("10.90.0.12", "node-3")
     assert BACKEND.reaches(ME, near) == ""
-    assert BACKEND.reaches(ME, far) == "node node-2 (10.90.0.12) is not on a subnet of eth0"
+    assert BACKEND.reaches(ME, far) == "node node-3 (10.90.0.12) is not on a subnet of eth0"
     plan = BACKEND.plan(ME, [near, far], ClusterView((near, far)))
     assert [route.via for route in plan.network.routes] == ["10.89.0.12"]

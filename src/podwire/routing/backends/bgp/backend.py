@@ -27,11 +27,11 @@ from podwire.routing.backend import BackendPlan
 from podwire.routing.backends.bgp.objects import NO_SERVICES, BgpObjects
 from podwire.routing.backends.bgp.options import BgpOptions
 from podwire.routing.backends.bgp.sessions import Sessions, peers_of, section_of
-from podwire.routing.direct import behind_router, direct_routes, no_address
+from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.nodes import ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_plain_route, follow_route
 from podwire.runtime.program import Child
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
 
 BIRD = "/usr/sbin/bird"
@@ -53,6 +53,7 @@ class BgpRouting:
         self._section = options.bgp
         self._objects = BgpObjects()
         self._knows_objects = False
+        self._routes = DirectRoutes()
 
     def take_objects(self, objects: BgpObjects) -> None:
         """Sets what the objects of ``projectcalico.org/v3`` say."""
@@ -86,8 +87,9 @@ class BgpRouting:
             log_file=f"{me.run_dir}/bird.log",
             log_level=section.log_level,
         )
-        routes = [*direct_routes(me, peers), *(_gateway_route(me, *each) for each in gateways)]
-        return BackendPlan(network=NetworkState(routes=tuple(routes)), children=(_bird(me, configuration),))
+        further = NetworkState(routes=tuple(_gateway_route(me, *each) for each in gateways))
+        network = merge([self._routes.state(me, peers), further])
+        return BackendPlan(network=network, children=(_bird(me, configuration),))
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether the peer is on the same subnet, or both run BIRD and this node has a session with a router."""

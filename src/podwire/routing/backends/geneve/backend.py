@@ -9,7 +9,7 @@ first address. Encapsulation takes 50 bytes over IPv4 and 70 over IPv6 (inner Et
 UDP 8, IP 20 or 40).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, next_neighbour, shown
+from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
@@ -29,8 +30,8 @@ from podwire.routing.tunnels import (
 )
 from podwire.state.link import Link
 from podwire.state.link_kinds import Geneve
-from podwire.state.network import NetworkState
-from podwire.state.route import Neighbour, Route
+from podwire.state.network import NetworkState, Object, merge
+from podwire.state.route import Route
 
 DEVICE = "podwire-geneve"
 GUARD = "podwire-routing-geneve"
@@ -71,6 +72,7 @@ class GeneveTunnel:
 
     def __init__(self, options: GeneveOptions) -> None:
         self._options = options.geneve
+        self._peers = PeerStates()
 
     @property
     def udp_ports(self) -> tuple[int, ...]:
@@ -86,24 +88,22 @@ class GeneveTunnel:
 
         Geneve carries no credentials, so the guard accepts it only from nodes.
         """
-        outer = me.addresses[0].version
-        neighbours: list[Neighbour] = []
-        routes: list[Route] = []
-        for peer in peers:
-            if (address := peer.address(outer)) is not None:
-                mac = announced_mac(peer.facts.details.get("geneve") if peer.facts else None, peer)
-                for cidr, gateway in gateways(DEVICE, peer, mac):
-                    neighbours.append(gateway)
-                    routes += self._routes(me, str(cidr), gateway.ip, address)
-        network = NetworkState(
+        common = NetworkState(
             links=(self._device(me),),
             addresses=tunnel_addresses(DEVICE, me),
-            neighbours=tuple(neighbours),
-            routes=tuple(routes),
             sysctls=tunnel_sysctls(DEVICE, me),
         )
+        basis = (me.addresses[0].version, tunnel_sources(me))
+        network = merge([common, self._peers.merged(peers, basis, lambda peer: self._way(me, peer))])
         guard = guard_udp_port(GUARD, self._options.port, me, cluster)
         return BackendPlan(network=network, values=(guard,), tunnels=(DEVICE,))
+
+    def _way(self, me: LocalNode, peer: Peer) -> Iterator[Object]:
+        if (address := peer.address(me.addresses[0].version)) is not None:
+            mac = announced_mac(peer.facts.details.get("geneve") if peer.facts else None, peer)
+            for cidr, gateway in gateways(DEVICE, peer, mac):
+                yield gateway
+                yield from self._routes(me, str(cidr), gateway.ip, address)
 
     def _routes(self, me: LocalNode, cidr: str, gateway: str, node: Address) -> list[Route]:
         outer: dict[str, Any] = {

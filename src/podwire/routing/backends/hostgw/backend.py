@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podwire.routing.backend import BackendOptions, BackendPlan
-from podwire.routing.direct import behind_router, direct_routes, no_address
+from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import PathState, PeerPath, follow_plain_route
-from podwire.state.network import NetworkState
 
 
 class HostgwOptions(BackendOptions, frozen=True):
@@ -33,6 +32,7 @@ class HostGateway:
 
     def __init__(self, options: HostgwOptions) -> None:
         """``hostgw`` has no options."""
+        self._routes = DirectRoutes()
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """Nothing, since there is no device."""
@@ -40,7 +40,7 @@ class HostGateway:
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route per peer and family."""
-        return BackendPlan(network=NetworkState(routes=direct_routes(me, peers)))
+        return BackendPlan(network=self._routes.state(me, peers))
 
     def reaches(self, me: LocalNode, peer: Peer) -> str:
         """Whether every pod CIDR of the peer has an address of its family on the same subnet."""

@@ -8,7 +8,7 @@ of the IPv6 route is the IPv4-compatible address of the peer, ``::192.0.2.12`` (
 no queues, and clouds often drop these protocols (4 and 41).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, ip_address
 from typing import Any
 
@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from podwire.routing.backend import BackendOptions, BackendPlan
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to, shown
+from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import guard_protocols
 from podwire.routing.tunnels import tunnel_addresses, tunnel_sources, tunnel_sysctls
 from podwire.state.link import Link
 from podwire.state.link_kinds import IpTunnel
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
 
 DEVICES = {4: ("podwire-ipip", "ipip"), 6: ("podwire-sit", "sit")}
@@ -44,6 +45,7 @@ class IpInIp:
 
     def __init__(self, options: BackendOptions) -> None:
         """``ipip`` has no options."""
+        self._peers = PeerStates()
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """Nothing: a peer needs the node's address alone."""
@@ -56,7 +58,7 @@ class IpInIp:
             return BackendPlan()
         versions = sorted({cidr.version for cidr in me.pod_cidrs})
         sources = tunnel_sources(me)
-        network = NetworkState(
+        common = NetworkState(
             links=tuple(self._device(me, version, str(outer)) for version in versions),
             addresses=tuple(
                 address
@@ -64,22 +66,11 @@ class IpInIp:
                 for address in tunnel_addresses(DEVICES[cidr.version][0], me)
                 if (":" in address.cidr) == (cidr.version == 6)
             ),
-            routes=tuple(
-                Route(
-                    dst=str(cidr),
-                    via=f"{'::' if cidr.version == 6 else ''}{peer.address(4)}",
-                    link=DEVICES[cidr.version][0],
-                    onlink=True,
-                    src=sources[cidr.version],
-                )
-                for peer in peers
-                for cidr in peer.pod_cidrs
-                if cidr.version in versions
-            ),
             sysctls=tuple(sysctl for version in versions for sysctl in tunnel_sysctls(DEVICES[version][0], me)),
         )
+        routes = self._peers.merged(peers, sources, lambda peer: _routes(peer, sources))
         return BackendPlan(
-            network=network,
+            network=merge([common, routes]),
             values=(guard_protocols(GUARD, _PROTOCOLS, me, cluster),),
             tunnels=tuple(DEVICES[version][0] for version in versions),
         )
@@ -116,3 +107,12 @@ class IpInIp:
     def overhead(self, me: LocalNode) -> int:
         """20 bytes: one IPv4 header."""
         return _OVERHEAD
+
+
+def _routes(peer: Peer, sources: Mapping[int, str]) -> Iterator[Route]:
+    """The routes to a peer's pods of the IP versions that this node's pods have."""
+    for cidr in peer.pod_cidrs:
+        if cidr.version in sources:
+            outer = f"{'::' if cidr.version == 6 else ''}{peer.address(4)}"
+            link = DEVICES[cidr.version][0]
+            yield Route(dst=str(cidr), via=outer, link=link, onlink=True, src=sources[cidr.version])

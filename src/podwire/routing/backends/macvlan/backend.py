@@ -26,10 +26,9 @@ from typing import Any
 import msgspec
 
 from podwire.routing.backend import BackendOptions, BackendPlan, PodLeg
-from podwire.routing.direct import behind_router, direct_routes, no_address
+from podwire.routing.direct import DirectRoutes, behind_router, no_address
 from podwire.routing.nodes import ClusterView, LocalNode, Network, Peer
 from podwire.routing.segment import NodeSegment, check_uplink
-from podwire.state.network import NetworkState
 from podwire.state.nft import Chain, Set, Table
 from podwire.state.nft_rules import Rule
 from podwire.state.nft_text import parse_rule
@@ -71,6 +70,7 @@ class MacvlanLegs:
 
     def __init__(self, options: MacvlanOptions) -> None:
         self._segment = NodeSegment(self.name, options.macvlan.uplink)
+        self._routes = DirectRoutes()
 
     def announce(self, me: LocalNode) -> Mapping[str, Any]:
         """That the pods of this node have legs; nothing when they have none."""
@@ -78,7 +78,7 @@ class MacvlanLegs:
 
     def plan(self, me: LocalNode, peers: Sequence[Peer], cluster: ClusterView) -> BackendPlan:
         """A route per peer and family, and the leg of pods; without a leg, why not."""
-        network = NetworkState(routes=direct_routes(me, peers))
+        network = self._routes.state(me, peers)
         if reason := self._refusal(me):
             return BackendPlan(network=network, degraded=f"pods have no macvlan legs, and their nodes route: {reason}")
         leg = PodLeg(self._segment.lower(me), self._segment.mtu(me), tuple(map(str, _networks(peers))))

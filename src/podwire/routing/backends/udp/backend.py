@@ -22,13 +22,13 @@ from msgspec.structs import replace
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
 from podwire.routing.nodes import Address, ClusterView, LocalNode, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
+from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import guard_udp_port
-from podwire.routing.tunnels import tunnel_addresses, tunnel_sources, tunnel_sysctls
+from podwire.routing.tunnels import tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
 from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
 from podwire.state.link import Link
-from podwire.state.network import NetworkState
-from podwire.state.route import Route
+from podwire.state.network import NetworkState, merge
 from podwire.state.udptunnel import UdpPeer, UdpTunnel, endpoint_address
 
 NAME = "udp"
@@ -69,6 +69,7 @@ class UdpProcess:
 
     def __init__(self, options: UdpOptions) -> None:
         self._port = options.udp.port
+        self._routes = PeerStates()
 
     @property
     def udp_ports(self) -> tuple[int, ...]:
@@ -86,19 +87,15 @@ class UdpProcess:
         """
         sources = tunnel_sources(me)
         mtu = me.underlay.mtu - self.overhead(me)
-        network = NetworkState(
+        common = NetworkState(
             links=(Link(name=DEVICE, kind="tun", mtu=mtu, alias=f"podwire/routing {NAME}"),),
             addresses=tunnel_addresses(DEVICE, me),
-            routes=tuple(
-                Route(dst=str(cidr), link=DEVICE, src=sources.get(cidr.version, ""))
-                for peer in peers
-                for cidr in peer.pod_cidrs
-            ),
             sysctls=tunnel_sysctls(DEVICE, me),
         )
         listen = endpoint_text(str(me.addresses[0]), self._port)
+        routes = self._routes.merged(peers, sources, lambda peer: tunnel_routes(DEVICE, peer, sources))
         return BackendPlan(
-            network=network,
+            network=merge([common, routes]),
             values=(guard_udp_port(GUARD, self._port, me, cluster),),
             children=(_process(me, listen),),
             program_values=(UdpTunnel(DEVICE, listen, tuple(self._peers(me, cluster.peers))),),

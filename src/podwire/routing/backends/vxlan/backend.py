@@ -11,7 +11,7 @@ address. Cost per peer: one fdb entry, and a route (IPv6: two) and a neighbour p
 Ethernet 14, VXLAN 8, UDP 8, IP 20 or 40).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from podwire.routing.paths import (
     leads_to,
     next_neighbour,
 )
+from podwire.routing.peerstates import PeerStates
 from podwire.routing.tables import guard_udp_port
 from podwire.routing.tunnels import (
     announced_mac,
@@ -38,7 +39,7 @@ from podwire.routing.tunnels import (
 )
 from podwire.state.link import Link
 from podwire.state.link_kinds import Vxlan
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, Object, merge
 from podwire.state.route import Fdb, Route
 
 DEVICE = "podwire-vxlan"
@@ -74,6 +75,7 @@ class VxlanTunnel:
 
     def __init__(self, options: VxlanOptions) -> None:
         self._options = options
+        self._peers = PeerStates()
 
     @property
     def udp_ports(self) -> tuple[int, ...]:
@@ -97,30 +99,14 @@ class VxlanTunnel:
 
     def _network(self, me: LocalNode, peers: Sequence[Peer]) -> NetworkState:
         outer = me.addresses[0]
-        mtu = me.underlay.mtu - self.overhead(me)
         sources = tunnel_sources(me)
-        neighbours, entries, routes = [], [], []
-        for peer in peers:
-            address = peer.address(outer.version)
-            if address is None or not peer.pod_cidrs:
-                continue
-            mac = _peer_mac(peer, outer.version)
-            entries.append(Fdb(link=DEVICE, mac=mac, dst=str(address)))
-            for cidr, gateway in gateways(DEVICE, peer, mac):
-                neighbours.append(gateway)
-                if cidr.version == 6:
-                    routes.append(Route(dst=f"{gateway.ip}/128", link=DEVICE))
-                routes.append(
-                    Route(dst=str(cidr), via=gateway.ip, link=DEVICE, onlink=True, src=sources.get(cidr.version, ""))
-                )
-        return NetworkState(
-            links=(self._device(me, str(outer), mtu),),
+        common = NetworkState(
+            links=(self._device(me, str(outer), me.underlay.mtu - self.overhead(me)),),
             addresses=tunnel_addresses(DEVICE, me),
-            neighbours=tuple(neighbours),
-            fdb=tuple(entries),
-            routes=tuple(routes),
             sysctls=tunnel_sysctls(DEVICE, me),
         )
+        basis = (outer.version, sources)
+        return merge([common, self._peers.merged(peers, basis, lambda peer: _way(peer, outer.version, sources))])
 
     def _device(self, me: LocalNode, local: str, mtu: int) -> Link:
         tunnel = Vxlan(vni=self._options.vni, port=self._options.port, local=local, device=me.underlay.link)
@@ -170,6 +156,20 @@ class VxlanTunnel:
     def overhead(self, me: LocalNode) -> int:
         """50 bytes over IPv4, 70 over IPv6."""
         return _OVERHEAD[me.addresses[0].version]
+
+
+def _way(peer: Peer, version: int, sources: Mapping[int, str]) -> Iterator[Object]:
+    """The entries of a peer: the outer addresses are of the IP version ``version``."""
+    address = peer.address(version)
+    if address is None or not peer.pod_cidrs:
+        return
+    mac = _peer_mac(peer, version)
+    yield Fdb(link=DEVICE, mac=mac, dst=str(address))
+    for cidr, gateway in gateways(DEVICE, peer, mac):
+        yield gateway
+        if cidr.version == 6:
+            yield Route(dst=f"{gateway.ip}/128", link=DEVICE)
+        yield Route(dst=str(cidr), via=gateway.ip, link=DEVICE, onlink=True, src=sources.get(cidr.version, ""))
 
 
 def _peer_mac(peer: Peer, version: int) -> str:

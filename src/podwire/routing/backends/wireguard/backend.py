@@ -22,7 +22,7 @@ Encapsulation takes 60 bytes over IPv4 and 80 over IPv6 (WireGuard 32, UDP 8, IP
 Source: the WireGuard paper (Donenfeld 2017), sections 2 and 5.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, ClassVar
 
@@ -32,11 +32,12 @@ from msgspec.structs import replace
 from podwire.routing.backend import BackendOptions, BackendPlan, check_range
 from podwire.routing.nodes import Address, ClusterView, LocalNode, NodeKey, Peer
 from podwire.routing.paths import OuterHeader, PathState, PeerPath, follow_route, leads_to
-from podwire.routing.tunnels import tunnel_addresses, tunnel_sources, tunnel_sysctls
+from podwire.routing.peerstates import PeerStates
+from podwire.routing.tunnels import tunnel_addresses, tunnel_routes, tunnel_sources, tunnel_sysctls
 from podwire.runtime.program import Child
 from podwire.state.ipvs import endpoint_text
 from podwire.state.link import Link
-from podwire.state.network import NetworkState
+from podwire.state.network import NetworkState, merge
 from podwire.state.route import Route
 from podwire.state.wireguard import WireGuard, WireGuardPeer, key_bytes
 
@@ -108,6 +109,7 @@ class WireGuardTunnel:
 
     def __init__(self, options: WireGuardOptions) -> None:
         self._options = options.wireguard
+        self._routes = PeerStates()
 
     def key_names(self, nodes: Sequence[Peer | LocalNode]) -> Sequence[str]:
         """The generations in use: this node's, and the one of the other parity that a node has announced.
@@ -134,26 +136,24 @@ class WireGuardTunnel:
         names = sorted(_keys(me), key=int)
         devices = tuple(_device(name) for name in names)
         sources = tunnel_sources(me)
-        routes = tuple(
-            Route(dst=str(cidr), link=_device(name), src=sources.get(cidr.version, ""))
-            for peer in peers
-            if (name := self._common(me, peer))
-            for cidr in peer.pod_cidrs
-        )
+        routes = self._routes.merged(peers, (names, sources), lambda peer: self._routes_to(me, peer, sources))
         mtu, alias = me.underlay.mtu - self.overhead(me), f"podwire/routing {NAME}"
-        network = NetworkState(
+        common = NetworkState(
             links=tuple(Link(name=device, kind="tun", mtu=mtu, alias=alias) for device in devices),
             addresses=tuple(address for device in devices for address in tunnel_addresses(device, me)),
-            routes=routes,
             sysctls=tuple(sysctl for device in devices for sysctl in tunnel_sysctls(device, me)),
         )
         return BackendPlan(
-            network=network,
+            network=merge([common, routes]),
             children=tuple(_process(me, device) for device in devices),
             program_values=tuple(self._value(me, name, cluster) for name in names),
             tunnels=devices,
             configured=_refusals(me, cluster),
         )
+
+    def _routes_to(self, me: LocalNode, peer: Peer, sources: Mapping[int, str]) -> Iterable[Route]:
+        name = self._common(me, peer)
+        return tunnel_routes(_device(name), peer, sources) if name else ()
 
     def _value(self, me: LocalNode, name: str, cluster: ClusterView) -> WireGuard:
         outer, port = me.addresses[0].version, self._options.port + int(name) % 2
