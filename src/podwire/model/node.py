@@ -1,14 +1,17 @@
 """Node and Lease (``v1``, ``coordination.k8s.io/v1``)."""
 
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network
 
 import msgspec
 
+from podwire.model.ip import parse_address, parse_network
 from podwire.model.meta import Condition, Fact, ObjectMeta
 
 Network = IPv4Network | IPv6Network
 
+_CACHED = 1 << 14
+"""More than the nodes of the largest clusters have texts."""
 ZONE_LABEL = "topology.kubernetes.io/zone"
 """The label of a Node that names its zone."""
 
@@ -129,25 +132,25 @@ class Lease(Fact, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_CACHED)
 def _address(text: str) -> str:
     """The address in its canonical form; empty when it is not an address, since the API takes any text."""
     try:
-        return str(ip_address(text)) if "%" not in text else ""
+        return str(parse_address(text)) if "%" not in text else ""
     except ValueError:
         return ""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_CACHED)
 def _network(text: str) -> Network | None:
     """The range, host bits cleared; None when it is not a range, since the API takes any text."""
     try:
-        return ip_network(text, strict=False) if "%" not in text else None
+        return parse_network(text) if "%" not in text else None
     except ValueError:
         return None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_CACHED)
 def _cidr(text: str) -> str:
     network = _network(text)
     return str(network) if network is not None else ""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from podwire.cluster.names import NODE_ROUTING, NODE_ROUTING_FACTS
+from podwire.model.ip import parse_address
 from podwire.model.node import Node
 from podwire.routing.flannel import annotations as flannel
 from podwire.routing.networks import Address as Address
@@ -178,7 +179,7 @@ def node_address(cidr: Network) -> Address:
 
 def _address(text: str) -> Address | None:
     try:
-        return ip_address(text)
+        return parse_address(text)
     except ValueError:
         return None
 
