@@ -143,13 +143,16 @@ class _Reader:
         self.implied = None
 
     def payload(self, attrs: dict[int, bytes]) -> None:
-        """A header field, whole or its first bytes."""
+        """A header field that is loaded, whole or its first bytes; or an address that is set."""
         base, offset, size = (
             number(attrs.get(uapi.NFTA_PAYLOAD_BASE)),
             number(attrs.get(uapi.NFTA_PAYLOAD_OFFSET)),
             number(attrs.get(uapi.NFTA_PAYLOAD_LEN)),
         )
         field = payload_field(base, offset, size, self.network, self.protocol)
+        if uapi.NFTA_PAYLOAD_SREG in attrs:
+            self.set_field(field, _slot(attrs[uapi.NFTA_PAYLOAD_SREG]))
+            return
         slot = _slot(attrs.get(uapi.NFTA_PAYLOAD_DREG))
         if field is None:
             self.registers[slot] = _Partial(self._shortened(base, offset, size))
@@ -199,9 +202,14 @@ class _Reader:
 
     def assign(self, source: str, attrs: dict[int, bytes], slot: int) -> None:
         """A mark that is set."""
-        field = loaded_field(source, number(attrs.get(_KEY)), 0 if source == "meta" else -1)
+        self.set_field(loaded_field(source, number(attrs.get(_KEY)), 0 if source == "meta" else -1), slot)
+
+    def set_field(self, field: FieldType | None, slot: int) -> None:
+        """A field that is set to the content of a register."""
         if field is None:
-            raise _Unknown(f"{source} set")
+            raise _Unknown("set")
+        if field.source == "payload":
+            self._follow(field)
         content = self.registers.get(slot)
         value = LiteralValue(field.type.render(content)) if isinstance(content, bytes) else self.operand(slot)
         self.out.append(Assign(Field(field.name), value))

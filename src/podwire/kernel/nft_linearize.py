@@ -19,7 +19,7 @@ from podwire.errors import ConfigError
 from podwire.kernel import uapi
 from podwire.kernel.nft_codec import attribute, nested, text, u32, u64
 from podwire.state.nft import FAMILIES, Set, interval_bounds
-from podwire.state.nft_fields import FieldType, field_type
+from podwire.state.nft_fields import NETWORK_HEADER, FieldType, field_type
 from podwire.state.nft_rules import (
     Assign,
     Counter,
@@ -127,6 +127,26 @@ def linearize(rule: Rule, family: str, first_set: int = 1) -> Linearized:
     for statement in rule.statements:
         writer.statement(statement)
     return Linearized(b"".join(writer.out), tuple(writer.sets))
+
+
+_IPV4_CHECKSUM = 10
+"""The offset of the checksum in the header of IPv4."""
+
+
+def _header_write(field: FieldType) -> bytes:
+    """Writes the address of a network header; the checksums of IPv4, and of TCP and UDP, follow the change."""
+    if field.type.name not in ("ipv4_addr", "ipv6_addr") or field.a != NETWORK_HEADER:
+        raise ConfigError("nft", "", f"cannot set {field.name}: expected an address of the network header")
+    kind, offset = (uapi.NFT_PAYLOAD_CSUM_INET, _IPV4_CHECKSUM) if field.family == "ip" else (0, 0)
+    return (
+        u32(uapi.NFTA_PAYLOAD_SREG, register(0))
+        + u32(uapi.NFTA_PAYLOAD_BASE, field.a)
+        + u32(uapi.NFTA_PAYLOAD_OFFSET, field.b)
+        + u32(uapi.NFTA_PAYLOAD_LEN, field.type.size)
+        + u32(uapi.NFTA_PAYLOAD_CSUM_TYPE, kind)
+        + u32(uapi.NFTA_PAYLOAD_CSUM_OFFSET, offset)
+        + u32(uapi.NFTA_PAYLOAD_CSUM_FLAGS, uapi.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+    )
 
 
 class _Writer:
@@ -341,14 +361,17 @@ class _Writer:
         self.lookup(statement.map, 0, answer=-1)
 
     def assign(self, statement: Assign) -> None:
-        """Sets a mark."""
+        """Sets a mark, or an address in the packet's header."""
         field = field_type(statement.field.name)
+        self.need(field)
         if isinstance(statement.value, LiteralValue):
             self.immediate(0, field.type.parse(statement.value.text))
         else:
             self.load(statement.value)
         if field.source == "ct":
             self.add("ct", u32(uapi.NFTA_CT_KEY, field.a) + u32(uapi.NFTA_CT_SREG, register(0)))
+        elif field.source == "payload":
+            self.add("payload", _header_write(field))
         else:
             self.add(field.source, u32(uapi.NFTA_META_KEY, field.a) + u32(uapi.NFTA_META_SREG, register(0)))
 

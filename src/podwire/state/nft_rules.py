@@ -130,7 +130,7 @@ class VerdictMap(msgspec.Struct, frozen=True, gc=False):
 
 
 class Assign(msgspec.Struct, frozen=True, gc=False):
-    """Sets ``meta mark`` or ``ct mark``."""
+    """Sets ``meta mark`` or ``ct mark``, or without connection tracking an address of the packet."""
 
     field: Field
     value: Operand | LiteralValue

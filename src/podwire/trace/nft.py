@@ -369,7 +369,9 @@ class _Walk:
         return element.verdict
 
     def assign(self, statement: Assign) -> None:
-        """Sets the packet's mark."""
+        """Sets the packet's mark, or its destination."""
+        if statement.field.name.endswith("saddr"):
+            raise ProtocolError("local", f"the tracer does not know {statement}")
         if isinstance(statement.value, LiteralValue):
             data = field_type(statement.field.name).type.parse(statement.value.text)
         else:
@@ -378,6 +380,8 @@ class _Walk:
             mark = int(data_type("mark").render(data[:4]), 0)
             self.packet = msgspec.structs.replace(self.packet, mark=mark)
             self.fields.pop("meta mark", None)
+        elif statement.field.name in ("ip daddr", "ip6 daddr"):
+            self.redirect(data_type(_ADDRESS_TYPES[self.packet.family]).render(data), None)
 
     def update(self, statement: Update) -> None:
         """Adds an element to a dynamic set, or deletes it."""
