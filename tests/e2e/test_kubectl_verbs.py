@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tests.e2e.driver import Cluster, deployment, eventually, shell_pod
 
-
 COMPONENTS = ("controller-manager", "etcd-0", "scheduler")
 
 

@@ -46,7 +46,7 @@ class Machine:
         (self.checkout / "pyproject.toml").write_text("")
         shutil.copy(_ROOT / "scripts/setup", self.checkout / "scripts/setup")
         self.programs.mkdir()
-        for name in (*_BASICS, "mkdir", "cp", "chmod", "rm"):
+        for name in (*_BASICS, "mkdir", "cp", "chmod", "rm", "sed"):
             found = shutil.which(name)
             assert found is not None
             (self.programs / name).symlink_to(found)
@@ -91,6 +91,17 @@ def test_kubectl_and_helm_are_installed_where_missing(machine: Machine) -> None:
     assert all(os.access(machine.checkout / ".venv/bin" / name, os.X_OK) for name in ("kubectl", "helm"))
     again = machine.setup()
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+
+
+def test_settings_of_tools_leave_the_environment_as_it_is(machine: Machine) -> None:
+    machine.debian()
+    project = machine.checkout / "pyproject.toml"
+    project.write_text("[project]\ndependencies = []\n[tool.ruff]\nline-length = 120\n")
+    assert "setup: virtual environment" in machine.setup().stdout
+    project.write_text("[project]\ndependencies = []\n[tool.ruff]\nline-length = 100\n")
+    assert machine.setup().stdout == ""
+    project.write_text('[project]\ndependencies = ["click"]\n[tool.ruff]\nline-length = 100\n')
+    assert "setup: virtual environment" in machine.setup().stdout
 
 
 def test_the_services_of_bird_and_frr_stay_off(machine: Machine) -> None:
