@@ -14,6 +14,7 @@ Python may keep the compiled tests (``__pycache__``), whatever the environment s
 and every later run would compile them again, a third of the time that it takes them to begin.
 """
 
+import itertools
 import os
 import re
 import shlex
@@ -44,6 +45,8 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::[^\[ ]+(?:\[.*?\])?)
 COLLECTED = re.compile(r"^(tests/\S+): \d+$", re.M)
 """As ``pytest -qq --collect-only`` prints a file and the number of its tests."""
 COUNTED = re.compile(r"(\d+) (passed|failed|error|skipped)")
+_NUMBERS = itertools.count()
+"""Of the folders for temporary files of one run."""
 REPEATED_TIERS = ("kernel", "uml", "e2e")
 """Tiers whose tests share processors, a kernel and time with others. A unit test that fails is a fault."""
 REPEATED_TESTS = 6
@@ -124,14 +127,24 @@ TIERS = {"unit": unit_jobs, "kernel": kernel_jobs, "uml": uml_jobs, "e2e": e2e_j
 def run_jobs(jobs: Sequence[Job], folder: Path) -> None:
     """Runs jobs side by side and shows their output.
 
+    Each has a folder of its own for temporary files: at its end, a process of pytest fails when another one deletes old
+    files in the same folder at that moment. The paths are short, because some tests put sockets below them.
+
     A shell starts background commands with SIGINT ignored, and children inherit that. Tests that send SIGINT to
     ``podwire`` need the default action.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, job in enumerate(jobs):
         job.output = folder / f"{job.tier}-{number}"
+        temporary = folder / str(next(_NUMBERS))
+        temporary.mkdir()
         with job.output.open("wb") as output:
-            job.process = subprocess.Popen(job.command, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+            job.process = subprocess.Popen(
+                job.command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=ENVIRONMENT | {"PYTEST_DEBUG_TEMPROOT": str(temporary)},
+            )
     for job in jobs:
         print(f"== {job.tier}: {shlex.join(job.command)}", flush=True)
         show(job)
@@ -211,7 +224,7 @@ def main(tiers: Sequence[str]) -> int:
     os.chdir(ROOT)
     wanted = tiers or tuple(TIERS)
     done: list[Job] = []
-    with tempfile.TemporaryDirectory(prefix="podwire-suite-") as folder:
+    with tempfile.TemporaryDirectory(prefix="pw-", ignore_cleanup_errors=True) as folder:
         for tier in TIERS:
             if tier in wanted:
                 began, jobs = time.monotonic(), list(TIERS[tier]())
