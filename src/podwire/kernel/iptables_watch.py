@@ -1,7 +1,7 @@
 """Detects changes of iptables rules by other programs in a network namespace.
 
 For the nft kind the kernel sends notifications. For legacy rules it sends none. There the numbers of entries, the sizes
-and the hook offsets of the tables are compared every 0.2 s with those after the last write of podwire, by one system
+and the hook offsets of the tables are compared every 0.05 s with those after the last write of podwire, by one system
 call for each table. A change that keeps all of them, such as a rule that takes the place of an equally long one, is not
 seen; for these ``changed`` also returns True every 30 s. While changes follow one another, the pause after each doubles
 up to 30 s.
