@@ -72,6 +72,14 @@ def parse(data: bytes, offset: int = 0) -> dict[int, bytes]:
     return values
 
 
+def places(data: bytes, offset: int = 0) -> Iterator[tuple[int, int, int]]:
+    """Type without flags, offset and size of the value of each attribute from ``offset`` on."""
+    while offset + 4 <= len(data):
+        size, kind = _NLATTR.unpack_from(data, offset)
+        yield kind & _TYPE, offset + 4, size - 4
+        offset += (size + 3) & ~3 or 4
+
+
 def number(attributes: Mapping[int, bytes], kind: int, default: int = 0) -> int:
     """An attribute of any width as a number in host order."""
     data = attributes.get(kind)

@@ -17,7 +17,8 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from podwire.errors import KernelError
 from podwire.kernel import attributes, netns
@@ -55,7 +56,7 @@ _ANSWER_TIMEOUT_S = 10
 _DUMP_TRIES = 10
 
 
-class Message(NamedTuple):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One request: message type, flags besides NLM_F_REQUEST, family header with attributes.
 
     ``subject`` is the object for error messages; it is converted to text only then.

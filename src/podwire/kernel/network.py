@@ -13,13 +13,13 @@ one object; the others are applied.
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from podwire.errors import KernelError, KernelExists, KernelNotFound
-from podwire.kernel import link_codec, route_codec, route_lists, sysctl, tun
+from podwire.kernel import link_codec, neighbour_lists, route_codec, route_lists, sysctl, tun
 from podwire.kernel.failure import refusal
 from podwire.kernel.link_kinds import codec_of
 from podwire.kernel.netlink import Message, Netlink
@@ -154,8 +154,7 @@ def _dump(netlink: Netlink, kind: int, body: bytes, subject: str) -> list[bytes]
 
 def _dump_neighbours(netlink: Netlink, names: Mapping[int, str], *, proxy: bool) -> Iterator[Neighbour | None]:
     body = route_codec.encode_neighbour_dump(proxy=proxy)
-    for payload in _dump(netlink, RTM_GETNEIGH, body, "neighbours"):
-        yield route_codec.decode_neighbour(payload, names)
+    return neighbour_lists.decode_neighbours(_dump(netlink, RTM_GETNEIGH, body, "neighbours"), names)
 
 
 def _dump_fdb(netlink: Netlink, devices: _Devices) -> Iterator[Fdb | None]:
@@ -164,8 +163,8 @@ def _dump_fdb(netlink: Netlink, devices: _Devices) -> Iterator[Fdb | None]:
         forwards = codec_of(link.kind).forwards
         if forwards or link.locked:
             body = route_codec.encode_fdb_dump(link.index)
-            for payload in _dump(netlink, RTM_GETNEIGH, body, f"forwarding entries of {link.name}"):
-                entry = route_codec.decode_fdb(payload, devices.names)
+            payloads = _dump(netlink, RTM_GETNEIGH, body, f"forwarding entries of {link.name}")
+            for entry in neighbour_lists.decode_fdb(payloads, devices.names):
                 yield entry if entry is None or entry.bridge or forwards else None
 
 
@@ -296,16 +295,18 @@ def _execute(
 
     for step in changes.steps:
         try:
-            if isinstance(step.value, Sysctl):
+            if not isinstance(step.value, Sysctl | Link):
+                waiting.append((step, _message(step, indexes, held)))
+            elif isinstance(step.value, Sysctl):
                 flush()
                 sysctl.write(step.value.path, step.value.value, netlink.netns)
                 applied.append(step)
-            elif isinstance(step.value, Link) and step.verb == "add":
+            elif step.verb == "add":
                 flush()
                 _make_link(netlink, step.value, indexes)
                 applied.append(step)
             else:
-                waiting.extend((step, message) for message in _messages(step, indexes, held))
+                waiting.extend((step, message) for message in _link_messages(step.verb, step.value, indexes))
         except KernelError as failure:
             failed.append(failure)
     deletions = [at for at, (step, _) in enumerate(waiting) if _deletes_link(step)]
@@ -378,35 +379,38 @@ def _set_messages(link: Link, indexes: Mapping[str, int]) -> list[Message]:
         return messages
 
 
-_TYPES: dict[type, tuple[int, int]] = {
-    Address: (RTM_NEWADDR, RTM_DELADDR),
-    Route: (RTM_NEWROUTE, RTM_DELROUTE),
-    Neighbour: (RTM_NEWNEIGH, RTM_DELNEIGH),
-    Fdb: (RTM_NEWNEIGH, RTM_DELNEIGH),
-    FibRule: (RTM_NEWRULE, RTM_DELRULE),
+_TYPES: dict[type, tuple[Callable[[Any, Mapping[str, int]], bytes], int, int]] = {
+    Address: (route_codec.encode_address, RTM_NEWADDR, RTM_DELADDR),
+    Route: (route_codec.encode_route, RTM_NEWROUTE, RTM_DELROUTE),
+    Neighbour: (route_codec.encode_neighbour, RTM_NEWNEIGH, RTM_DELNEIGH),
+    Fdb: (route_codec.encode_fdb, RTM_NEWNEIGH, RTM_DELNEIGH),
+    FibRule: (lambda rule, _indexes: route_codec.encode_rule(rule), RTM_NEWRULE, RTM_DELRULE),
 }
+"""By type of object: the encoder of the message, and the messages that add and delete the object."""
 
 
-def _messages(step: Change, indexes: Mapping[str, int], held: Collection[tuple[Any, ...]]) -> list[Message]:
-    """The requests of one step, in order.
+def _link_messages(verb: str, link: Link, indexes: Mapping[str, int]) -> list[Message]:
+    """The requests that change or delete a device, in order."""
+    if verb != "delete":
+        return _set_messages(link, indexes)
+    return [Message(RTM_DELLINK, 0, link_codec.header(link.index or indexes.get(link.name, 0)), "delete", link)]
+
+
+def _message(step: Change, indexes: Mapping[str, int], held: Collection[tuple[Any, ...]]) -> Message:
+    """The request of one step.
 
     Raises: KernelNotFound when a device that the object names does not exist.
     """
-    value = step.value
-    if isinstance(value, Link):
-        if step.verb != "delete":
-            return _set_messages(value, indexes)
-        body = link_codec.header(value.index or indexes.get(value.name, 0))
-        return [Message(RTM_DELLINK, 0, body, "delete", value)]
+    verb, value = step
+    encoder, new, delete = _TYPES[type(value)]
     try:
-        body = encode(value, indexes)
+        body = encoder(value, indexes)
     except (KeyError, ValueError):
-        with _unknown_device_errors(step.verb, value):
+        with _unknown_device_errors(verb, value):
             raise
-    new, delete = _TYPES[type(value)]
-    if step.verb == "delete":
-        return [Message(delete, 0, body, "delete", value)]
-    return [Message(new, NLM_F_CREATE | _new_flags(step, held), body, step.verb, value)]
+    if verb == "delete":
+        return Message(delete, 0, body, "delete", value)
+    return Message(new, NLM_F_CREATE | _new_flags(step, held), body, verb, value)
 
 
 def _new_flags(step: Change, held: Collection[tuple[Any, ...]]) -> int:
@@ -419,20 +423,9 @@ def _new_flags(step: Change, held: Collection[tuple[Any, ...]]) -> int:
     return NLM_F_REPLACE
 
 
-def encode(value: Address | Route | Neighbour | Fdb | FibRule | Sysctl, indexes: Mapping[str, int]) -> bytes:
+def encode(value: Address | Route | Neighbour | Fdb | FibRule, indexes: Mapping[str, int]) -> bytes:
     """The body of the message that adds or deletes the object.
 
     Raises: KeyError with the name of a device that is not in ``indexes``.
     """
-    match value:
-        case Address():
-            return route_codec.encode_address(value, indexes)
-        case Route():
-            return route_codec.encode_route(value, indexes)
-        case Neighbour():
-            return route_codec.encode_neighbour(value, indexes)
-        case Fdb():
-            return route_codec.encode_fdb(value, indexes)
-        case FibRule():
-            return route_codec.encode_rule(value)
-    raise TypeError(f"{value} is not an rtnetlink object")
+    return _TYPES[type(value)][0](value, indexes)

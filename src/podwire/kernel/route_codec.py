@@ -3,7 +3,8 @@
 Sources: rtnetlink(7); include/uapi/linux/{rtnetlink,if_addr,neighbour,fib_rules}.h; net/ipv4/fib_frontend.c and
 net/ipv6/route.c for defaults. Encoders raise KeyError with the name of a device that is not in ``indexes``. Decoders
 return None for objects that the kernel makes itself: local and kernel routes, multicast, learned neighbours. Cost: 2-4
-us to encode a value, 4-8 us to decode one; :mod:`podwire.kernel.route_lists` decodes many routes.
+us to encode a value, 4-8 us to decode one; :mod:`podwire.kernel.route_lists` and
+:mod:`podwire.kernel.neighbour_lists` decode many.
 
 ``proto`` is also written to neighbours (NDA_PROTOCOL, kernel 4.20) and addresses (IFA_PROTO, 5.18), so that every
 object carries its owner's mark. Forwarding entries have no field for it.
@@ -96,6 +97,9 @@ RTMSG = struct.Struct("=BBBBBBBBI")
 
 _PLAIN_ROUTE = struct.Struct("=HH4sHH4sHHI")
 """RTA_DST, RTA_GATEWAY and RTA_OIF of an IPv4 route."""
+
+_PLAIN_NEIGHBOUR = struct.Struct("=HH4sHH6sxxHHBxxx")
+"""NDA_DST, NDA_LLADDR and NDA_PROTOCOL of an IPv4 neighbour."""
 
 NDMSG = struct.Struct("=BxxxiHBB")
 """Family, index, state, flags, type."""
@@ -356,13 +360,15 @@ def _decode_via(attributes: Mapping[int, bytes]) -> str:
 
 def encode_neighbour(neighbour: Neighbour, indexes: Mapping[str, int]) -> bytes:
     """RTM_NEWNEIGH or RTM_DELNEIGH."""
-    family = family_of(neighbour.ip)
+    packed = pack_ip(neighbour.ip)
+    family = AF_INET6 if len(packed) == 16 else AF_INET
     state = NUD_PERMANENT if neighbour.permanent else NUD_REACHABLE
     flags = NTF_PROXY if neighbour.proxy else 0
-    parts = [
-        NDMSG.pack(family, indexes[neighbour.link], state, flags, 0),
-        attribute(NDA_DST, pack_ip(neighbour.ip)),
-    ]
+    head = NDMSG.pack(family, indexes[neighbour.link], state, flags, 0)
+    if family == AF_INET and neighbour.mac and neighbour.proto:
+        mac = pack_mac(neighbour.mac)
+        return head + _PLAIN_NEIGHBOUR.pack(8, NDA_DST, packed, 10, NDA_LLADDR, mac, 5, NDA_PROTOCOL, neighbour.proto)
+    parts = [head, attribute(NDA_DST, packed)]
     if neighbour.mac:
         parts.append(attribute(NDA_LLADDR, pack_mac(neighbour.mac)))
     if neighbour.proto:
@@ -400,13 +406,9 @@ def encode_fdb(fdb: Fdb, indexes: Mapping[str, int]) -> bytes:
     the bridge itself.
     """
     state, table = (NUD_NOARP, NTF_MASTER) if fdb.bridge else (NUD_PERMANENT | NUD_NOARP, NTF_SELF)
-    parts = [
-        NDMSG.pack(AF_BRIDGE, indexes[fdb.link], state, table, 0),
-        attribute(NDA_LLADDR, pack_mac(fdb.mac)),
-    ]
-    if fdb.dst:
-        parts.append(attribute(NDA_DST, pack_ip(fdb.dst)))
-    return b"".join(parts)
+    head = NDMSG.pack(AF_BRIDGE, indexes[fdb.link], state, table, 0)
+    destination = attribute(NDA_DST, pack_ip(fdb.dst)) if fdb.dst else b""
+    return head + attribute(NDA_LLADDR, pack_mac(fdb.mac)) + destination
 
 
 def encode_fdb_dump(index: int) -> bytes:

@@ -5,20 +5,18 @@ payloads are the same, headers of attributes included. So the first of them is d
 route. Cost: 1 us a route (6 us by :mod:`podwire.kernel.route_codec` alone).
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import force_setattr
 
 from podwire.kernel import route_codec
+from podwire.kernel.attributes import places
 from podwire.kernel.uapi import AF_INET, AF_INET6, RTA_DST, RTA_GATEWAY, RTA_MULTIPATH
 from podwire.state.address import unpack_ip
 from podwire.state.route import Route
 from podwire.state.value import with_field
 
-_ATTRIBUTE = struct.Struct("=HH")
-"""Size and type of an attribute."""
 _ADDRESS_SIZES = {AF_INET: 4, AF_INET6: 16}
 
 
@@ -64,18 +62,9 @@ def decode_routes(payloads: Iterable[bytes], names: Mapping[int, str]) -> Iterat
 def _shape(payload: bytes) -> _Shape | None:
     """The places of RTA_DST and RTA_GATEWAY; None where they are not of the family's length, in this order."""
     size = _ADDRESS_SIZES.get(payload[0])
-    places = dict(_places(payload))
-    if size is None or RTA_MULTIPATH in places or places.get(RTA_DST, (0, 0))[1] != size:
+    found = {kind: (offset, length) for kind, offset, length in places(payload, route_codec.RTMSG.size)}
+    if size is None or RTA_MULTIPATH in found or found.get(RTA_DST, (0, 0))[1] != size:
         return None
-    dst = places[RTA_DST][0]
-    via, via_size = places.get(RTA_GATEWAY, (len(payload), 0))
+    dst = found[RTA_DST][0]
+    via, via_size = found.get(RTA_GATEWAY, (len(payload), 0))
     return _Shape(dst, dst + size, via, via + via_size) if via > dst and via_size in (0, size) else None
-
-
-def _places(payload: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Offset and size of the value of each attribute, by type."""
-    offset = route_codec.RTMSG.size
-    while offset + 4 <= len(payload):
-        size, kind = _ATTRIBUTE.unpack_from(payload, offset)
-        yield kind, (offset + 4, size - 4)
-        offset += (size + 3) & ~3 or 4

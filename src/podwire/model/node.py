@@ -5,7 +5,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 import msgspec
 
-from podwire.model.ip import parse_address, parse_network
+from podwire.model.ip import IPV4, parse_address, parse_network
 from podwire.model.meta import Condition, Fact, ObjectMeta
 
 Network = IPv4Network | IPv6Network
@@ -135,6 +135,8 @@ class Lease(Fact, frozen=True):
 @lru_cache(_CACHED)
 def _address(text: str) -> str:
     """The address in its canonical form; empty when it is not an address, since the API takes any text."""
+    if IPV4.fullmatch(text):
+        return text
     try:
         return str(parse_address(text)) if "%" not in text else ""
     except ValueError:

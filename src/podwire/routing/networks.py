@@ -112,9 +112,9 @@ class NetworkUnion:
         """Adds a prefix to the cover."""
         if self._around(prefix) is not None:
             return
-        for inside in self._inside(prefix):
-            self._drop(inside)
         first, length = prefix
+        for inside in self._inside(prefix) if length < self._bits else ():
+            self._drop(inside)
         while length and self._has(other := (first ^ self._size(length), length)):
             self._drop(other)
             first, length = min(first, other[0]), length - 1

@@ -8,7 +8,7 @@ applies the value.
 
 from typing import Any
 
-from msgspec.structs import astuple, fields
+from msgspec.structs import astuple, fields, force_setattr
 
 from podwire.state import grammar
 from podwire.state.address import interface_text, ip_text, is_v6, mac_text, network_text
@@ -91,21 +91,23 @@ class Route(Value, frozen=True):
     tunnel_hop_limit: int = 0
 
     def __post_init__(self) -> None:
-        if self.tunnel_dst:
-            canonical(self, "tunnel_dst", ip_text(self.tunnel_dst))
-        if self.encap != (("ip6" if is_v6(self.tunnel_dst) else "ip") if self.tunnel_dst else ""):
-            raise ValueError(f"encap {self.encap or '(none)'} with the destination {self.tunnel_dst or '(none)'}")
-        if self.via:
-            canonical(self, "via", ip_text(self.via))
-        if self.src:
-            canonical(self, "src", ip_text(self.src))
-        canonical(self, "dst", _destination(self.dst, self.via or self.src))
+        dst, via, src, tunnel_dst = self.dst, self.via, self.src, self.tunnel_dst
+        if tunnel_dst:
+            canonical(self, "tunnel_dst", ip_text(tunnel_dst))
+        if self.encap != (("ip6" if is_v6(tunnel_dst) else "ip") if tunnel_dst else ""):
+            raise ValueError(f"encap {self.encap or '(none)'} with the destination {tunnel_dst or '(none)'}")
+        if via and (text := ip_text(via)) != via:
+            force_setattr(self, "via", text)
+        if src and (text := ip_text(src)) != src:
+            force_setattr(self, "src", text)
+        if (text := _destination(dst, via or src)) != dst:
+            force_setattr(self, "dst", text)
         if is_v6(self.dst):
             canonical(self, "scope", "")
             if self.metric == _V6_METRIC:
                 canonical(self, "metric", 0)
-        elif self.scope == usual_scope(self):
-            canonical(self, "scope", "")
+        elif self.scope and self.scope == usual_scope(self):
+            force_setattr(self, "scope", "")
 
     def __str__(self) -> str:
         return _line(ROUTE, self)

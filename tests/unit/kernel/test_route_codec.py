@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwire.errors import ProtocolError
-from podwire.kernel import route_codec, route_lists
+from podwire.kernel import neighbour_lists, route_codec, route_lists
+from podwire.kernel.attributes import attribute
+from podwire.kernel.uapi import NDA_CACHEINFO
 from podwire.state.route import Address, Fdb, FibRule, Neighbour, Route
 
 INDEXES = {"eth0": 2, "lo": 1}
@@ -84,6 +86,31 @@ def test_routes_of_one_length_and_two_forms_are_told_apart() -> None:
     payloads = [route_codec.encode_route(route, INDEXES) for route in routes]
     assert len({len(payload) for payload in payloads[:6]}) == 1
     assert list(route_lists.decode_routes(payloads, NAMES)) == routes
+
+
+_TIMES = st.binary(min_size=16, max_size=16).map(lambda data: attribute(NDA_CACHEINFO, data) + attribute(4, data[:4]))
+_ADDRESSES = st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"])
+_MACS = st.sampled_from(["02:00:00:00:00:01", "02:00:00:00:00:02"])
+_NEIGHBOURS = st.builds(
+    Neighbour, st.sampled_from(["eth0", "lo"]), _ADDRESSES, _MACS, st.booleans(), st.booleans(), proto=st.integers(0, 9)
+)
+_ENTRIES = st.builds(Fdb, st.sampled_from(["eth0", "lo"]), _MACS, st.just("") | _ADDRESSES, st.booleans())
+
+
+@given(st.lists(st.tuples(_NEIGHBOURS, _TIMES, st.booleans())))
+def test_many_neighbours_decode_as_each_alone(values: list[tuple[Neighbour, bytes, bool]]) -> None:
+    encoded = [(route_codec.encode_neighbour(value, INDEXES), times, last) for value, times, last in values]
+    payloads = [body + times if last else body for body, times, last in encoded]
+    names = {2: "eth0"}
+    alone = [route_codec.decode_neighbour(payload, names) for payload in payloads]
+    assert list(neighbour_lists.decode_neighbours(payloads, names)) == alone
+
+
+@given(st.lists(st.tuples(_ENTRIES, _TIMES)))
+def test_many_forwarding_entries_decode_as_each_alone(values: list[tuple[Fdb, bytes]]) -> None:
+    payloads = [route_codec.encode_fdb(value, INDEXES) + times for value, times in values]
+    alone = [route_codec.decode_fdb(payload, NAMES) for payload in payloads]
+    assert list(neighbour_lists.decode_fdb(payloads, NAMES)) == alone
 
 
 @pytest.mark.parametrize("kind", ["blackhole", "unreachable", "prohibit", "throw"])
