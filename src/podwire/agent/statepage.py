@@ -23,12 +23,12 @@ class StatePage:
 
         Raises: ValueError when there is no such part.
         """
-        wanted = query.get("part", [])
-        if unknown := [name for name in wanted if name not in self.parts]:
+        names = query.get("part", [])
+        if unknown := [name for name in names if name not in self.parts]:
             raise ValueError(f"this agent has no part {', '.join(unknown)}; it runs {', '.join(self.parts)}")
-        return share.render(self._shares(wanted))
+        return share.render(self._shares(names))
 
-    def _shares(self, wanted: list[str]) -> Iterator[Share]:
+    def _shares(self, names: list[str]) -> Iterator[Share]:
         for name, tell in self.parts.items():
-            if name in wanted or not wanted:
+            if name in names or not names:
                 yield from tell()

@@ -34,12 +34,12 @@ def _agents(node: str | None, name: str | None, config_file: str | None) -> list
         return [config]
     inventory.check_root()
     topology = running_cluster(name)
-    found = {file.parent.name: file for file in Path(topology.run, "nodes").glob("*/agent.yaml")}
-    if node is not None and node not in found:
-        known = ", ".join(sorted(found)) or "none"
+    config_files = {file.parent.name: file for file in Path(topology.run, "nodes").glob("*/agent.yaml")}
+    if node is not None and node not in config_files:
+        known = ", ".join(sorted(config_files)) or "none"
         raise ConfigError("NODE", "", f"{node!r} is not a node of {topology.name} with an agent; there are {known}")
-    names = [node] if node is not None else sorted(found, key=lambda each: (len(each), each))
-    return [agent_config.load(found[each]) for each in names]
+    names = [node] if node is not None else sorted(config_files, key=lambda node_name: (len(node_name), node_name))
+    return [agent_config.load(config_files[node_name]) for node_name in names]
 
 
 def _page(config: AgentConfig) -> Iterator[str]:

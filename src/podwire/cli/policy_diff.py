@@ -88,36 +88,38 @@ def diff(  # noqa: PLR0913 - one parameter an option, as click calls it
         return objects_of_files((*files, side), recursive=recursive)
 
     before, after = objects(old), objects(new)
-    notes = list(dict.fromkeys(skipped_note(policy) for side in (before, after) for policy in side.details.unenforced))
-    worlds = combined(before.world, after.world, Sides(old, new, prune), notes)
-    notes += in_audit(*worlds, Sides(old, new))
+    remarks = list(
+        dict.fromkeys(skipped_note(policy) for side in (before, after) for policy in side.details.unenforced)
+    )
+    worlds = combined(before.world, after.world, Sides(old, new, prune), remarks)
+    remarks += in_audit(*worlds, Sides(old, new))
     comparison = compare(*worlds, own_node_egress=not police_own_node)
     lines = before.line, after.line
     if output == "json":
-        document = {**data(comparison, lines), "notes": notes}
+        document = {**data(comparison, lines), "notes": remarks}
         print_json(document)
     else:
-        for line in (*notes, *text(comparison, lines)):
+        for line in (*remarks, *text(comparison, lines)):
             click.echo(line)
     return 1 if comparison.differences else 0
 
 
-def combined(old: World, new: World, sides: Sides, notes: list[str]) -> tuple[World, World]:
-    """Both sides, completed with the objects that only the other side has; ``notes`` gets a line for each completion.
+def combined(old: World, new: World, sides: Sides, remarks: list[str]) -> tuple[World, World]:
+    """Both sides, completed with the objects that only the other side has; ``remarks`` gets a line for each completion.
 
     Raises: ConfigError when neither side has pods.
     """
     if sides.old == _LIVE:
-        return old, _applied(old, new, sides, notes)
+        return old, _applied(old, new, sides, remarks)
     if sides.new == _LIVE:
-        return _applied(new, old, sides, notes), new
+        return _applied(new, old, sides, remarks), new
     if not old.pods and not new.pods:
         raise ConfigError("podwire policy diff", "", "neither side has pods or workloads; -f adds them to both")
     if not old.pods:
-        notes.append(f"{sides.old} has no pods: compared with those of {sides.new}")
+        remarks.append(f"{sides.old} has no pods: compared with those of {sides.new}")
         return _with_pods_of(old, new), new
     if not new.pods:
-        notes.append(f"{sides.new} has no pods: compared with those of {sides.old}")
+        remarks.append(f"{sides.new} has no pods: compared with those of {sides.old}")
         return old, _with_pods_of(new, old)
     return old, new
 
@@ -136,21 +138,23 @@ def _with_pods_of(world: World, other: World) -> World:
     return msgspec.structs.replace(world, pods=other.pods, nodes=other.nodes, namespaces=tuple(namespaces.values()))
 
 
-def _applied(live: World, files: World, sides: Sides, notes: list[str]) -> World:
+def _applied(live: World, files: World, sides: Sides, remarks: list[str]) -> World:
     """The cluster with the policies and Namespaces of the files added."""
     source = sides.new if sides.old == _LIVE else sides.old
-    notes.append(f"pods are those of the cluster; policies and Namespaces of {source} are taken as applied to it")
+    remarks.append(f"pods are those of the cluster; policies and Namespaces of {source} are taken as applied to it")
     policies, cluster_policies = _by_name(files.policies), _by_name(files.cluster_policies)
-    kept = [
+    remaining_policies = [
         *(name for name in _by_name(live.policies) if name not in policies),
         *(name for name in _by_name(live.cluster_policies) if name not in cluster_policies),
     ]
     if not sides.prune:
         policies = _by_name(live.policies) | policies
         cluster_policies = _by_name(live.cluster_policies) | cluster_policies
-    if kept:
+    if remaining_policies:
         does = "are taken out" if sides.prune else "stay (--prune takes them out)"
-        notes.append(f"policies of the cluster that {source} does not have {does}: {first_names(sorted(kept))}")
+        remarks.append(
+            f"policies of the cluster that {source} does not have {does}: {first_names(sorted(remaining_policies))}"
+        )
     return msgspec.structs.replace(
         live,
         namespaces=tuple((_by_name(live.namespaces) | _by_name(files.namespaces)).values()),

@@ -52,27 +52,27 @@ def objects_of_files(paths: tuple[str, ...], *, recursive: bool = False) -> Poli
     """
     from podwire.local.offline.cluster import describe
 
-    described = describe(paths, recursive=recursive)
-    for note in described.passed_over:
+    description = describe(paths, recursive=recursive)
+    for note in description.passed_over:
         click.echo(note, err=True)
-    pods_in_files = {key for kind, key in described.manifests if kind == "Pod"}
+    pods_in_files = {key for kind, key in description.manifests if kind == "Pod"}
     have_addresses = all(
         key_of(pod.metadata) in pods_in_files
-        and described.manifests["Pod", key_of(pod.metadata)].body.get("status", {}).get("podIP")
-        for pod in described.world.pods
+        and description.manifests["Pod", key_of(pod.metadata)].body.get("status", {}).get("podIP")
+        for pod in description.world.pods
     )
     details = ClusterDetails(
-        services=described.services,
-        service_cidrs=described.service_cidrs,
-        pod_cidrs=described.cluster_cidrs,
+        services=description.services,
+        service_cidrs=description.service_cidrs,
+        pod_cidrs=description.cluster_cidrs,
         complete=False,
         assumed_addresses=not have_addresses,
-        written={f"{kind} {key}": manifest.body for (kind, key), manifest in described.manifests.items()},
-        duplicates=described.duplicates,
-        unenforced=described.unenforced,
-        operated=described.operated,
+        written={f"{kind} {key}": manifest.body for (kind, key), manifest in description.manifests.items()},
+        duplicates=description.duplicates,
+        unenforced=description.unenforced,
+        operated=description.operated,
     )
-    return PolicyObjects(described.world, details, described.line, described.notes)
+    return PolicyObjects(description.world, details, description.line, description.notes)
 
 
 def objects_of_cluster(name: str, kubeconfig: str | None, *, named: bool) -> PolicyObjects:

@@ -50,12 +50,12 @@ def parse(lines: Iterable[str]) -> dict[str, Versions | None]:
     busy: list[str] = []
     for line in lines:
         part, _, rest = line.strip().partition(" ")
-        words = rest.split()
+        fields = rest.split()
         if not part:
             continue
         objects = versions_by_part.setdefault(part, {})
-        if len(words) == 3:
-            objects.setdefault(words[0], {})[words[1]] = words[2]
+        if len(fields) == 3:
+            objects.setdefault(fields[0], {})[fields[1]] = fields[2]
         elif rest != IN_FORCE:
             busy.append(part)
     return {part: None if part in busy else versions for part, versions in versions_by_part.items()}

@@ -85,8 +85,8 @@ class EnforcementGate:
             async with asyncio.timeout(KNOWN_S):
                 await self._admission.known(request.pod_name, request.uid)
         except TimeoutError:
-            what, hint = self._admission.waits_for()
-            raise CniError(TRY_LATER, f"{request.pod_name}: {what}", hint) from None
+            reason, hint = self._admission.waits_for()
+            raise CniError(TRY_LATER, f"{request.pod_name}: {reason}", hint) from None
 
     def attach(self, attachment: Attachment) -> None:
         """Puts a pod's policies into the kernel.

@@ -133,13 +133,13 @@ class PodNetwork:
 
     def collect(self, request: CniRequest, _netns: str) -> bytes:
         """Removes every attachment of the network that the runtime does not name."""
-        kept = request.conf.kept
-        if kept is None or request.conf.disable_gc:
+        valid_attachments = request.conf.kept
+        if valid_attachments is None or request.conf.disable_gc:
             return b""
         stale = [
             attachment
             for key, attachment in self._attachments.by_key.items()
-            if key.network == request.conf.name and (key.container, key.ifname) not in kept
+            if key.network == request.conf.name and (key.container, key.ifname) not in valid_attachments
         ]
         self._attachments.remove_vanished(stale, "not named by the runtime")
         return b""

@@ -40,10 +40,10 @@ def check(mapping: PortMapping) -> None:
 
 def taken(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]) -> str:
     """Names the attachment that already holds one of the ports; empty when all ports are free."""
-    wanted = {_claim(mapping): mapping for mapping in mappings}
+    claims = {_claim(mapping): mapping for mapping in mappings}
     for attachment in attachments:
         for mapping in attachment.ports:
-            for (protocol, port, ip), request in wanted.items():
+            for (protocol, port, ip), request in claims.items():
                 theirs = _claim(mapping)
                 if theirs[:2] == (protocol, port) and (not ip or not theirs[2] or theirs[2] == ip):
                     holder = f"{attachment.namespace}/{attachment.pod} ({attachment.key})"

@@ -137,8 +137,8 @@ class NetConf(Document, frozen=True):
     @property
     def kept(self) -> frozenset[tuple[str, str]] | None:
         """The (container, interface) pairs that garbage collection must keep; None when the runtime lists none."""
-        kept = self.valid_attachments if self.valid_attachments is not None else self.attachments
-        return None if kept is None else frozenset((a.container_id, a.ifname) for a in kept)
+        valid = self.valid_attachments if self.valid_attachments is not None else self.attachments
+        return None if valid is None else frozenset((a.container_id, a.ifname) for a in valid)
 
 
 def at_least(version: str, minimum: str) -> bool:

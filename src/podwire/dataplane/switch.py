@@ -25,7 +25,7 @@ Plane = TypeVar("Plane", bound=DataPlane)
 class Switch(Generic[Facts, Plane]):
     """The data plane in force, and the configured one."""
 
-    def __init__(self, modes: Modes[Facts, Plane], wanted: str, facts: Facts, start: Sequence[str]) -> None:
+    def __init__(self, modes: Modes[Facts, Plane], mode: str, facts: Facts, start: Sequence[str]) -> None:
         """Opens the first available mode of ``start``.
 
         Raises: KernelError of the first mode, when no mode is available and there is no substitute.
@@ -35,7 +35,7 @@ class Switch(Generic[Facts, Plane]):
         self._lock = threading.Lock()
         self._cleared = False
         self._failures: dict[str, KernelError] = {}
-        self.wanted = wanted
+        self.wanted = mode
         """The configured mode; takes effect with the next load."""
         self._plane = self._first(start)
         self._poll = select.epoll()

@@ -29,9 +29,9 @@ class FrameSplitter:
         while position < len(data):
             if not self._missing:
                 position = self._read_head(data, position)
-            taken = min(self._missing, len(data) - position)
-            position += taken
-            self._missing -= taken
+            size = min(self._missing, len(data) - position)
+            position += size
+            self._missing -= size
             if not self._missing and not self._head:
                 writes.append(data[start:position])
                 start = position

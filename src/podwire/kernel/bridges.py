@@ -135,5 +135,5 @@ def load_module() -> None:
         raise KernelError("load", f"module {MODULE}", errno.ENOENT, "modprobe is not installed")
     done = call((program, MODULE), env={"PATH": _PATH, "LC_ALL": "C"}, timeout_s=_TIMEOUT_S)
     if done.code != 0:
-        words = " ".join(done.errors.decode(errors="replace").split())
-        raise KernelError("load", f"module {MODULE}", errno.ENOENT, words or f"modprobe ended with {done.code}")
+        message = " ".join(done.errors.decode(errors="replace").split())
+        raise KernelError("load", f"module {MODULE}", errno.ENOENT, message or f"modprobe ended with {done.code}")

@@ -69,14 +69,14 @@ def find_legacy(mountinfo: str, membership: str) -> dict[Controller, Path]:
     for line in membership.splitlines():
         _, names, path = line.split(":", 2)
         own |= dict.fromkeys(names.split(","), path)
-    found: dict[Controller, Path] = {}
+    hierarchies: dict[Controller, Path] = {}
     for kind, root, point, options in mount_points(mountinfo):
         for controller in CONTROLLERS:
             if kind == "cgroup" and controller in options:
                 path = own.get(controller, "/")
                 inner = path.removeprefix(root) if root != "/" else path
-                found.setdefault(controller, point / inner.lstrip("/"))
-    return found
+                hierarchies.setdefault(controller, point / inner.lstrip("/"))
+    return hierarchies
 
 
 def open_node(folder: Path) -> Hierarchies:
@@ -93,10 +93,10 @@ def open_node(folder: Path) -> Hierarchies:
         enable(point.joinpath(*inner.parts[: len(inner.parts) - level]))
     controllers = _enabled(folder)
     legacy = find_legacy(mountinfo, Path("/proc/self/cgroup").read_text(encoding="utf-8"))
-    kept = {name: path / inner for name, path in legacy.items() if name not in controllers}
-    for path in kept.values():
+    legacy_paths = {name: path / inner for name, path in legacy.items() if name not in controllers}
+    for path in legacy_paths.values():
         make(path)
-    return Hierarchies(folder, controllers, kept)
+    return Hierarchies(folder, controllers, legacy_paths)
 
 
 def make(folder: Path) -> None:

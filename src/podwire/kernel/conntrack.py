@@ -95,9 +95,9 @@ class Flow(NamedTuple):
     """Whether the handshake is complete; for UDP, UDPLITE and GRE whether a reply was received; for others never."""
 
     def __str__(self) -> str:
-        one, two = self.original, self.reply
+        original, two = self.original, self.reply
         return (
-            f"{self.protocol} {one.src} {one.sport} -> {one.dst} {one.dport}"
+            f"{self.protocol} {original.src} {original.sport} -> {original.dst} {original.dport}"
             f" reply {two.src} {two.sport} -> {two.dst} {two.dport}"
         )
 
@@ -125,7 +125,7 @@ def decode(payload: bytes) -> Flow:
     """
     family, _version, _zone = _NFGENMSG.unpack_from(payload)
     attributes = parse(payload, _NFGENMSG.size)
-    kept = (CTA_TUPLE_ORIG, CTA_ZONE, CTA_ID)
+    key_attributes = (CTA_TUPLE_ORIG, CTA_ZONE, CTA_ID)
     status = int.from_bytes(attributes.get(CTA_STATUS, b""), "big")
     protocol, original = _decode_tuple(attributes.get(CTA_TUPLE_ORIG, b""))
     return Flow(
@@ -134,7 +134,9 @@ def decode(payload: bytes) -> Flow:
         reply=_decode_tuple(attributes.get(CTA_TUPLE_REPLY, b""))[1],
         mark=int.from_bytes(attributes.get(CTA_MARK, b""), "big"),
         zone=int.from_bytes(attributes.get(CTA_ZONE, b""), "big"),
-        raw=b"".join(attribute(kind | _nested(kind), attributes[kind]) for kind in kept if kind in attributes),
+        raw=b"".join(
+            attribute(kind | _nested(kind), attributes[kind]) for kind in key_attributes if kind in attributes
+        ),
         family=family,
         redirected=bool(status & _IPS_DST_NAT),
         assured=bool(status & _IPS_ASSURED),

@@ -220,8 +220,8 @@ class Iptables:
 
 def _subject(text: str, finished: Finished) -> str:
     """The refused line of the text, if the program prints its number; otherwise the number of lines."""
-    words = finished.errors.decode(errors="replace").replace(":", " ").split()
-    for before, word in pairwise(words):
+    tokens = finished.errors.decode(errors="replace").replace(":", " ").split()
+    for before, word in pairwise(tokens):
         if before == "line" and word.isdecimal():
             lines = text.splitlines()
             return lines[int(word) - 1] if 0 < int(word) <= len(lines) else "?"

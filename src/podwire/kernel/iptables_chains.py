@@ -62,7 +62,7 @@ def apply(netns_path: NetnsPath, mark: ChainMark, desired: Iterable[Ruleset]) ->
 
     Raises: KernelError; a table that was not refused may be changed.
     """
-    programs = next((found for found, _ in marked(netns_path, mark)), None) or choose(netns_path)
+    programs = next((programs_in_use for programs_in_use, _ in marked(netns_path, mark)), None) or choose(netns_path)
     make_tables(programs, mark.tables, netns_path, lambda _: None)
     rulesets = list(desired)
     written: list[str] = []

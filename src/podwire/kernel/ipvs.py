@@ -91,7 +91,7 @@ class Ipvs:
         except KernelNotFound:
             return ()
         decoded = (codec.decode_destination(payload, key) for _, payload in answers)
-        return tuple(sorted(decoded, key=lambda each: str(each[0])))
+        return tuple(sorted(decoded, key=lambda entry: str(entry[0])))
 
     def read(self, keys: Iterable[Key] | None = None) -> tuple[VirtualServer, ...]:
         """Virtual servers with their destinations: those with the keys, or all.

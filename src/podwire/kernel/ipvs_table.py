@@ -53,16 +53,16 @@ class IpvsTable:
 
 def parse(text: str) -> dict[str, ListedServer]:
     """The virtual servers in the text of the file."""
-    found: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    servers: dict[str, tuple[str, list[tuple[str, str]]]] = {}
     own: list[tuple[str, str]] = []
     for line in text.splitlines()[_HEAD:]:
-        words = line.split()
-        if words[0] == "->":
-            own.append((words[1], words[3]))
+        fields = line.split()
+        if fields[0] == "->":
+            own.append((fields[1], fields[3]))
         else:
             own = []
-            found[f"{words[0]} {words[1]}"] = (words[2], own)
-    return {key: ListedServer(scheduler, frozenset(own)) for key, (scheduler, own) in found.items()}
+            servers[f"{fields[0]} {fields[1]}"] = (fields[2], own)
+    return {key: ListedServer(scheduler, frozenset(own)) for key, (scheduler, own) in servers.items()}
 
 
 @lru_cache(maxsize=1 << 14)
@@ -78,7 +78,10 @@ def listed(server: VirtualServer) -> ListedServer:
 
 
 def _destinations(server: VirtualServer) -> Iterator[tuple[str, str]]:
-    return ((_endpoint(each.address, each.port), str(each.weight)) for each in server.destinations)
+    return (
+        (_endpoint(destination.address, destination.port), str(destination.weight))
+        for destination in server.destinations
+    )
 
 
 def _endpoint(address: str, port: int) -> str:

@@ -118,7 +118,7 @@ def _apply_tables(netns_path: NetnsPath, _names: Sequence[TableName], desired: S
     return tuple(done)
 
 
-def _apply_absent(netns_path: NetnsPath, names: Sequence[TableName], _wanted: Sequence[AbsentTable]) -> tuple[str, ...]:
+def _apply_absent(netns_path: NetnsPath, names: Sequence[TableName], _absent: Sequence[AbsentTable]) -> tuple[str, ...]:
     with Nft(netns_path) as nft:
         surplus = [name for name in names if name in nft.tables()]
         for family, name in surplus:

@@ -120,7 +120,7 @@ class Nft:
             owner, declared = read_set(body)
             if owner == table:
                 declarations[declared.name] = declared, element_count(body, declared)
-        return {name: self._with_elements(family, table, *each) for name, each in declarations.items()}
+        return {name: self._with_elements(family, table, *declaration) for name, declaration in declarations.items()}
 
     def _with_elements(self, family: int, table: str, declared: Set, count: int | None) -> Set:
         """The set with its elements; ``count`` is the number of elements that the kernel states, or None."""

@@ -61,7 +61,7 @@ class TableWatch:
 
     def expect(self, tables: Iterable[Table | AbsentTable]) -> None:
         """Replaces the desired tables. Tables without a change between two calls are not read again."""
-        desired = {(one.family, one.name): one if isinstance(one, Table) else None for one in tables}
+        desired = {(table.family, table.name): table if isinstance(table, Table) else None for table in tables}
         for name in self._desired:
             if name not in desired or desired[name] != self._desired[name]:
                 self._verified.pop(name, None)

@@ -94,12 +94,12 @@ class FamilyTables:
         Raises: KernelError.
         """
         self._monitor.pause()
-        others = self.nft.generation() - self._committed
+        other_changes = self.nft.generation() - self._committed
         try:
             yield
         finally:
             self._monitor.resume()
-            self._missed = self._missed or self.nft.generation() - self._committed != others
+            self._missed = self._missed or self.nft.generation() - self._committed != other_changes
 
     def load(self, desired: Callable[[str, Table | None], Table], commit: Commit) -> Iterator[tuple[str, Transaction]]:
         """Makes the kernel hold the result of ``desired`` for a family and its present table; yields each transaction.

@@ -114,17 +114,17 @@ class NftMonitor:
 
     def read(self) -> dict[tuple[str, str], Touched]:
         """What changed since the last call, by (family, table); ("", "") means that some were missed: read all."""
-        found: dict[tuple[str, str], Touched] = {}
+        touched_tables: dict[tuple[str, str], Touched] = {}
         last = _Repeated()
         while True:
             try:
                 data = self._sock.recv(1 << 18)
             except BlockingIOError:
-                return found
+                return touched_tables
             except OSError as failure:
                 if failure.errno != errno.ENOBUFS:
                     raise refusal("receive", "nftables notifications", failure.errno or 0) from failure
-                found[("", "")] = Touched()
+                touched_tables[("", "")] = Touched()
                 continue
             if struct.unpack_from("=I", data, _PORT_OFFSET)[0] in self._left_out:
                 continue
@@ -133,7 +133,7 @@ class NftMonitor:
                     if last.removed is not None:
                         last.removed[body[last.key]] = body[last.element :]
                 elif kind != _NEW_GENERATION and len(body) > 4:
-                    last = _note(kind, body, found, self._keep)
+                    last = _note(kind, body, touched_tables, self._keep)
 
 
 class _Repeated(msgspec.Struct, frozen=True):
@@ -146,12 +146,12 @@ class _Repeated(msgspec.Struct, frozen=True):
     key: slice = slice(0)
 
 
-def _note(kind: int, body: bytes, found: dict[tuple[str, str], Touched], keep: str) -> _Repeated:
+def _note(kind: int, body: bytes, touched_tables: dict[tuple[str, str], Touched], keep: str) -> _Repeated:
     """Adds the object of a notification; returns the pattern of further notifications about the same object."""
     kind_of_object = kind & 0xFF
     fields = nl.attributes(body[4:])
     table = nl.string(fields.get(_TABLE_NAME))
-    touched = found.setdefault((_FAMILY_NAMES.get(body[0], ""), table), Touched())
+    touched = touched_tables.setdefault((_FAMILY_NAMES.get(body[0], ""), table), Touched())
     if kind_of_object in _OF_CHAINS:
         touched.chains.add(nl.string(fields.get(_OF_CHAINS[kind_of_object])))
     elif kind_of_object == uapi.NFT_MSG_DELTABLE:

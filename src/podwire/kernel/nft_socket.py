@@ -99,17 +99,17 @@ class NftSocket:
         if first is not None:
             raise first
 
-    def _send(self, data: bytes, what: str) -> None:
+    def _send(self, data: bytes, operation: str) -> None:
         try:
             self._sock.send(data)
         except OSError as failure:
-            raise refusal("send", what, failure.errno or 0) from failure
+            raise refusal("send", operation, failure.errno or 0) from failure
 
-    def _receive(self, what: str) -> bytes:
+    def _receive(self, operation: str) -> bytes:
         try:
             return self._sock.recv(1 << 18)
         except OSError as failure:
-            raise refusal("receive", what, failure.errno or 0) from failure
+            raise refusal("receive", operation, failure.errno or 0) from failure
 
     def dump(self, kind: int, family: int, body: bytes = b"") -> list[bytes]:
         """The bodies (behind the nfnetlink header) of all answers to a dump request.
@@ -129,12 +129,12 @@ class NftSocket:
 
     def _dump_once(self, kind: int, family: int, body: bytes) -> list[bytes] | None:
         sequence = self.next_sequence()
-        what = f"nftables message {kind}"
-        self._send(nl.message(kind, uapi.NLM_F_DUMP, sequence, family, body), what)
+        operation = f"nftables message {kind}"
+        self._send(nl.message(kind, uapi.NLM_F_DUMP, sequence, family, body), operation)
         bodies: list[bytes] = []
         interrupted = False
         while True:
-            for answer, flags, number, payload in nl.messages(self._receive(what)):
+            for answer, flags, number, payload in nl.messages(self._receive(operation)):
                 if number != sequence:
                     continue
                 interrupted = interrupted or bool(flags & uapi.NLM_F_DUMP_INTR)
@@ -144,7 +144,7 @@ class NftSocket:
                 if failure is not None:
                     if failure.number == errno.EINTR:
                         return None
-                    raise refusal("dump", what, failure.number, failure.text)
+                    raise refusal("dump", operation, failure.number, failure.text)
                 bodies.append(payload[4:])
 
     def generation(self) -> int:

@@ -41,8 +41,8 @@ def decode_routes(payloads: Iterable[bytes], names: Mapping[int, str]) -> Iterat
         if shape is not None:
             dst, dst_end, via, via_end = shape
             rest = payload[:dst] + payload[dst_end:via] + payload[via_end:]
-            if (found := known[shape].get(rest)) is not None:
-                first, length = found
+            if (known_route := known[shape].get(rest)) is not None:
+                first, length = known_route
                 if first is not None:
                     copied: Route = with_field(first, "dst", unpack_ip(payload[dst:dst_end]) + length)
                     if via != via_end:
@@ -62,9 +62,9 @@ def decode_routes(payloads: Iterable[bytes], names: Mapping[int, str]) -> Iterat
 def _shape(payload: bytes) -> _Shape | None:
     """The places of RTA_DST and RTA_GATEWAY; None where they are not of the family's length, in this order."""
     size = _ADDRESS_SIZES.get(payload[0])
-    found = {kind: (offset, length) for kind, offset, length in places(payload, route_codec.RTMSG.size)}
-    if size is None or RTA_MULTIPATH in found or found.get(RTA_DST, (0, 0))[1] != size:
+    attributes = {kind: (offset, length) for kind, offset, length in places(payload, route_codec.RTMSG.size)}
+    if size is None or RTA_MULTIPATH in attributes or attributes.get(RTA_DST, (0, 0))[1] != size:
         return None
-    dst = found[RTA_DST][0]
-    via, via_size = found.get(RTA_GATEWAY, (len(payload), 0))
+    dst = attributes[RTA_DST][0]
+    via, via_size = attributes.get(RTA_GATEWAY, (len(payload), 0))
     return _Shape(dst, dst + size, via, via + via_size) if via > dst and via_size in (0, size) else None

@@ -27,11 +27,11 @@ def read(marks: Iterable[WireGuardMark]) -> tuple[WireGuard, ...]:
 
     Raises: KernelError.
     """
-    found = []
+    devices = []
     for mark in marks:
         with contextlib.suppress(KernelNotFound):
-            found.append(_read(mark))
-    return tuple(found)
+            devices.append(_read(mark))
+    return tuple(devices)
 
 
 def _read(mark: WireGuardMark) -> WireGuard:

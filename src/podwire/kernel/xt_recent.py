@@ -47,8 +47,8 @@ def _ticks() -> str:
 def parse(text: str, clock: tuple[int, int] | None) -> dict[str, float]:
     """The addresses of one list; ``clock`` is (ticks now, ticks per second), None when unknown."""
     ages: dict[str, float] = {}
-    for address, seen in _LINE.findall(text):
-        ages[str(ip_address(address))] = max(0, clock[0] - int(seen)) / clock[1] if clock is not None else 0.0
+    for address, jiffies in _LINE.findall(text):
+        ages[str(ip_address(address))] = max(0, clock[0] - int(jiffies)) / clock[1] if clock is not None else 0.0
     return ages
 
 

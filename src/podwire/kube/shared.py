@@ -14,10 +14,10 @@ T = TypeVar("T")
 class SharedInformers:
     """Informers by resource, constructed on first use."""
 
-    def __init__(self, client: Client, made: Callable[[Informer[Any]], None] = lambda _: None) -> None:
-        """``made`` is called with each informer before it runs."""
+    def __init__(self, client: Client, on_created: Callable[[Informer[Any]], None] = lambda _: None) -> None:
+        """``on_created`` is called with each informer before it runs."""
         self._client = client
-        self._made = made
+        self._made = on_created
         self._informers: dict[Resource[Any], Informer[Any]] = {}
         self._started: set[Resource[Any]] = set()
 

@@ -58,8 +58,10 @@ def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
         head, _, path = text.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     if head.startswith(_WORD):
-        words = _words(kind, path, keys=bool(key))
-        problem = f"{head.removeprefix(_WORD)} is not known" + (f"; there are {', '.join(words)}" if words else "")
+        expected = _words(kind, path, keys=bool(key))
+        problem = f"{head.removeprefix(_WORD)} is not known" + (
+            f"; there are {', '.join(expected)}" if expected else ""
+        )
     elif unknown := _FIELD.fullmatch(head):
         fields = _fields(kind, path)
         problem = f"unknown field `{unknown[1]}`" + (f"; there are {', '.join(fields)}" if fields else "")
@@ -72,14 +74,14 @@ def _words(kind: Any, path: str, *, keys: bool) -> tuple[str, ...]:
     """The words that the field at a path may have, or its keys."""
     from msgspec.inspect import DictType, EnumType, LiteralType
 
-    words: list[str] = []
+    expected: list[str] = []
     for type_at in _at(kind, path):
         for type_ in _plain(type_at.key_type) if keys and isinstance(type_at, DictType) else (type_at,):
             if isinstance(type_, LiteralType):
-                words += (str(value) for value in type_.values if value is not None)
+                expected += (str(value) for value in type_.values if value is not None)
             elif isinstance(type_, EnumType):
-                words += (str(member.value) for member in type_.cls)
-    return tuple(words)
+                expected += (str(member.value) for member in type_.cls)
+    return tuple(expected)
 
 
 def _fields(kind: Any, path: str) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ class Combination(msgspec.Struct, frozen=True, gc=False):
         """Whether the labels satisfy the combination."""
         if self.operator == "not":
             return not self.operands[0].matches(labels)
-        each = (operand.matches(labels) for operand in self.operands)
-        return any(each) if self.operator == "or" else all(each)
+        results = (operand.matches(labels) for operand in self.operands)
+        return any(results) if self.operator == "or" else all(results)
 
 
 Expression = Comparison | Combination
@@ -102,7 +102,7 @@ class _Parser:
 
     def _advance(self) -> tuple[str, str]:
         """Takes the present token, and reads the next one: its kind (empty at the end) and its text."""
-        taken = self._next
+        token = self._next
         match = _TOKEN.match(self._text, self._at)
         if match is None:
             self._place = self._at
@@ -113,7 +113,7 @@ class _Parser:
             kind = match.lastgroup or ""
             self._next = (kind, match[kind])
             self._place, self._at = match.start(kind), match.end()
-        return taken
+        return token
 
     def _take(self, token: str) -> bool:
         if self._next[0] != "text" and self._next[1] == token:

@@ -24,11 +24,11 @@ def host_ports(pod: Pod) -> tuple[HostPort, ...]:
     return tuple(ports)
 
 
-def overlap(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> bool:
+def overlap(ports: Iterable[HostPort], taken_ports: Iterable[HostPort]) -> bool:
     """Whether two sets of ports have a port and protocol in common at one address."""
-    held = list(taken)
+    held = list(taken_ports)
     return any(
         (protocol, number) == (other_protocol, other_number) and (_ANY in (address, other) or address == other)
-        for address, protocol, number in wanted
+        for address, protocol, number in ports
         for other, other_protocol, other_number in held
     )

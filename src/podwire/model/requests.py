@@ -10,13 +10,13 @@ from podwire.model.quantity import parse_milli
 
 def amounts(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
     """Thousandths by resource; quantities that do not parse are left out."""
-    found: dict[str, int] = {}
+    amounts_by_resource: dict[str, int] = {}
     for name, quantity in quantities.items():
         try:
-            found[name] = parse_milli(quantity)
+            amounts_by_resource[name] = parse_milli(quantity)
         except ConfigError:
             continue
-    return found
+    return amounts_by_resource
 
 
 def pod_requests(pod: Pod) -> dict[str, int]:

@@ -43,8 +43,8 @@ class StorageClass(Fact, frozen=True):
     @property
     def is_default(self) -> bool:
         """Whether claims without a class get this one."""
-        notes = self.metadata.annotations
-        return "true" in (notes.get(DEFAULT_CLASS), notes.get(DEFAULT_CLASS_BETA))
+        annotations = self.metadata.annotations
+        return "true" in (annotations.get(DEFAULT_CLASS), annotations.get(DEFAULT_CLASS_BETA))
 
 
 class VolumeResources(Fact, frozen=True):

@@ -12,9 +12,9 @@ _MANY = 256
 class AddressOrder:
     """Addresses, each at its own place or at those of other addresses; sorted when they are looked up."""
 
-    def __init__(self, places: Iterable[tuple[str, str]]) -> None:
-        """``places`` are pairs of an address and the address in whose place it is found."""
-        self._entries = sorted({(number_of(place), address) for address, place in places})
+    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
+        """``entries`` are pairs of an address and the address in whose place it is found."""
+        self._entries = sorted({(number_of(place), address) for address, place in entries})
         self._changed: set[str] = set()
 
     def change(self, address: str) -> None:
@@ -31,8 +31,8 @@ class AddressOrder:
     def _settle(self, known: Callable[[str], bool]) -> None:
         if len(self._changed) >= _MANY:
             present = {(number_of(address), address) for address in self._changed if known(address)}
-            kept = (entry for entry in self._entries if entry[1] not in self._changed)
-            self._entries = sorted((*kept, *present))
+            unchanged = (entry for entry in self._entries if entry[1] not in self._changed)
+            self._entries = sorted((*unchanged, *present))
         else:
             for address in self._changed:
                 entry = (number_of(address), address)

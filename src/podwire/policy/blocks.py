@@ -49,8 +49,8 @@ class Blocks:
 
     def take_left(self) -> set[frozenset[int]]:
         """The rules of the intervals that changed since the last call, as they were."""
-        left, self._left = self._left, set()
-        return left
+        orphaned, self._left = self._left, set()
+        return orphaned
 
     def add(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
         """Adds a rule with a new number; returns the ranges that changed."""
@@ -96,15 +96,15 @@ class Blocks:
             low += 1
         return low, bisect_right(self._starts, last)
 
-    def _replace(self, low: int, high: int, pieces: list[Interval]) -> None:
+    def _replace(self, low: int, high: int, intervals: list[Interval]) -> None:
         for _, _, rules in self.intervals[low:high]:
             self._left.add(rules)
             self._uses[rules] -= 1
             if not self._uses[rules]:
                 del self._uses[rules]
-        self._uses.update(rules for _, _, rules in pieces)
-        self._starts[low:high] = [first for first, _, _ in pieces]
-        self.intervals[low:high] = pieces
+        self._uses.update(rules for _, _, rules in intervals)
+        self._starts[low:high] = [first for first, _, _ in intervals]
+        self.intervals[low:high] = intervals
 
 
 @lru_cache(maxsize=1 << 16)

@@ -261,13 +261,13 @@ def _changes_by_subject(
 
 def _joined(changes: Iterable[PolicyChange]) -> list[PolicyChange]:
     """The changes, those of one policy that moved from one subject to another as one."""
-    found: dict[str, PolicyChange] = {}
+    joined: dict[str, PolicyChange] = {}
     for before, after in changes:
         policy = before or after
         assert policy is not None, "a change has a policy before or after"
-        other_before, other_after = found.get(policy.key, (None, None))
-        found[policy.key] = (before or other_before, after or other_after)
-    return list(found.values())
+        other_before, other_after = joined.get(policy.key, (None, None))
+        joined[policy.key] = (before or other_before, after or other_after)
+    return list(joined.values())
 
 
 def compile_world(world: World, node: str, *, own_node_egress: bool = True) -> Compiler:

@@ -45,9 +45,9 @@ class CompiledRule(msgspec.Struct, frozen=True, kw_only=True):
             return self.ports
         resolved = [
             selection({protocol: ((number, number),)})
-            for wanted, wanted_protocol in self.names
+            for port_name, wanted_protocol in self.names
             for name, protocol, number in named
-            if name == wanted and wanted_protocol in ("", protocol)
+            if name == port_name and wanted_protocol in ("", protocol)
         ]
         return union((self.ports, *resolved))
 

@@ -77,8 +77,8 @@ class ConnectionMatcher:
         pod = self.connection.destination.pod
         if pod is None:
             return False
-        wanted = (name, self.connection.protocol, self.connection.port)
-        return any((port.name, port.protocol, port.container_port) == wanted for port in pod.declared_ports)
+        target = (name, self.connection.protocol, self.connection.port)
+        return any((port.name, port.protocol, port.container_port) == target for port in pod.declared_ports)
 
     def in_namespaces(self, pod: Pod, selector: LabelSelector) -> bool:
         """Whether a pod is in one of the namespaces."""

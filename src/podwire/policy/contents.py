@@ -30,14 +30,14 @@ class Contents(Protocol):
 
 def profiles_left(placed: Mapping[str, tuple[str, PodProfiles]], delta: PolicyDelta) -> set[ProfileKey]:
     """The profiles that a pod leaves for another one; ``placed`` has the devices and profiles of pods before."""
-    left: set[ProfileKey] = set()
+    left_profiles: set[ProfileKey] = set()
     for pod, after in delta.pods.items():
         if after is not None and pod in placed:
             before = placed[pod][1]
-            left.update(
+            left_profiles.update(
                 key for key in (before.ingress, before.egress) if key not in (None, after.ingress, after.egress)
             )
-    return left
+    return left_profiles
 
 
 def group_changes(delta: PolicyDelta) -> Iterator[tuple[ProfileKey, GroupChange]]:

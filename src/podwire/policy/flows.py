@@ -120,9 +120,9 @@ class Losses:
         return set(self._having(self._compiler.profiles.keys()))
 
     def _having(self, keys: Iterable[ProfileKey]) -> Iterable[str]:
-        wanted = set(keys)
-        for pod in self._compiler.pods.values() if wanted else ():
-            if pod.ingress in wanted or pod.egress in wanted:
+        lost_profiles = set(keys)
+        for pod in self._compiler.pods.values() if lost_profiles else ():
+            if pod.ingress in lost_profiles or pod.egress in lost_profiles:
                 yield from pod.addresses
 
     def _loses(self, old: ProfileKey | None, new: ProfileKey | None) -> bool:

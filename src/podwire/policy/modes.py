@@ -78,9 +78,9 @@ def unavailable(mode: str, problem: tuple[str, KernelError] | None, lacks: Calla
     """
     if problem is None:
         return ""
-    wanted, failure = problem
-    missing = lacks(FEATURES[wanted]) if wanted in FEATURES else ""
+    mode_in_settings, failure = problem
+    missing = lacks(FEATURES[mode_in_settings]) if mode_in_settings in FEATURES else ""
     missing = missing or failure.detail or str(failure)
     if mode == "none":
         return f"policy: {missing}; pods that policies select are refused"
-    return f"policy.mode {wanted}: {missing}; {mode} is used"
+    return f"policy.mode {mode_in_settings}: {missing}; {mode} is used"

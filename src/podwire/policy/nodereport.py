@@ -57,9 +57,9 @@ class PolicyReport:
         """Takes over changes that are in force now; the values are when each was received (monotonic clock)."""
         now = self._client.clock.monotonic()
         received = {kind: now for kind in KINDS if kind not in self._commits}
-        for what, at in changed.items():
-            kind = what.kind
-            if kind in KINDS and self._digests[kind].put(what.key, self._find(kind, what.key)):
+        for change, at in changed.items():
+            kind = change.kind
+            if kind in KINDS and self._digests[kind].put(change.key, self._find(kind, change.key)):
                 received[kind] = min(at, received.get(kind, at))
         at_ms = int(self._client.clock.now().timestamp() * 1000)
         for kind, since in received.items():

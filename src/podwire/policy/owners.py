@@ -156,8 +156,8 @@ class AddressOwners:
         """The addresses of nodes in a range, also those in pod ranges of nodes with another address in the range."""
         order = self._nodes_in_order.get(family)
         if order is None:
-            places = (pair for node in self._nodes.values() for pair in _places(node) if _version(pair[0]) == family)
-            order = self._nodes_in_order[family] = AddressOrder(places)
+            entries = (pair for node in self._nodes.values() for pair in _places(node) if _version(pair[0]) == family)
+            order = self._nodes_in_order[family] = AddressOrder(entries)
         return order.within(first, last, self._node_at.__contains__)
 
     def of_node(self, name: str) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ class AddressOwners:
 
         Valid after :meth:`refresh`.
         """
-        seen: set[SelectorMatches] = set()
+        yielded: set[SelectorMatches] = set()
         for number in selectors:
             selector = self._index.selector(number)
             if selector is None:
@@ -180,8 +180,8 @@ class AddressOwners:
                 if not selector.in_namespace(namespace, self._index.labels_of(namespace)):
                     continue
                 for labels, families in self._alike.get(namespace, {}).items():
-                    if labels not in seen and selector.pods.matches(labels.labels):
-                        seen.add(labels)
+                    if labels not in yielded and selector.pods.matches(labels.labels):
+                        yielded.add(labels)
                         yield labels, families
 
     def addresses_matching(self, selectors: frozenset[int]) -> Iterator[str]:

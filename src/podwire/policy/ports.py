@@ -167,9 +167,9 @@ def without(ranges: Ranges, others: Ranges) -> Ranges:
             outer += 1
         start, inner = first, outer
         while inner < len(others) and others[inner][0] <= last:
-            taken, last_taken = others[inner]
-            if taken > start:
-                result.append((start, taken - 1))
+            removed, last_taken = others[inner]
+            if removed > start:
+                result.append((start, removed - 1))
             start = last_taken + 1
             inner += 1
         outer = max(outer, inner - 1)
@@ -206,20 +206,20 @@ class PortTableBuilder:
     def decide(self, ports: Selection, ruling: Ruling) -> None:
         """Gives a ruling to the still undecided ports of a selection."""
         for protocol, ranges in ports.ports:
-            taken = overlap(self._open[protocol], ranges)
-            if taken:
-                self._open[protocol] = without(self._open[protocol], taken)
-                self._entries[protocol].extend((first, last, ruling) for first, last in taken)
+            open_ranges = overlap(self._open[protocol], ranges)
+            if open_ranges:
+                self._open[protocol] = without(self._open[protocol], open_ranges)
+                self._entries[protocol].extend((first, last, ruling) for first, last in open_ranges)
         if ports.other and self._other is None and not self._passed_other:
             self._other = ruling
 
     def pass_on(self, ports: Selection) -> None:
         """Leaves the still undecided ports of a selection to the next tier."""
         for protocol, ranges in ports.ports:
-            taken = overlap(self._open[protocol], ranges)
-            if taken:
-                self._open[protocol] = without(self._open[protocol], taken)
-                self._passed[protocol] = merged((*self._passed.get(protocol, ()), *taken))
+            open_ranges = overlap(self._open[protocol], ranges)
+            if open_ranges:
+                self._open[protocol] = without(self._open[protocol], open_ranges)
+                self._passed[protocol] = merged((*self._passed.get(protocol, ()), *open_ranges))
         if ports.other and self._other is None:
             self._passed_other = True
 

@@ -240,7 +240,7 @@ class Profile:
         added = rules.add(after) if after is not None else ()
         changed = self._cover(deleted, added)
         if changed:
-            self._surround(deleted, added, {*moving, *(each for part in changed for each in peers.within(*part))})
+            self._surround(deleted, added, {*moving, *(address for part in changed for address in peers.within(*part))})
         for number in added:
             self._spread(number, peers)
         for group in [group for group in self.peers.groups() if not group.key.rules.isdisjoint(deleted)]:

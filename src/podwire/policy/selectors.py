@@ -132,9 +132,9 @@ class SelectorIndex:
             self.version += 1
         self._keys.update(keys)
 
-    def _crowd(self, places: tuple[Place, ...]) -> tuple[bool, int]:
+    def _crowd(self, crowd: tuple[Place, ...]) -> tuple[bool, int]:
         """A sort key, better places first: exact values before any value, then the number of selectors there."""
-        return any(value is None for _, _, value in places), sum(len(self._at.get(place, ())) for place in places)
+        return any(value is None for _, _, value in crowd), sum(len(self._at.get(place, ())) for place in crowd)
 
     def release(self, number: int) -> None:
         """Releases one use of a number; after the last use, the selector is deleted."""
@@ -187,8 +187,8 @@ class SelectorIndex:
             match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
         match.seen = self._next - 1
 
-    def _newest(self, seen: int) -> Iterator[int]:
-        return takewhile(lambda number: number > seen, reversed(self._selectors))
+    def _newest(self, newest_known: int) -> Iterator[int]:
+        return takewhile(lambda number: number > newest_known, reversed(self._selectors))
 
     def _candidates(self, match: SelectorMatches, own: Mapping[str, str]) -> Iterator[int]:
         """The numbers of all selectors that could match."""

@@ -23,13 +23,13 @@ from podwire.policy.verdicts import RuleHit
 class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
     """The data plane in force, and the configured mode ``wanted``, which may be ``auto``."""
 
-    def __init__(self, modes: Modes[PolicyFacts, PolicyDataPlane], wanted: str, facts: PolicyFacts) -> None:
+    def __init__(self, modes: Modes[PolicyFacts, PolicyDataPlane], mode: str, facts: PolicyFacts) -> None:
         """Opens the configured data plane, or a fallback.
 
         Raises: KernelError of the configured mode when no mode can be opened for a reason other than a missing feature.
         """
         names = modes.names()
-        super().__init__(modes, wanted, facts, names if wanted == AUTO else tuple(dict.fromkeys((wanted, *names))))
+        super().__init__(modes, mode, facts, names if mode == AUTO else tuple(dict.fromkeys((mode, *names))))
 
     def _substitute(self, failure: KernelError) -> PolicyDataPlane:
         if not isinstance(failure, Unsupported):

@@ -248,18 +248,23 @@ class GroupChains:
         return self._chains[group]
 
     def update(
-        self, groups: Iterable[HostGroup], left: Collection[str] = (), *, around: bool = False, in_place: bool = True
+        self,
+        groups: Iterable[HostGroup],
+        left_chains: Collection[str] = (),
+        *,
+        around: bool = False,
+        in_place: bool = True,
     ) -> set[HostGroup]:
         """Takes over changed groups; returns those that have another chain now, or none.
 
-        ``left`` are the chains that addresses are led to now and not after this change; ``around``: so are the chains
-        of the surroundings. Addresses that get their first group leave these too. ``in_place`` is False if a pod
+        ``left_chains`` are the chains that addresses are led to now and not after this change; ``around``: so are the
+        chains of the surroundings. Addresses that get their first group leave these too. ``in_place`` is False if a pod
         leaves the profile in the same change.
         """
         changed = [group for group in groups if self._wanted(group) != self._table(group)]
         around = around or any(group not in self._chains for group in changed)
         if in_place:
-            self._change_in_place(changed, left, around=around)
+            self._change_in_place(changed, left_chains, around=around)
         moved = {group for group in changed if self._wanted(group) != self._table(group)}
         before = [self._chains[group] for group in moved if group in self._chains]
         for group in moved:
@@ -282,12 +287,12 @@ class GroupChains:
         """
         addresses = {address for address in change.moved if (":" in address) == (self._family == "ip6")}
         now = [(led(address), self.chain(profile.peers.group(address))) for address in addresses]
-        left = {chain for chain, after in now if chain is not None and chain != after}
+        left_chains = {chain for chain, after in now if chain is not None and chain != after}
         ranges = self._version in change.ranges
         around = ranges or any(chain is None for chain, _ in now)
-        others = self.update(change.groups, left, around=around, in_place=in_place)
-        led_elsewhere = addresses.union(*(group.addresses[self._family] for group in others))
-        return led_elsewhere, ranges or any(group.key.surroundings for group in others)
+        changed_in_place = self.update(change.groups, left_chains, around=around, in_place=in_place)
+        led_elsewhere = addresses.union(*(group.addresses[self._family] for group in changed_in_place))
+        return led_elsewhere, ranges or any(group.key.surroundings for group in changed_in_place)
 
     def _surrounding_chains(self) -> set[str]:
         """The chains to which addresses without a chain of their own are led."""
@@ -306,17 +311,17 @@ class GroupChains:
         chain = self._chains.get(group)
         return self._tables.table(chain) if chain is not None else None
 
-    def _change_in_place(self, groups: Iterable[HostGroup], left: Collection[str], *, around: bool) -> None:
+    def _change_in_place(self, groups: Iterable[HostGroup], left_chains: Collection[str], *, around: bool) -> None:
         """Changes the tables of chains to which only groups with the same new table lead."""
         users: dict[str, list[HostGroup]] = {}
         for group in groups:
             if group in self._chains:
                 users.setdefault(self._chains[group], []).append(group)
         if users and around:
-            left = {*left, *self._surrounding_chains()}
+            left_chains = {*left_chains, *self._surrounding_chains()}
         for chain, own in users.items():
             table = self._wanted(own[0])
-            if table is None or chain in left or self._tables.uses(chain) != len(own):
+            if table is None or chain in left_chains or self._tables.uses(chain) != len(own):
                 continue
             if all(self._wanted(group) == table for group in own):
                 self._tables.change(chain, table, self._key)

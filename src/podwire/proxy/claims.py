@@ -19,21 +19,21 @@ class FrontendClaims(Generic[F]):
         self._waiting: dict[F, set[str]] = {}
         self._wanted: dict[str, frozenset[F]] = {}
 
-    def claim(self, service: str, wanted: frozenset[F]) -> frozenset[F]:
-        """Claims the ``wanted`` frontends for a Service and releases its other frontends; returns those it owns now."""
-        for frontend in self._wanted.pop(service, frozenset()) - wanted:
+    def claim(self, service: str, frontends: frozenset[F]) -> frozenset[F]:
+        """Claims ``frontends`` for a Service and releases its other frontends; returns those it owns now."""
+        for frontend in self._wanted.pop(service, frozenset()) - frontends:
             if self._owners.get(frontend) == service:
                 del self._owners[frontend]
             self._waiting.get(frontend, set()).discard(service)
-        if wanted:
-            self._wanted[service] = wanted
+        if frontends:
+            self._wanted[service] = frontends
         owned: set[F] = set()
-        for frontend in wanted:
+        for frontend in frontends:
             if self._owners.setdefault(frontend, service) == service:
                 owned.add(frontend)
             else:
                 self._waiting.setdefault(frontend, set()).add(service)
-        return wanted if len(owned) == len(wanted) else frozenset(owned)
+        return frontends if len(owned) == len(frontends) else frozenset(owned)
 
     def owner(self, frontend: F) -> str:
         """The Service that owns a frontend; empty without one."""

@@ -176,17 +176,17 @@ class HealthChecks:
 
     async def _reconcile(self) -> None:
         addresses = self._addresses() if self._checks else ()
-        wanted = {
+        listener_keys = {
             (service, address, check.port)
             for service, check in self._checks.items()
             for address in addresses
             if _family(address) in check.endpoints
         }
-        for unwanted in self._servers.keys() - wanted:
+        for unwanted in self._servers.keys() - listener_keys:
             await self._servers.pop(unwanted).close()
-        self._reported &= wanted
+        self._reported &= listener_keys
         failed = False
-        for listener_key in sorted(wanted - self._servers.keys()):
+        for listener_key in sorted(listener_keys - self._servers.keys()):
             service, address, port = listener_key
             try:
                 sock = self._listen(address, port)

@@ -142,13 +142,13 @@ def _proxy(fields: Mapping[str, Any], source: str) -> tuple[dict[str, Any], tupl
 
 
 def _networks(text: str, source: str) -> tuple[str, ...]:
-    found = tuple(filter(None, (part.strip() for part in text.split(","))))
-    for each in found:
+    cidrs = tuple(filter(None, (part.strip() for part in text.split(","))))
+    for cidr in cidrs:
         try:
-            ip_network(each)
+            ip_network(cidr)
         except ValueError as problem:
             raise ConfigError(source, "clusterCIDR", str(problem)) from problem
-    return found
+    return cidrs
 
 
 def _with_port(text: str, port: int) -> str:

@@ -70,10 +70,10 @@ class ProxyMetrics:
 
     def take(self) -> "Pending":
         """Removes and returns the pending changes, for the next commit."""
-        taken = Pending(dict(self._pending), self._triggers)
+        pending = Pending(dict(self._pending), self._triggers)
         self._pending = dict.fromkeys(self._pending, 0)
         self._triggers = []
-        return taken
+        return pending
 
     def committed(self, pending: "Pending", duration_s: float, *, full: bool) -> None:
         """A commit took effect."""

@@ -37,8 +37,8 @@ def hidden_clients(mode: str, policies: int) -> str:
     clients."""
     if mode != "userspace" or not policies:
         return ""
-    seen = "see" if policies > 1 else "sees"
+    verb = "see" if policies > 1 else "sees"
     return (
-        f"proxy.mode userspace: {count(policies, 'policy', 'policies')} {seen} the node in place of pods that connect "
+        f"proxy.mode userspace: {count(policies, 'policy', 'policies')} {verb} the node in place of pods that connect "
         "through Services; use another mode"
     )

@@ -38,7 +38,7 @@ class ProxyOverview:
     def share(self) -> Share:
         """The desired state for Services, as last programmed."""
         desired = self._plane.desired()
-        objects = any(isinstance(each, NetworkState) for each in desired)
+        objects = any(isinstance(value, NetworkState) for value in desired)
         return Share(
             part="proxy",
             protocol=OWNER.route_protocol if objects else 0,
@@ -50,7 +50,7 @@ class ProxyOverview:
     def samples(self) -> list[Metric]:
         """The metrics."""
         services = self._proxy.services
-        ports = [port for each in services.values() for port in each]
+        ports = [port for ports_of_service in services.values() for port in ports_of_service]
         modes = {"mode": self._plane.name, "wanted": self._plane.wanted}
         return [
             Sample("podwire_proxy_mode", "The mode in force and the one that was asked for.", 1, modes),

@@ -8,7 +8,7 @@ from podwire.model.service import ServiceCidr
 
 def cidrs_of(objects: Iterable[ServiceCidr]) -> tuple[str, ...]:
     """The ranges of ServiceCIDR objects, each once, sorted; malformed ranges are left out."""
-    texts = (text for each in objects for text in each.spec.cidrs)
+    texts = (text for service_cidr in objects for text in service_cidr.spec.cidrs)
     ranges: set[str] = set()
     for text in texts:
         try:

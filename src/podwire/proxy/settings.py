@@ -237,8 +237,10 @@ def _under(path: str, field: str) -> str:
 def as_keys(settings: ProxySettings, also: Iterable[str] = (), path: str = "proxy") -> dict[str, str]:
     """Keys and texts for a ConfigMap: the mode, settings that differ from the defaults, and the keys in ``also``."""
     defaults = _values(ProxySettings(), path)
-    wanted = {f"{path}.mode", *also}
-    changed = {key: value for key, value in _values(settings, path).items() if key in wanted or value != defaults[key]}
+    compared_keys = {f"{path}.mode", *also}
+    changed = {
+        key: value for key, value in _values(settings, path).items() if key in compared_keys or value != defaults[key]
+    }
     texts = {key: msgspec.json.encode(value).decode() for key, value in changed.items()}
     return dict(sorted((texts | {f"{path}.mode": settings.mode}).items()))
 

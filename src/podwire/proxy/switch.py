@@ -19,7 +19,7 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
     def __init__(
         self,
         modes: Modes[NodeFacts, ServiceDataPlane],
-        wanted: str,
+        mode: str,
         facts: NodeFacts,
         loaded: Callable[[], None] = lambda: None,
         fallback: str = "",
@@ -31,7 +31,7 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         names = modes.names()
         self._loaded = loaded
         super().__init__(
-            modes, wanted, facts, tuple(dict.fromkeys((wanted, *(name for name in names if name == fallback), *names)))
+            modes, mode, facts, tuple(dict.fromkeys((mode, *(name for name in names if name == fallback), *names)))
         )
 
     @property

@@ -55,10 +55,10 @@ def plan(settings: ConntrackSettings, processors: int) -> tuple[Sysctl, ...]:
     return tuple(parameters)
 
 
-def apply(wanted: Iterable[Sysctl], netns: str | None = None) -> tuple[str, ...]:
+def apply(parameters: Iterable[Sysctl], netns: str | None = None) -> tuple[str, ...]:
     """Sets parameters that differ; returns the problems, one text for each parameter that could not be set."""
     problems: list[str] = []
-    for parameter in wanted:
+    for parameter in parameters:
         try:
             current = sysctl.read(parameter.path, netns)
             enough = parameter.path in _GROWING and int(current) >= int(parameter.value)

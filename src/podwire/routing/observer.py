@@ -48,11 +48,11 @@ class SessionObserver:
     async def observe(self) -> None:
         """Reads the sessions once, and announces a summary that the Node does not have."""
         plan = self._router.plan
-        found: tuple[SessionState, ...] = ()
+        states: tuple[SessionState, ...] = ()
         for name in READERS if plan is not None and plan.children else ():
-            found += await READERS.load(name)(self._router.own.run_dir)
-        self.sessions = found
-        node, text = self._node(), summary(found)
+            states += await READERS.load(name)(self._router.own.run_dir)
+        self.sessions = states
+        node, text = self._node(), summary(states)
         if node is not None and text != node.metadata.annotations.get(NODE_SESSIONS, ""):
             await self._announce({NODE_SESSIONS: text})
 

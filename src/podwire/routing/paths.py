@@ -110,8 +110,8 @@ def follow_route(
     if route.kind != "unicast":
         return PeerPath(route=route, missing=(f"no route to {cidr}: packets are refused by {shown(route)}",))
     if not any_route and (is_default(route) or (links and route.link not in links)):
-        wanted = f" by {' or '.join(links)}" if links else ""
-        problem = f"no route to {cidr}{wanted}: packets take {shown(route)}"
+        link_text = f" by {' or '.join(links)}" if links else ""
+        problem = f"no route to {cidr}{link_text}: packets take {shown(route)}"
         return PeerPath(route=route, mtu=mtu, missing=(problem,))
     if link is None:
         return PeerPath(route=route, mtu=mtu, missing=(f"no device {route.link}",))

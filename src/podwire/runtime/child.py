@@ -301,8 +301,8 @@ def _feed(pipe: io.FileIO, text: bytes, pidfd: int, deadline: float) -> bool:
     poll.register(pipe, select.POLLOUT)
     writing = pipe.fileno()
     rest = memoryview(text)
-    while (left := deadline - time.monotonic()) > 0:
-        ready = dict(poll.poll(left * 1000))
+    while (remaining_s := deadline - time.monotonic()) > 0:
+        ready = dict(poll.poll(remaining_s * 1000))
         if pidfd in ready:
             return True
         if writing in ready:

@@ -28,8 +28,8 @@ def raise_open_files(wanted: int = WANTED) -> int:
     return _number(soft)
 
 
-def _enough(limit: int, wanted: int) -> bool:
-    return limit == resource.RLIM_INFINITY or limit >= wanted
+def _enough(limit: int, needed: int) -> bool:
+    return limit == resource.RLIM_INFINITY or limit >= needed
 
 
 def _number(limit: int) -> int:

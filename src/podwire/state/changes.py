@@ -141,8 +141,8 @@ def _by_gateway(step: Change) -> bool:
 
 def _of_device(value: Object) -> bool:
     """Whether a sysctl belongs to one device: net/ipv4/conf/DEVICE/..., net/ipv6/neigh/DEVICE/..."""
-    words = value.path.split("/") if isinstance(value, Sysctl) else []
-    return len(words) > 4 and words[2] in ("conf", "neigh") and words[3] not in ("all", "default")
+    components = value.path.split("/") if isinstance(value, Sysctl) else []
+    return len(components) > 4 and components[2] in ("conf", "neigh") and components[3] not in ("all", "default")
 
 
 def _diff_sysctls(present: NetworkState, desired: NetworkState) -> list[Change]:
@@ -314,8 +314,8 @@ def _link_commands(verb: Verb, link: Link) -> list[str]:
         return [f"ip link delete {link.name}"]
     commands = []
     if verb == "add":
-        words = ["ip link add", link.name, "type", link.kind]
-        words += kind_of(link.kind).render(link.attributes or link)
-        commands.append(" ".join(words))
+        arguments = ["ip link add", link.name, "type", link.kind]
+        arguments += kind_of(link.kind).render(link.attributes or link)
+        commands.append(" ".join(arguments))
     settings = str(replace(link, kind="", attributes=None, index=0)).split(" ", 2)[2]
     return [*commands, f"ip link set {link.name} {settings}"]

@@ -93,7 +93,7 @@ def compare_table(title: str, present: Table | None, desired: Table) -> Iterator
         return
     if present.comment != desired.comment:
         yield from _replaced(location, [f'comment "{present.comment}"'], [f'comment "{desired.comment}"'])
-    old_sets, new_sets = ({each.name: each for each in table.sets} for table in (present, desired))
+    old_sets, new_sets = ({declared.name: declared for declared in table.sets} for table in (present, desired))
     for name in sorted(old_sets.keys() | new_sets.keys()):
         yield from _compare_set(location, old_sets.get(name), new_sets.get(name))
     old_chains, new_chains = ({chain.name: chain for chain in table.chains} for table in (present, desired))
@@ -135,7 +135,11 @@ def compare_servers(
         old, new = present_servers.get(key), desired_servers.get(key)
         endpoints = {destination.endpoint for destination in new.destinations} if new is not None else set()
         if old is not None:
-            compared = tuple(each for each in old.destinations if each.weight or each.endpoint in endpoints)
+            compared = tuple(
+                destination
+                for destination in old.destinations
+                if destination.weight or destination.endpoint in endpoints
+            )
             if new is None and old.destinations and not compared:
                 continue
             old = replace(old, destinations=compared)
@@ -145,7 +149,7 @@ def compare_servers(
 
 def compare_wireguard(title: str, present: Iterable[WireGuard], desired: Iterable[WireGuard]) -> Iterator[Difference]:
     """The differences of WireGuard devices and their peers."""
-    held = {each.device: each for each in present}
+    held = {device.device: device for device in present}
     for device in desired:
         old = held.get(device.device)
         before = list(old.lines()) if old is not None else []
@@ -154,7 +158,7 @@ def compare_wireguard(title: str, present: Iterable[WireGuard], desired: Iterabl
 
 def compare_udp(title: str, present: Iterable[UdpTunnel], desired: Iterable[UdpTunnel]) -> Iterator[Difference]:
     """The differences of tunnels of the routing backend udp and their peers."""
-    held = {each.device: each for each in present}
+    held = {device.device: device for device in present}
     for tunnel in desired:
         old = held.get(tunnel.device)
         before = list(old.lines()) if old is not None else []

@@ -58,10 +58,10 @@ def _split(line: str) -> Iterator[str]:
 
 def render(grammar: Grammar, value: Any, defaults: Mapping[str, Any]) -> list[str]:
     """The words after the noun: the positional one, then each option that differs from its default."""
-    words = [quote(str(getattr(value, grammar.positional)))] if grammar.positional else []
+    tokens = [quote(str(getattr(value, grammar.positional)))] if grammar.positional else []
     for option in grammar.options:
-        words.extend(_render_option(option, getattr(value, option.field), defaults.get(option.field)))
-    return words
+        tokens.extend(_render_option(option, getattr(value, option.field), defaults.get(option.field)))
+    return tokens
 
 
 def _render_option(option: Option, value: Any, default: Any) -> list[str]:
@@ -78,13 +78,13 @@ def _render_option(option: Option, value: Any, default: Any) -> list[str]:
             return [] if value == default else [option.word, quote(str(value))]
 
 
-def parse(grammar: Grammar, words: list[str]) -> dict[str, Any]:
-    """The fields in ``words``, which follow the noun.
+def parse(grammar: Grammar, tokens: list[str]) -> dict[str, Any]:
+    """The fields in ``tokens``, which follow the noun.
 
     Raises: ValueError naming the word that is unknown, missing or not a number.
     """
     fields: dict[str, Any] = {}
-    remaining = iter(words)
+    remaining = iter(tokens)
     if grammar.positional:
         fields[grammar.positional] = _next(remaining, grammar.noun)
     table = {option.word: (option, True) for option in grammar.options}
@@ -97,15 +97,15 @@ def parse(grammar: Grammar, words: list[str]) -> dict[str, Any]:
     return fields
 
 
-def find(grammar: Grammar, words: list[str], word: str) -> int | None:
+def find(grammar: Grammar, tokens: list[str], word: str) -> int | None:
     """The index of a keyword in the words after the noun, None where it is only the value of another option."""
     alone = {option.other for option in grammar.options}
     alone |= {option.word for option in grammar.options if option.form in ("flag", "noflag", "switch")}
     at = 1 if grammar.positional else 0
-    while at < len(words):
-        if words[at] == word:
+    while at < len(tokens):
+        if tokens[at] == word:
             return at
-        at += 1 if words[at] in alone else 2
+        at += 1 if tokens[at] in alone else 2
     return None
 
 

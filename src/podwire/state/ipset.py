@@ -156,10 +156,10 @@ def element_text(kind: str, text: str) -> str:
     Raises: ValueError.
     """
     parts = KINDS[kind]
-    words = text.split(",")
-    if len(words) != len(parts):
+    components = text.split(",")
+    if len(components) != len(parts):
         raise ValueError(f"expected {len(parts)} comma-separated fields in an element of type {kind}, not {text!r}")
-    return ",".join(_PARTS[part](word) for part, word in zip(parts, words, strict=True))
+    return ",".join(_PARTS[part](word) for part, word in zip(parts, components, strict=True))
 
 
 def _network(value: str) -> str:
@@ -221,11 +221,11 @@ def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
     sets: dict[str, IpSet] = {}
     elements: dict[str, dict[str, IpSetElement]] = {}
     for line in lines:
-        words = [plain or quoted for quoted, plain in _WORD.findall(line)]
-        if not words:
+        tokens = [plain or quoted for quoted, plain in _WORD.findall(line)]
+        if not tokens:
             continue
         try:
-            verb, name, kind_or_element, *arguments = words
+            verb, name, kind_or_element, *arguments = tokens
             if verb == "create":
                 sets[name] = _parse_created(name, kind_or_element, arguments)
                 elements[name] = {}
@@ -237,16 +237,16 @@ def parse(lines: Iterable[str]) -> tuple[IpSet, ...]:
             raise ValueError(f"{line!r}: set {failure} was not created") from failure
         except ValueError as failure:
             raise ValueError(f"{line!r}: {failure}") from failure
-    return tuple(msgspec.structs.replace(each, elements=elements[name]) for name, each in sets.items())
+    return tuple(msgspec.structs.replace(ipset, elements=elements[name]) for name, ipset in sets.items())
 
 
 _FLAGS: dict[str, dict[str, Any]] = {"comment": {"comment": True}, "skbinfo": {"marks": True}, "counters": {}}
 _PASSED_OVER = ("bucketsize", "initval", "packets", "bytes")
 
 
-def _options(words: list[str], flags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _options(tokens: list[str], flags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Pairs of an option and its value; flags have none."""
-    remaining = iter(words)
+    remaining = iter(tokens)
     for word in remaining:
         if word in flags:
             yield word, ""
@@ -258,11 +258,11 @@ def _options(words: list[str], flags: tuple[str, ...]) -> Iterator[tuple[str, st
             yield word, value
 
 
-def _parse_created(name: str, kind: str, words: list[str]) -> IpSet:
+def _parse_created(name: str, kind: str, tokens: list[str]) -> IpSet:
     if kind not in KINDS:
         raise ValueError(f"unknown type {kind!r}: expected one of {', '.join(KINDS)}")
     fields: dict[str, Any] = {}
-    for word, value in _options(words, tuple(_FLAGS)):
+    for word, value in _options(tokens, tuple(_FLAGS)):
         if word == "family":
             if value not in ("inet", "inet6"):
                 raise ValueError(f"unknown family {value!r}: expected inet or inet6")
@@ -289,9 +289,9 @@ def _mark(text: str) -> tuple[int, int]:
         raise ValueError(f"{text!r} is not a mark, such as 0x10/0xff") from failure
 
 
-def _parse_element(words: list[str]) -> IpSetElement:
+def _parse_element(tokens: list[str]) -> IpSetElement:
     fields: dict[str, Any] = {}
-    for word, value in _options(words, ("nomatch",)):
+    for word, value in _options(tokens, ("nomatch",)):
         if word == "timeout":
             fields["timeout_s"] = _within(value, 0xFFFFFFFF)
         elif word == "nomatch":

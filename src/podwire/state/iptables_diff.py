@@ -78,7 +78,7 @@ def _repair_table(saved: Mapping[str, Sequence[str]], desired: Ruleset, mark: Ch
 def _is_late(chain: str, rule: str, saved: Mapping[str, Sequence[str]], jumps: tuple[tuple[str, str], ...]) -> bool:
     """Whether the kernel has the jump behind a rule of another owner."""
     present = list(saved.get(chain, ()))
-    return rule in present and any((chain, each) not in jumps for each in present[: present.index(rule)])
+    return rule in present and any((chain, other_rule) not in jumps for other_rule in present[: present.index(rule)])
 
 
 def target_of(rule: str) -> str:
@@ -92,11 +92,13 @@ def _surplus_jumps(saved: Mapping[str, Sequence[str]], desired: Ruleset, mark: C
     for chain, rules in saved.items():
         if mark.owns(desired.table, chain):
             continue
-        seen: set[str] = set()
+        known_rules: set[str] = set()
         for rule in rules:
-            if mark.owns(desired.table, target_of(rule)) and ((chain, rule) not in desired_jumps or rule in seen):
+            if mark.owns(desired.table, target_of(rule)) and (
+                (chain, rule) not in desired_jumps or rule in known_rules
+            ):
                 yield chain, rule
-            seen.add(rule)
+            known_rules.add(rule)
 
 
 def own_part(family: str, table: str, chains: Mapping[str, Sequence[str]], mark: ChainMark) -> Ruleset:

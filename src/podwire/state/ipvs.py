@@ -95,14 +95,14 @@ class VirtualServer(msgspec.Struct, frozen=True, gc=False, order=True):
 
     def lines(self) -> Iterator[str]:
         """The text, a line at a time."""
-        words = [f"-A {self.key} -s {self.scheduler}"]
+        arguments = [f"-A {self.key} -s {self.scheduler}"]
         if self.persistent_s:
-            words.append(f"-p {self.persistent_s}")
+            arguments.append(f"-p {self.persistent_s}")
         if self.client_bits:
-            words.append(f"-M {_mask_text(self.client_bits, ':' in self.key.address)}")
+            arguments.append(f"-M {_mask_text(self.client_bits, ':' in self.key.address)}")
         if self.flags:
-            words.append(f"-b {','.join(_flag_names(self.scheduler, self.flags))}")
-        yield " ".join(words)
+            arguments.append(f"-b {','.join(_flag_names(self.scheduler, self.flags))}")
+        yield " ".join(arguments)
         yield from (f"-a {self.key} {destination}" for destination in self.destinations)
 
 
@@ -131,26 +131,26 @@ def parse(lines: Iterable[str]) -> tuple[VirtualServer, ...]:
     """
     servers: dict[Key, VirtualServer] = {}
     for line in lines:
-        words = line.split()
-        if not words:
+        tokens = line.split()
+        if not tokens:
             continue
-        if words[0] not in ("-A", "-a") or len(words) < 3 or words[1] not in _OPTIONS:
+        if tokens[0] not in ("-A", "-a") or len(tokens) < 3 or tokens[1] not in _OPTIONS:
             raise ValueError(f"not a line of ipvsadm -S: {line!r}")
-        key = Key(_OPTIONS[words[1]], *_parse_endpoint(words[2]))
+        key = Key(_OPTIONS[tokens[1]], *_parse_endpoint(tokens[2]))
         try:
-            if words[0] == "-A":
-                servers[key] = _parse_server(key, words[3:])
+            if tokens[0] == "-A":
+                servers[key] = _parse_server(key, tokens[3:])
             else:
                 known = servers[key]
-                destinations = (*known.destinations, _parse_destination(words[3:]))
+                destinations = (*known.destinations, _parse_destination(tokens[3:]))
                 servers[key] = msgspec.structs.replace(known, destinations=destinations)
         except (KeyError, StopIteration) as failure:
             raise ValueError(f"not a line of ipvsadm -S: {line!r}") from failure
     return tuple(servers.values())
 
 
-def _parse_server(key: Key, words: list[str]) -> VirtualServer:
-    options = dict(zip(words[::2], words[1::2], strict=True))
+def _parse_server(key: Key, tokens: list[str]) -> VirtualServer:
+    options = dict(zip(tokens[::2], tokens[1::2], strict=True))
     scheduler = options["-s"]
     names = _names(scheduler)
     return VirtualServer(
@@ -162,8 +162,8 @@ def _parse_server(key: Key, words: list[str]) -> VirtualServer:
     )
 
 
-def _parse_destination(words: list[str]) -> Destination:
-    rest = iter(words)
+def _parse_destination(tokens: list[str]) -> Destination:
+    rest = iter(tokens)
     address, port, weight, forward = "", 0, 1, "masq"
     for word in rest:
         match word:

@@ -104,8 +104,16 @@ def draining(present: Servers, desired: Servers) -> dict[Key, tuple[Destination,
     draining_by_key: dict[Key, tuple[Destination, ...]] = {}
     for key, server in present.items():
         desired_server = desired.get(key)
-        endpoints = {each.endpoint for each in desired_server.destinations} if desired_server is not None else set()
-        retired = tuple(each for each in server.destinations if each.endpoint not in endpoints and not each.weight)
+        endpoints = (
+            {destination.endpoint for destination in desired_server.destinations}
+            if desired_server is not None
+            else set()
+        )
+        retired = tuple(
+            destination
+            for destination in server.destinations
+            if destination.endpoint not in endpoints and not destination.weight
+        )
         if retired or desired_server is None:
             draining_by_key[key] = retired
     return draining_by_key
@@ -117,7 +125,7 @@ def idle(server: VirtualServer, retired: Iterable[tuple[Destination, int]], *, d
     With its last real server the virtual server is deleted, unless it is desired.
     """
     deleted = {destination.endpoint: destination for destination, connections in retired if not connections}
-    if not desired and all(each.endpoint in deleted for each in server.destinations):
+    if not desired and all(destination.endpoint in deleted for destination in server.destinations):
         return (Step("delete", server),)
     return tuple(Step("delete", server, destination) for destination in deleted.values())
 
@@ -134,7 +142,11 @@ def after(present: Servers, steps: Iterable[Step]) -> dict[Key, VirtualServer]:
                 destinations = servers[key].destinations if key in servers else ()
                 servers[key] = replace(step.server, destinations=destinations)
             continue
-        rest = [each for each in servers[key].destinations if each.endpoint != step.destination.endpoint]
+        rest = [
+            destination
+            for destination in servers[key].destinations
+            if destination.endpoint != step.destination.endpoint
+        ]
         if step.verb != "delete":
             rest.append(step.destination)
         servers[key] = replace(servers[key], destinations=tuple(sorted(rest, key=str)))

@@ -92,8 +92,8 @@ def _tables_parse(lines: Sequence[str], where: str) -> Values:
 
 
 def _parse_table(lines: list[str], where: str) -> Table:
-    words = lines[0].split()
-    if len(words) != 4 or words[1] not in FAMILIES or words[3] != "{":
+    tokens = lines[0].split()
+    if len(tokens) != 4 or tokens[1] not in FAMILIES or tokens[3] != "{":
         raise ConfigError(where, lines[0], f"expected: table FAMILY NAME {{, FAMILY one of {', '.join(FAMILIES)}")
     return nft_text.parse_table("\n".join(lines))
 
@@ -113,13 +113,13 @@ def _absent_parse(lines: Sequence[str], where: str) -> Values:
 
 
 def _parse_absent(line: str, where: str) -> AbsentTable:
-    words = line.split()
-    if len(words) != 4 or words[2] not in FAMILIES:
+    tokens = line.split()
+    if len(tokens) != 4 or tokens[2] not in FAMILIES:
         raise ConfigError(where, line, f"expected: no table FAMILY NAME, FAMILY one of {', '.join(FAMILIES)}")
-    return AbsentTable(words[2], words[3])
+    return AbsentTable(tokens[2], tokens[3])
 
 
-def _absent_compare(title: str, present: Values, _wanted: Values, _mark: object) -> Iterator[Difference]:
+def _absent_compare(title: str, present: Values, _desired: Values, _mark: object) -> Iterator[Difference]:
     for table in present:
         yield from drift.surplus_table(title, table)
 
@@ -181,7 +181,7 @@ def _servers_compare(title: str, present: Values, desired: Values, _mark: object
 
 
 def _device_marks(_owner: OwnerMark | None, desired: Values) -> tuple[WireGuardMark, ...] | None:
-    return tuple(WireGuardMark(each.device, each.control, each.private_key_file) for each in desired) or None
+    return tuple(WireGuardMark(device.device, device.control, device.private_key_file) for device in desired) or None
 
 
 def _devices_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
@@ -192,7 +192,7 @@ def _devices_compare(title: str, present: Values, desired: Values, _mark: object
 
 
 def _tunnel_names(_owner: OwnerMark | None, desired: Values) -> tuple[str, ...] | None:
-    return tuple(each.device for each in desired) or None
+    return tuple(device.device for device in desired) or None
 
 
 def _tunnels_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:

@@ -53,17 +53,17 @@ class Link(Value, frozen=True):
             raise ValueError(f"{self.name!r} is not a device name: expected 1 to {NAME_MAX} bytes without / and space")
         if self.mac:
             canonical(self, "mac", mac_text(self.mac))
-        wanted = kind_of(self.kind).attributes
-        if (type(self.attributes) if self.attributes is not None else None) is not wanted:
-            expected = f"attributes of type {wanted.__name__}" if wanted else "no attributes"
+        attributes = kind_of(self.kind).attributes
+        if (type(self.attributes) if self.attributes is not None else None) is not attributes:
+            expected = f"attributes of type {attributes.__name__}" if attributes else "no attributes"
             raise ValueError(f"link {self.name}: a device of kind {self.kind!r} has {expected}")
 
     def __str__(self) -> str:
-        words = ["link", *grammar.render(LINK, self, DEFAULTS)]
+        tokens = ["link", *grammar.render(LINK, self, DEFAULTS)]
         if self.kind:
-            words += ["type", self.kind]
-            words += kind_of(self.kind).render(self.attributes or self)
-        return " ".join(words)
+            tokens += ["type", self.kind]
+            tokens += kind_of(self.kind).render(self.attributes or self)
+        return " ".join(tokens)
 
     @property
     def lower(self) -> str:
@@ -98,16 +98,16 @@ LINK = Grammar(
 DEFAULTS: dict[str, Any] = {"index": 0, "mtu": 0, "mac": "", "master": "", "group": 0, "alias": ""}
 
 
-def parse(words: list[str]) -> Link:
+def parse(tokens: list[str]) -> Link:
     """The link that the words after ``link`` describe.
 
     Raises: ValueError naming the wrong word.
     """
-    at = grammar.find(LINK, words, "type")
+    at = grammar.find(LINK, tokens, "type")
     if at is None:
-        return Link(**grammar.parse(LINK, words))
-    fields = grammar.parse(LINK, words[:at])
-    kind, remaining = (words[at + 1], words[at + 2 :]) if len(words) > at + 1 else ("", [])
+        return Link(**grammar.parse(LINK, tokens))
+    fields = grammar.parse(LINK, tokens[:at])
+    kind, remaining = (tokens[at + 1], tokens[at + 2 :]) if len(tokens) > at + 1 else ("", [])
     if not kind:
         raise ValueError("expected a kind of device after 'type'")
     return Link(kind=kind, **fields, **kind_of(kind).parse(kind, remaining))

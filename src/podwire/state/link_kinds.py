@@ -102,12 +102,12 @@ class LinkKind(NamedTuple):
         """The words of the options that differ from their defaults; ``holder`` has the fields."""
         return grammar.render(Grammar("", "", self.options), holder, _defaults(type(holder), self.always))
 
-    def parse(self, kind: str, words: list[str]) -> dict[str, Any]:
+    def parse(self, kind: str, tokens: list[str]) -> dict[str, Any]:
         """The fields of the link in these words.
 
         Raises: ValueError naming the word that is unknown or missing.
         """
-        values = grammar.parse(Grammar(f"type {kind}", "", self.options), words)
+        values = grammar.parse(Grammar(f"type {kind}", "", self.options), tokens)
         if self.attributes is None:
             return values
         for field in fields(self.attributes):

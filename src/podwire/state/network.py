@@ -173,26 +173,26 @@ def _ours(address: Address) -> bool:
     return address.proto == 0 and not address.cidr.startswith("fe80:")
 
 
-def _parse_rule(words: list[str]) -> FibRule:
-    fields = grammar.parse(route.RULE, words)
+def _parse_rule(tokens: list[str]) -> FibRule:
+    fields = grammar.parse(route.RULE, tokens)
     priority = fields["priority"]
     if not priority.isdecimal():
         raise ValueError(f"expected a number as the priority of the rule, not {priority!r}")
     return FibRule(**{**fields, "priority": int(priority)})
 
 
-def _parse_sysctl(words: list[str]) -> Sysctl:
-    if len(words) != 3 or words[1] != "=":
+def _parse_sysctl(tokens: list[str]) -> Sysctl:
+    if len(tokens) != 3 or tokens[1] != "=":
         raise ValueError("expected: sysctl PATH = VALUE, for example sysctl net/ipv4/ip_forward = 1")
-    return Sysctl(words[0], words[2])
+    return Sysctl(tokens[0], tokens[2])
 
 
 _PARSERS: dict[str, tuple[str, Callable[[list[str]], Any]]] = {
     "link": ("links", link.parse),
-    "address": ("addresses", lambda words: Address(**grammar.parse(route.ADDRESS, words))),
-    "route": ("routes", lambda words: Route(**grammar.parse(route.ROUTE, words))),
-    "neighbour": ("neighbours", lambda words: Neighbour(**grammar.parse(route.NEIGHBOUR, words))),
-    "fdb": ("fdb", lambda words: Fdb(**grammar.parse(route.FDB, words))),
+    "address": ("addresses", lambda tokens: Address(**grammar.parse(route.ADDRESS, tokens))),
+    "route": ("routes", lambda tokens: Route(**grammar.parse(route.ROUTE, tokens))),
+    "neighbour": ("neighbours", lambda tokens: Neighbour(**grammar.parse(route.NEIGHBOUR, tokens))),
+    "fdb": ("fdb", lambda tokens: Fdb(**grammar.parse(route.FDB, tokens))),
     "rule": ("rules", _parse_rule),
     "sysctl": ("sysctls", _parse_sysctl),
 }
@@ -207,12 +207,12 @@ def parse(text: str, source: str = "network state") -> NetworkState:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        noun, *words = grammar.split(line)
+        noun, *tokens = grammar.split(line)
         try:
             if noun not in _PARSERS:
                 raise ValueError(f"unknown object {noun!r}: expected one of {', '.join(_PARSERS)}")
             field, read = _PARSERS[noun]
-            parts.setdefault(field, []).append(read(words))
+            parts.setdefault(field, []).append(read(tokens))
         except (ValueError, TypeError) as failure:
             raise ConfigError(source, f"line {number}", str(failure)) from failure
     return NetworkState(**{field: tuple(values) for field, values in parts.items()})

@@ -250,7 +250,7 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
             for chain in sorted(self.chains, key=lambda chain: chain.name)
         )
         return msgspec.structs.replace(
-            self, chains=tuple(chains), sets=tuple(sorted(self.sets, key=lambda each: each.name))
+            self, chains=tuple(chains), sets=tuple(sorted(self.sets, key=lambda declared: declared.name))
         )
 
     def set(self, name: str) -> Set:
@@ -258,9 +258,9 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
         Raises: KeyError when there is none.
         """
-        for each in self.sets:
-            if each.name == name:
-                return each
+        for declared in self.sets:
+            if declared.name == name:
+                return declared
         raise KeyError(name)
 
     def chain(self, name: str) -> Chain:
@@ -268,9 +268,9 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
         Raises: KeyError when there is none.
         """
-        for each in self.chains:
-            if each.name == name:
-                return each
+        for chain in self.chains:
+            if chain.name == name:
+                return chain
         raise KeyError(name)
 
 

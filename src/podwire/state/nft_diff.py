@@ -191,10 +191,14 @@ def removal(family: str, name: str) -> Transaction:
 def _create(desired: Table) -> tuple[Operation, ...]:
     return (
         AddTable(desired.comment),
-        *(AddSet(each) for each in desired.sets),
+        *(AddSet(declared) for declared in desired.sets),
         *(AddChain(chain) for chain in desired.chains),
         *_rules(desired.chains),
-        *(AddElements(each, each.elements) for each in desired.sets if each.elements and not each.dynamic),
+        *(
+            AddElements(declared, declared.elements)
+            for declared in desired.sets
+            if declared.elements and not declared.dynamic
+        ),
     )
 
 
@@ -206,12 +210,12 @@ def _same_frame(present: Table, desired: Table) -> bool:
     """Whether everything that cannot be changed in place is equal: table comment, set declarations, hooks of chains."""
     if present.comment != desired.comment:
         return False
-    old_sets = {each.name: each.without_elements() for each in present.sets}
+    old_sets = {declared.name: declared.without_elements() for declared in present.sets}
     old_chains = {chain.name: _frame(chain) for chain in present.chains}
     if any(old_chains.get(chain.name, _frame(chain)) != _frame(chain) for chain in desired.chains):
         return False
-    declared = (each.without_elements() for each in desired.sets)
-    return all(old_sets.get(each.name, each) == each for each in declared)
+    declared = (declared_set.without_elements() for declared_set in desired.sets)
+    return all(old_sets.get(declared_set.name, declared_set) == declared_set for declared_set in declared)
 
 
 def _frame(chain: Chain) -> tuple[str, str, int, str]:
@@ -219,24 +223,30 @@ def _frame(chain: Chain) -> tuple[str, str, int, str]:
 
 
 def _change(present: Table, desired: Table) -> Iterable[Operation]:
-    old_sets = {each.name: each for each in present.sets}
+    old_sets = {declared_set.name: declared_set for declared_set in present.sets}
     old_chains = {chain.name: chain for chain in present.chains}
-    gone_chains = [chain for chain in present.chains if chain.name not in {each.name for each in desired.chains}]
-    gone_sets = [each for each in present.sets if each.name not in {wanted.name for wanted in desired.sets}]
-    yield from (AddSet(each) for each in desired.sets if each.name not in old_sets)
+    gone_chains = [
+        chain for chain in present.chains if chain.name not in {desired_chain.name for desired_chain in desired.chains}
+    ]
+    gone_sets = [
+        declared_set
+        for declared_set in present.sets
+        if declared_set.name not in {desired_set.name for desired_set in desired.sets}
+    ]
+    yield from (AddSet(declared_set) for declared_set in desired.sets if declared_set.name not in old_sets)
     for chain in desired.chains:
         old = old_chains.get(chain.name)
         if old is None or old.policy != chain.policy:
             yield AddChain(chain)
-    changes = [element_changes(old_sets.get(each.name), each) for each in desired.sets]
+    changes = [element_changes(old_sets.get(declared_set.name), declared_set) for declared_set in desired.sets]
     yield from (removed for removed, _ in changes if removed is not None)
     changed = [chain for chain in desired.chains if not _same_rules(old_chains.get(chain.name), chain)]
     yield from (FlushChain(chain.name) for chain in (*changed, *gone_chains) if chain.name in old_chains)
     yield from _rules(changed)
     yield from (added for _, added in changes if added is not None)
-    yield from (DeleteSet(each) for each in gone_sets if each.verdicts)
+    yield from (DeleteSet(gone_set) for gone_set in gone_sets if gone_set.verdicts)
     yield from (DeleteChain(chain.name) for chain in gone_chains)
-    yield from (DeleteSet(each) for each in gone_sets if not each.verdicts)
+    yield from (DeleteSet(gone_set) for gone_set in gone_sets if not gone_set.verdicts)
 
 
 def _same_rules(old: Chain | None, new: Chain) -> bool:

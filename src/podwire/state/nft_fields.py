@@ -97,10 +97,10 @@ def field_type(name: str) -> FieldType:
 
     Raises: ConfigError when there is none.
     """
-    found = FIELDS.get(name)
-    if found is None:
+    field = FIELDS.get(name)
+    if field is None:
         raise ConfigError("nft", "", f"unknown field {name!r}")
-    return found
+    return field
 
 
 def payload_field(base: int, offset: int, size: int, family: str, protocol: int) -> FieldType | None:
@@ -109,8 +109,8 @@ def payload_field(base: int, offset: int, size: int, family: str, protocol: int)
         return _BY_LOAD.get(("payload", base, offset, protocol, size)) or _BY_LOAD.get(
             ("payload", base, offset, 0, size)
         )
-    found = _BY_LOAD.get(("payload", base, offset, 0, size))
-    return found if found is not None and (not family or found.family == family) else None
+    field = _BY_LOAD.get(("payload", base, offset, 0, size))
+    return field if field is not None and (not family or field.family == family) else None
 
 
 def loaded_field(source: str, a: int, b: int) -> FieldType | None:

@@ -158,11 +158,11 @@ def _socket_address(text: str) -> tuple[str, str]:
 
 
 def _flags(tokens: Tokens) -> tuple[str, ...]:
-    found: list[str] = []
+    names: list[str] = []
     while tokens.peek() in _NAT_FLAGS:
-        found.append(tokens.take())
+        names.append(tokens.take())
         tokens.skip(",")
-    return tuple(found)
+    return tuple(names)
 
 
 def _masquerade(tokens: Tokens, _word: str) -> Masquerade:
@@ -230,10 +230,10 @@ def _update_key(tokens: Tokens) -> Field | Concat:
 
 
 def _masked_or_simple(tokens: Tokens) -> Field | Numgen | Masked:
-    found = _simple(tokens)
-    if isinstance(found, Field) and tokens.peek() in ("&", "|", "^"):
-        return Masked(found, tokens.take(), _value(tokens, operand_types(found)))
-    return found
+    operand = _simple(tokens)
+    if isinstance(operand, Field) and tokens.peek() in ("&", "|", "^"):
+        return Masked(operand, tokens.take(), _value(tokens, operand_types(operand)))
+    return operand
 
 
 def _notrack(_tokens: Tokens, _word: str) -> Notrack:
@@ -277,11 +277,11 @@ def _match(tokens: Tokens) -> Statement:
 
 
 def _values(tokens: Tokens, types: tuple[DataType, ...]) -> Values:
-    found: list[str] = []
+    texts: list[str] = []
     while not tokens.skip("}"):
-        found.append(_literal(tokens, types[0]))
+        texts.append(_literal(tokens, types[0]))
         tokens.skip(",")
-    return Values(sorted_values(types[0], tuple(found)))
+    return Values(sorted_values(types[0], tuple(texts)))
 
 
 def sorted_values(kind: DataType, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -319,10 +319,10 @@ def _try_operand(tokens: Tokens) -> Operand | None:
 
 
 def _concat(tokens: Tokens) -> Field | Numgen | Concat:
-    found = _try_concat(tokens)
-    if found is None:
+    operand = _try_concat(tokens)
+    if operand is None:
         raise tokens.problem("expected a field")
-    return found
+    return operand
 
 
 def _try_concat(tokens: Tokens) -> Field | Numgen | Concat | None:
@@ -336,10 +336,10 @@ def _try_concat(tokens: Tokens) -> Field | Numgen | Concat | None:
 
 
 def _simple(tokens: Tokens) -> Field | Numgen:
-    found = _try_simple(tokens)
-    if found is None:
+    operand = _try_simple(tokens)
+    if operand is None:
         raise tokens.problem("expected a field")
-    return found
+    return operand
 
 
 def _try_simple(tokens: Tokens) -> Field | Numgen | None:
@@ -458,7 +458,7 @@ def _example_types(text: str) -> tuple[str, ...]:
 
 def _elements(declared: Set, text: str) -> list[tuple[bytes, Element]]:
     tokens = Tokens(text)
-    found: list[tuple[bytes, Element]] = []
+    entries: list[tuple[bytes, Element]] = []
     while not tokens.done:
         key: list[str] = []
         value: list[str] = []
@@ -474,5 +474,5 @@ def _elements(declared: Set, text: str) -> list[tuple[bytes, Element]]:
                 target = value
             else:
                 target.append(word)
-        found.append(declared.element(" ".join(key), " ".join(value), comment, timeout))
-    return found
+        entries.append(declared.element(" ".join(key), " ".join(value), comment, timeout))
+    return entries

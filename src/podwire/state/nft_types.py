@@ -79,9 +79,9 @@ def _bits(size: int, order: str, names: dict[str, int]) -> tuple[Callable[[str],
 
     def render(data: bytes) -> str:
         number = int.from_bytes(data[:size], order)  # type: ignore[arg-type]
-        found = [name for name, bit in names.items() if number & bit]
-        covered = sum(names[name] for name in found)
-        return ",".join(found) if found and covered == number else f"0x{number:x}"
+        names_of_bits = [name for name, bit in names.items() if number & bit]
+        covered = sum(names[name] for name in names_of_bits)
+        return ",".join(names_of_bits) if names_of_bits and covered == number else f"0x{number:x}"
 
     return parse, render
 
@@ -199,10 +199,10 @@ def data_type(name: str) -> DataType:
 
     Raises: ConfigError when there is none.
     """
-    found = TYPES.get(name)
-    if found is None:
+    known_type = TYPES.get(name)
+    if known_type is None:
         raise ConfigError("nft", "", f"unknown data type {name!r}")
-    return found
+    return known_type
 
 
 def width(size: int) -> int:

@@ -175,15 +175,15 @@ def _by_kind(body: Iterable[str], where: str) -> dict[str, list[str]]:
 
     Raises: ConfigError for a block without its last line.
     """
-    found: dict[str, list[str]] = {}
+    lines_by_kind: dict[str, list[str]] = {}
     first, end, name = "", "", ""
     for line in body:
         if not end:
             name = kind_of_line(line)
             first, end = line, KINDS[name].end
-        found.setdefault(name, []).append(line)
+        lines_by_kind.setdefault(name, []).append(line)
         if line == end:
             end = ""
     if end:
         raise ConfigError(where, first, f"no line `{end}` ends the block that begins here")
-    return found
+    return lines_by_kind

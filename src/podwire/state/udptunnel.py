@@ -40,8 +40,8 @@ class UdpPeer(Value, frozen=True):
 
     def line(self, device: str) -> str:
         """The peer's line below its tunnel."""
-        words = ["udp-peer", device, self.endpoint]
-        return " ".join([*words, "networks", ",".join(self.networks)] if self.networks else words)
+        tokens = ["udp-peer", device, self.endpoint]
+        return " ".join([*tokens, "networks", ",".join(self.networks)] if self.networks else tokens)
 
 
 class UdpTunnel(Value, frozen=True):
@@ -69,11 +69,11 @@ class UdpTunnel(Value, frozen=True):
         yield from (peer.line(self.device) for peer in self.peers)
 
 
-def _refuse_twice(what: str, texts: Iterable[str]) -> None:
+def _refuse_twice(property_name: str, texts: Iterable[str]) -> None:
     known: set[str] = set()
     for text in texts:
         if text in known:
-            raise ValueError(f"two peers have the {what} {text}")
+            raise ValueError(f"two peers have the {property_name} {text}")
         known.add(text)
 
 
@@ -89,21 +89,21 @@ def parse(lines: Iterable[str]) -> tuple[UdpTunnel, ...]:
     listens: dict[str, str] = {}
     peers: dict[str, list[UdpPeer]] = {}
     for line in lines:
-        noun, *words = grammar.split(line) or [""]
+        noun, *tokens = grammar.split(line) or [""]
         if noun == _DEVICE.noun:
-            fields = grammar.parse(_DEVICE, words)
+            fields = grammar.parse(_DEVICE, tokens)
             if "listen" not in fields:
                 raise ValueError(f"{line!r} needs the word 'listen'")
             listens[fields["device"]] = fields["listen"]
             peers[fields["device"]] = []
-        elif noun == _PEER.noun and words and words[0] in listens:
-            peers[words[0]].append(_parse_peer(words[1:]))
+        elif noun == _PEER.noun and tokens and tokens[0] in listens:
+            peers[tokens[0]].append(_parse_peer(tokens[1:]))
         else:
             raise ValueError(f"{line!r} is below no line `udp DEVICE`")
     return tuple(UdpTunnel(device, listen, tuple(peers[device])) for device, listen in listens.items())
 
 
-def _parse_peer(words: list[str]) -> UdpPeer:
-    fields = grammar.parse(_PEER, words)
+def _parse_peer(tokens: list[str]) -> UdpPeer:
+    fields = grammar.parse(_PEER, tokens)
     networks = fields.get("networks", "")
     return UdpPeer(fields["endpoint"], tuple(networks.split(",")) if networks else ())

@@ -21,9 +21,9 @@ class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, order=Tru
 
 def with_field(value: Any, field: str, content: object) -> Any:
     """A copy of a canonical value with one field set, to canonical content: nothing is checked again."""
-    made = value.__copy__()
-    force_setattr(made, field, content)
-    return made
+    copied = value.__copy__()
+    force_setattr(copied, field, content)
+    return copied
 
 
 def canonical(value: Value, field: str, form: str | int | tuple[object, ...]) -> None:

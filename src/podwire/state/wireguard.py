@@ -55,8 +55,8 @@ class WireGuardPeer(Value, frozen=True):
 
     def line(self, device: str) -> str:
         """The peer's line below its device."""
-        words = ["wireguard-peer", device, *grammar.render(_PEER, self, {"endpoint": "", "keepalive_s": 0})]
-        return " ".join([*words, "allowed-ips", ",".join(self.allowed_ips)] if self.allowed_ips else words)
+        tokens = ["wireguard-peer", device, *grammar.render(_PEER, self, {"endpoint": "", "keepalive_s": 0})]
+        return " ".join([*tokens, "allowed-ips", ",".join(self.allowed_ips)] if self.allowed_ips else tokens)
 
 
 class WireGuard(Value, frozen=True):
@@ -118,21 +118,21 @@ def parse(lines: Iterable[str]) -> tuple[WireGuard, ...]:
     """
     devices: dict[str, WireGuard] = {}
     for line in lines:
-        noun, *words = grammar.split(line)
+        noun, *tokens = grammar.split(line)
         if noun == _DEVICE.noun:
-            fields = grammar.parse(_DEVICE, words)
+            fields = grammar.parse(_DEVICE, tokens)
             if "port" not in fields:
                 raise ValueError(f"{line!r} needs the word 'port'")
             devices[fields["device"]] = WireGuard(**fields)
             continue
-        known = devices.get(words[0] if words else "")
+        known = devices.get(tokens[0] if tokens else "")
         if known is None:
             raise ValueError(f"{line!r} is below no line `wireguard DEVICE`")
-        devices[known.device] = replace(known, peers=(*known.peers, _parse_peer(words[1:])))
+        devices[known.device] = replace(known, peers=(*known.peers, _parse_peer(tokens[1:])))
     return tuple(devices.values())
 
 
-def _parse_peer(words: list[str]) -> WireGuardPeer:
-    fields = grammar.parse(_PEER_LINE, words)
+def _parse_peer(tokens: list[str]) -> WireGuardPeer:
+    fields = grammar.parse(_PEER_LINE, tokens)
     networks = fields.pop("allowed_ips", "")
     return WireGuardPeer(**fields, allowed_ips=tuple(networks.split(",")) if networks else ())

@@ -103,32 +103,32 @@ class Cluster:
         self._background.run(self._client.close())
         self._background.close()
 
-    def apply(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
+    def apply(self, *sources: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
         """Applies manifests, and waits until their workloads are Ready and everything has taken effect on every node.
 
         ``namespace`` is that of objects without one.
 
         Raises: ConfigError with file, line and field of a mistake; ClusterError with the workloads that are not Ready.
         """
-        manifests = _read(what)
+        manifests = _read(sources)
         self._manifests += manifests
         self._background.run(self._apply(manifests, namespace, timeout_s))
 
-    def delete(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
+    def delete(self, *sources: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
         """Deletes the objects of manifests, and waits until they are gone and that has taken effect on every node.
 
         Raises: ConfigError, ClusterError.
         """
-        self._background.run(self._delete(_read(what), namespace, timeout_s))
+        self._background.run(self._delete(_read(sources), namespace, timeout_s))
 
     @contextlib.contextmanager
-    def applied(self, *what: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> Iterator[None]:
+    def applied(self, *sources: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> Iterator[None]:
         """Applies manifests until the end of the block."""
-        self.apply(*what, namespace=namespace, timeout_s=timeout_s)
+        self.apply(*sources, namespace=namespace, timeout_s=timeout_s)
         try:
             yield
         finally:
-            self.delete(*what, namespace=namespace, timeout_s=timeout_s)
+            self.delete(*sources, namespace=namespace, timeout_s=timeout_s)
 
     def settle(self, timeout_s: float = TIMEOUT_S) -> None:
         """Waits until everything in the API has taken effect on every node.
@@ -137,7 +137,7 @@ class Cluster:
         """
         self._background.run(self._settled(timeout_s))
 
-    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> str:
+    def kubectl(self, *arguments: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> str:
         """The output of kubectl.
 
         Raises: ClusterError when kubectl is not installed, or when its exit status is not 0.
@@ -145,7 +145,7 @@ class Cluster:
         environment = {**os.environ, "KUBECONFIG": self.kubeconfig}
         try:
             done = subprocess.run(
-                ["kubectl", *words],
+                ["kubectl", *arguments],
                 input=stdin,
                 capture_output=True,
                 text=True,
@@ -156,7 +156,9 @@ class Cluster:
         except FileNotFoundError as failure:
             raise ClusterError("kubectl is not installed") from failure
         if done.returncode != 0:
-            raise ClusterError(f"kubectl {' '.join(words)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+            raise ClusterError(
+                f"kubectl {' '.join(arguments)}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
     def pod(self, word: str) -> "ConnectionSource":
@@ -215,30 +217,30 @@ class Cluster:
         return self._background.run(self._reach(source, target, timeout_s))
 
     async def _apply(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
-        stored = await objects.apply(self._client, manifests, namespace)
-        late = await readiness.Waiting(self._client, ("node-1",), stored).until_ready(timeout_s)
+        applied_objects = await objects.apply(self._client, manifests, namespace)
+        late = await readiness.Waiting(self._client, ("node-1",), applied_objects).until_ready(timeout_s)
         if late:
             raise ClusterError("not ready in time:\n" + "\n".join(f"  {line}" for line in late))
         await self._settled(timeout_s)
 
     async def _delete(self, manifests: tuple[Manifest, ...], namespace: str, timeout_s: float) -> None:
         kinds = objects.Kinds(self._client)
-        left = []
+        remaining = []
         for manifest in sorted(manifests, key=rank, reverse=True):
             resource = await kinds.resource(manifest)
             meta = manifest.body["metadata"]
             object_namespace = (meta.get("namespace") or namespace) if resource.namespaced else ""
             with contextlib.suppress(NotFound):
                 await self._client.delete(resource, meta["name"], object_namespace, propagation="Foreground")
-                left.append((resource, meta["name"], object_namespace))
+                remaining.append((resource, meta["name"], object_namespace))
         clock = self._client.clock
         deadline = clock.monotonic() + timeout_s
-        while left:
-            resource, name, object_namespace = left[-1]
+        while remaining:
+            resource, name, object_namespace = remaining[-1]
             try:
                 await self._client.get(resource, name, object_namespace)
             except NotFound:
-                left.pop()
+                remaining.pop()
                 continue
             if clock.monotonic() > deadline:
                 raise ClusterError(f"{resource.kind} {object_namespace}/{name} was not deleted in time")
@@ -359,13 +361,13 @@ def _is_outside(expecting: Expectations, attempt: Attempt) -> bool:
     return party.pod is None and not party.node and attempt.address not in {*services, inputs.host_address}
 
 
-def _read(what: tuple[What, ...]) -> tuple[Manifest, ...]:
+def _read(sources: tuple[What, ...]) -> tuple[Manifest, ...]:
     """The manifests in files, folders, texts and mappings.
 
     Raises: ConfigError.
     """
     manifests: list[Manifest] = []
-    for source in what:
+    for source in sources:
         if isinstance(source, Mapping):
             manifests += parse_manifests(json.dumps(source), "mapping")
         elif isinstance(source, str) and ("\n" in source or ": " in source):

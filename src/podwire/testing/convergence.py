@@ -26,12 +26,12 @@ _SERVICES, _SLICES = "services", "endpointslices"
 
 def unsettled(inputs: ProbeInputs, pages: Mapping[str, Iterable[str]]) -> str:
     """What has not taken effect yet, empty when everything has; ``pages`` are the status pages of the nodes' agents."""
-    wanted = versions(inputs)
+    desired_versions = versions(inputs)
     return (
         _routing(inputs)
         or _endpoints(inputs)
         or _dns(inputs)
-        or next(filter(None, (_node(node, lines, wanted) for node, lines in sorted(pages.items()))), "")
+        or next(filter(None, (_node(node, lines, desired_versions) for node, lines in sorted(pages.items()))), "")
     )
 
 
@@ -82,12 +82,12 @@ def _endpoints(inputs: ProbeInputs) -> str:
             for pod in inputs.pods
             if pod.metadata.namespace == service.metadata.namespace and selector.items() <= pod.metadata.labels.items()
         ]
-        wanted = {
+        desired_endpoints = {
             (group.address_type, _numbers(group.ports), end.addresses[0], end.conditions.ready)
             for group, ends in desired(service, own, nodes).items()
             for end in ends.values()
         }
-        if wanted != have.get(key, set()):
+        if desired_endpoints != have.get(key, set()):
             return f"endpoints of Service {key} are not written yet"
     return ""
 

@@ -34,9 +34,9 @@ Config = str | os.PathLike[str] | Mapping[str, Any] | None
 
 def free_name() -> str:
     """An unused name for another cluster of this process."""
-    taken = inventory.names()
+    names = inventory.names()
     own = f"pytest-{os.getpid()}-{start_ticks(os.getpid())}"
-    return next(name for number in itertools.count(1) if (name := f"{own}-{number}") not in taken)
+    return next(name for number in itertools.count(1) if (name := f"{own}-{number}") not in names)
 
 
 def kept_name() -> str:
@@ -61,8 +61,8 @@ class StartingCluster:
         self.name = name
         inventory.check_name(name)
         inventory.check_root()
-        for left in stale(inventory.names()):
-            down(left)
+        for stale_name in stale(inventory.names()):
+            down(stale_name)
         self._words = ["up", "--name", name, "--nodes", str(nodes)]
         self._words += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
         self._config_file: IO[bytes] | None = None

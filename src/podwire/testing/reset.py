@@ -89,14 +89,14 @@ class Resetter:
         clock = self._client.clock
         deadline = clock.monotonic() + _GONE_S
         while True:
-            left = (await self.snapshot()).since(before)
-            if not left:
+            new_objects = (await self.snapshot()).since(before)
+            if not new_objects:
                 return
             if clock.monotonic() > deadline:
-                names = ", ".join("/".join(filter(None, key)) for key in left[:5])
+                names = ", ".join("/".join(filter(None, key)) for key in new_objects[:5])
                 raise ClusterError(f"these objects were not deleted in time: {names}")
             # A ReplicaSet may have created another pod in the meantime.
-            await self._delete(key for key in left if key[0] == "pods")
+            await self._delete(key for key in new_objects if key[0] == "pods")
             await clock.sleep(_POLL_S)
 
     async def _delete(self, keys: Iterable[ObjectName]) -> None:
@@ -110,12 +110,12 @@ class Resetter:
         except (NotFound, Conflict):
             pass
 
-    async def _relabel(self, key: ObjectName, wanted: dict[str, str], now: ObjectSnapshot) -> None:
+    async def _relabel(self, key: ObjectName, labels: dict[str, str], now: ObjectSnapshot) -> None:
         have = now.labels.get(key)
-        if have is None or have == wanted:
+        if have is None or have == labels:
             return
         resource: Resource[Any] = NODES if key[0] == NODES.plural else NAMESPACES
-        patch = {"metadata": {"labels": {name: wanted.get(name) for name in {*have, *wanted}}}}
+        patch = {"metadata": {"labels": {name: labels.get(name) for name in {*have, *labels}}}}
         await self._client.patch(resource, key[2], patch, patch_type=MERGE_PATCH)
 
     async def _discover(self) -> tuple[Resource[Json], ...]:

@@ -44,8 +44,8 @@ def find(sets: Sets, name: str, directions: str, packet: Packet) -> str:
         text = ",".join(values)
         return text if text in elements.elements else ""
     position = kinds.index("net")
-    matching = (each for each in elements.elements if _within(values, each.split(","), position))
-    return max(matching, key=lambda each: ip_network(each.split(",")[position]).prefixlen, default="")
+    matching = (element for element in elements.elements if _within(values, element.split(","), position))
+    return max(matching, key=lambda element: ip_network(element.split(",")[position]).prefixlen, default="")
 
 
 def _dimension_value(kind: str, direction: str, packet: Packet) -> str:

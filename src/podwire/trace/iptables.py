@@ -58,21 +58,21 @@ def parse_rule(text: str) -> tuple[RuleOption, ...]:
 
     Raises: ProtocolError for a word that is not the beginning of an option.
     """
-    words = iter(_WORD.findall(text))
-    found: list[RuleOption] = []
+    tokens = iter(_WORD.findall(text))
+    options: list[RuleOption] = []
     negated = False
-    for word in words:
+    for word in tokens:
         if word == "!":
             negated = True
             continue
         if not word.startswith("-"):
             raise ProtocolError("local", f"the tracer does not know the option {word!r} of the rule {text!r}")
-        value = "" if word in _ALONE else next(words, "").strip('"')
+        value = "" if word in _ALONE else next(tokens, "").strip('"')
         if word in ("--match-set", "--map-set", "--tcp-flags"):
-            value = f"{value} {next(words, '')}"
-        found.append(RuleOption(word, value, negated))
+            value = f"{value} {next(tokens, '')}"
+        options.append(RuleOption(word, value, negated))
         negated = False
-    return tuple(found)
+    return tuple(options)
 
 
 class _Ended(Exception):
@@ -100,11 +100,11 @@ class Tracer:
         self.persistent: dict[tuple[str, Key], Destination] = {}
         """The real server that each client keeps."""
         self.chains: dict[tuple[str, str, str], tuple[str, ...]] = {}
-        for each in rulesets:
-            for chain, rules in each.chains.items():
-                self.chains[each.family, each.table, chain] = rules
-            for chain, rule in each.jumps:
-                key = each.family, each.table, chain
+        for ruleset in rulesets:
+            for chain, rules in ruleset.chains.items():
+                self.chains[ruleset.family, ruleset.table, chain] = rules
+            for chain, rule in ruleset.jumps:
+                key = ruleset.family, ruleset.table, chain
                 self.chains[key] = (*self.chains.get(key, ()), rule)
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
@@ -387,9 +387,9 @@ class _Walk:
 
 def _is_for_another_destination(rule: str, packet: Packet) -> bool:
     """Whether a rule is for another destination: true for most rules of a large table, which need no parsing then."""
-    words = rule.split(" ", 2)
+    tokens = rule.split(" ", 2)
     full_length = "/128" if packet.family == "ip6" else "/32"
-    return words[0] == "-d" and words[1].endswith(full_length) and words[1] != f"{packet.destination}{full_length}"
+    return tokens[0] == "-d" and tokens[1].endswith(full_length) and tokens[1] != f"{packet.destination}{full_length}"
 
 
 def _within(address: str, network: str) -> bool:
@@ -421,7 +421,7 @@ _MATCHES: dict[str, Callable[[_Walk, str], bool]] = {
     "-i": lambda walk, text: _device(walk.packet.input, text),
     "-o": lambda walk, text: _device(walk.packet.output, text),
     "--dport": lambda walk, text: _in_range(walk.packet.destination_port, text),
-    "--dports": lambda walk, text: any(_in_range(walk.packet.destination_port, each) for each in text.split(",")),
+    "--dports": lambda walk, text: any(_in_range(walk.packet.destination_port, ports) for ports in text.split(",")),
     "--icmpv6-type": lambda _, text: text == _ECHO6,
     "--src-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.source),
     "--dst-type": lambda walk, _: walk.tracer.machine.owns(walk.packet.destination),

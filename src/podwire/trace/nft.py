@@ -72,7 +72,7 @@ class Tracer:
         self.tables = tuple(tables)
         self.machine = machine
         self.sets: dict[tuple[str, str, str], Set] = {
-            (table.family, table.name, each.name): each for table in self.tables for each in table.sets
+            (table.family, table.name, declared.name): declared for table in self.tables for declared in table.sets
         }
         self.memory: dict[tuple[str, str, str], dict[bytes, Element | None]] = {}
         """Elements that packets added to dynamic sets, or deleted (None)."""
@@ -320,16 +320,16 @@ class _Walk:
         """Whether the values agree, for ``==`` and ``!=`` alike."""
         kind = operand_types(match.left)[0]
         if kind.flags and isinstance(match.left, Field) and match.op == "==":
-            wanted = kind.parse(right.text)
-            return any(a & b for a, b in zip(value, wanted, strict=True))
+            bits = kind.parse(right.text)
+            return any(a & b for a, b in zip(value, bits, strict=True))
         return self.equal(match.left, value, right.text)
 
     def equal(self, left: Operand, value: bytes, text: str) -> bool:
         """Whether a value equals the text, or lies in its interval or wildcard."""
         kind = operand_types(left)[0]
         if kind.name == "ifname":
-            name, wanted = value.rstrip(b"\0").decode(), text.strip('"')
-            return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
+            name, pattern = value.rstrip(b"\0").decode(), text.strip('"')
+            return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
         if "/" in text or ("-" in text and kind.name in ("inet_service", "ipv4_addr", "ipv6_addr")):
             first, last = interval_bounds(kind.name, text)
             return first <= value <= last
@@ -432,8 +432,8 @@ class _Walk:
 
         def draw() -> Draw:
             keys = ((n, head + self.slot(numgen, n) + tail) for n in range(numgen.modulus))
-            found = [n for n, key in keys if self.find_with_key(declared, key)[1] is not None]
-            return Draw(numgen.modulus, found, alike(self.rules) if found else 1)
+            numbers = [n for n, key in keys if self.find_with_key(declared, key)[1] is not None]
+            return Draw(numgen.modulus, numbers, alike(self.rules) if numbers else 1)
 
         number = self.choose(draw)
         if number == self.draws[-1].miss:
@@ -452,8 +452,8 @@ class _Walk:
     def masked(self, operand: Masked) -> bytes:
         """A value with bits changed."""
         value = self.value(operand.field)
-        wanted = field_type(operand.field.name).type.parse(operand.value.text)
-        pairs = zip(value, wanted, strict=True)
+        mask = field_type(operand.field.name).type.parse(operand.value.text)
+        pairs = zip(value, mask, strict=True)
         if operand.op == "&":
             return bytes(a & b for a, b in pairs)
         return bytes(a | b for a, b in pairs) if operand.op == "|" else bytes(a ^ b for a, b in pairs)
@@ -472,8 +472,8 @@ class _Walk:
             raise _NoMatch
         if kind.protocol and kind.protocol != PROTOCOLS.get(self.packet.protocol):
             raise _NoMatch
-        ways = FlowContext(original=self.original, translated=self.translated, machine=self.tracer.machine)
-        return pack((kind.kind,), (text_of(name, self.packet, ways),))
+        flow = FlowContext(original=self.original, translated=self.translated, machine=self.tracer.machine)
+        return pack((kind.kind,), (text_of(name, self.packet, flow),))
 
 
 def _element_text(declared: Set, key: bytes, element: Element) -> str:

@@ -13,19 +13,19 @@ from podwire.state.nft_rules import Assign, Match, Nat, Rule
 class Draw:
     """A random number: the numbers worth trying, and the probability of each."""
 
-    def __init__(self, modulus: int, found: list[int] | None = None, tries: int = 1) -> None:
-        """``found`` are the numbers with an element; None: all.
+    def __init__(self, modulus: int, numbers: list[int] | None = None, tries: int = 1) -> None:
+        """``numbers`` are the numbers with an element; None: all.
 
         ``tries`` is the number of consecutive equal rules, which draw again as long as nothing is found.
         """
         self.modulus = modulus
         self.tries = tries
-        self.misses = 0 if found is None else modulus - len(found)
-        self.options = list(range(modulus)) if found is None else found
+        self.misses = 0 if numbers is None else modulus - len(numbers)
+        self.options = list(range(modulus)) if numbers is None else numbers
         self.miss = -1
-        if found is not None and self.misses:
-            self.miss = next(number for number in range(modulus) if number not in set(found))
-            self.options = sorted((*found, self.miss))
+        if numbers is not None and self.misses:
+            self.miss = next(number for number in range(modulus) if number not in set(numbers))
+            self.options = sorted((*numbers, self.miss))
 
     def after(self, number: int) -> int | None:
         """The number to try after this one; None: all were tried."""

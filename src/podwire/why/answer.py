@@ -36,9 +36,9 @@ class ConnectionEnd(AnswerStruct, frozen=True, kw_only=True):
             end = f"port {self.port}"
         elif self.port:
             end = f"[{end}]:{self.port}" if ":" in end else f"{end}:{self.port}"
-        who = f"{self.kind} {self.name}" if self.name else self.kind
+        name = f"{self.kind} {self.name}" if self.name else self.kind
         where = f" on {self.node}" if self.node else ""
-        return f"{who} ({end}){where}" if end else f"{who}{where}"
+        return f"{name} ({end}){where}" if end else f"{name}{where}"
 
 
 class MatchedRule(AnswerStruct, frozen=True, kw_only=True):

@@ -134,7 +134,7 @@ class Collection:
 
 
 def _named(objects: Iterable[T], namespace: str, name: str) -> T | None:
-    wanted = namespace, name
+    key = namespace, name
     return next(
-        (candidate for candidate in objects if (candidate.metadata.namespace, candidate.metadata.name) == wanted), None
+        (candidate for candidate in objects if (candidate.metadata.namespace, candidate.metadata.name) == key), None
     )

@@ -293,9 +293,9 @@ class _Resolver:
                     return source, target
         if not targets:
             raise ConfigError("TO", "", f"{end} has no address")
-        wanted = {"ip": "an IPv4 address", "ip6": "an IPv6 address"}.get(self.asked.family, "addresses of one family")
+        expected = {"ip": "an IPv4 address", "ip6": "an IPv6 address"}.get(self.asked.family, "addresses of one family")
         raise ConfigError(
-            "TO", "", f"FROM and TO do not both have {wanted}: FROM has {', '.join(sources)}, TO {', '.join(targets)}"
+            "TO", "", f"FROM and TO do not both have {expected}: FROM has {', '.join(sources)}, TO {', '.join(targets)}"
         )
 
     def _entry(self, targets: Sequence[str]) -> Node:

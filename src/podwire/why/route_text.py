@@ -12,15 +12,15 @@ def outcome(answer: Answer) -> Iterator[str]:
     lost = [route for route in answer.routes if route.lost]
     if not lost:
         return
-    first, *others = lost
+    first, *further_routes = lost
     word = "DROPPED" if answer.outcome == "dropped" else "DROPPED for some endpoints,"
     yield f"{'outcome':<{_LABEL}}{word} {_reason(first)}"
-    yield from (f"{'':<{_LABEL}}and {_reason(route)}" for route in others)
+    yield from (f"{'':<{_LABEL}}and {_reason(route)}" for route in further_routes)
 
 
 def _reason(route: NodeRoute) -> str:
-    what = "" if route.direction == "request" else "replies, "
-    return f"{what}between {route.node} and {route.peer}: {'; '.join(route.missing)}"
+    direction = "" if route.direction == "request" else "replies, "
+    return f"{direction}between {route.node} and {route.peer}: {'; '.join(route.missing)}"
 
 
 def routes(answer: Answer) -> Iterator[str]:

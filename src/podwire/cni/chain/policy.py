@@ -144,11 +144,15 @@ class PolicyChain:
         return b""
 
     def _gc(self, request: CniRequest) -> bytes:
-        kept = request.conf.kept
-        if kept is not None and not request.conf.disable_gc:
+        valid_attachments = request.conf.kept
+        if valid_attachments is not None and not request.conf.disable_gc:
             network = request.conf.name
             self._drop(
-                [a for k, a in self.held.items() if k.network == network and (k.container, k.ifname) not in kept]
+                [
+                    a
+                    for k, a in self.held.items()
+                    if k.network == network and (k.container, k.ifname) not in valid_attachments
+                ]
             )
         return b""
 

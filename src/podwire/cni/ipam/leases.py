@@ -34,19 +34,19 @@ class Leases:
 
     def serve(self, networks: Iterable[Network]) -> None:
         """Sets the node's pod CIDRs; without effect when they are the same as before."""
-        wanted = tuple(networks)
-        if wanted == tuple(pool.network for pool in self._pools):
+        served = tuple(networks)
+        if served == tuple(pool.network for pool in self._pools):
             return
         addresses = {ip for attachment in self.held.values() for ip in attachment.ips}
         released, cursors = self._ledger.released(), self._ledger.cursors()
-        self._pools = tuple(Pool(network, self._cooldown_s) for network in wanted)
+        self._pools = tuple(Pool(network, self._cooldown_s) for network in served)
         for pool in self._pools:
             pool.restore(addresses, released, cursors.get(pool.network.version))
 
-    def choose(self, wanted: Iterable[Address] = ()) -> tuple[Address, ...]:
+    def choose(self, requested: Iterable[Address] = ()) -> tuple[Address, ...]:
         """One address of each family, taken in memory only; ``hold`` or ``put_back`` must follow.
 
-        The addresses ``wanted`` are taken for their families, even when their cooldown has not ended.
+        The addresses ``requested`` are taken for their families, even when their cooldown has not ended.
 
         Raises: CniError 11 when a family has no free address, the node has no pod CIDR or a wanted address is in use;
         7 when a wanted address is outside the node's pod CIDRs. Nothing is taken then.
@@ -54,7 +54,7 @@ class Leases:
         if not self._pools:
             raise CniError(TRY_LATER, "the node has no pod CIDR yet")
         chosen: list[Address] = []
-        pinned = {address.version: address for address in wanted}
+        pinned = {address.version: address for address in requested}
         families = {pool.network.version for pool in self._pools}
         try:
             for address in pinned.values():

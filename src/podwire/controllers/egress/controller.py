@@ -35,7 +35,9 @@ class EgressController:
         self._events = environment.recorder(COMPONENT)
         self._view = EgressView(self._client)
         self._events.follow_rejected(self._view.policies)
-        self._backends = tuple(name for name, each in RoutingSettings().load().items() if each.options.routes_outside)
+        self._backends = tuple(
+            name for name, backend in RoutingSettings().load().items() if backend.options.routes_outside
+        )
         self._wrote: dict[str, tuple[object, ...]] = {}
 
     def start(self, supervisor: Supervisor) -> None:
@@ -49,7 +51,9 @@ class EgressController:
         await self._view.leases.synced.wait()
         await self._clock.sleep(_INTERVAL_S)
         while True:
-            assignments = {each.name: each for each in self._view.assignments(self._nodes.objects, (), {})}
+            assignments = {
+                assignment.name: assignment for assignment in self._view.assignments(self._nodes.objects, (), {})
+            }
             for name, policy in list(self._view.policies.objects.items()):
                 try:
                     await self._write(name, policy, assignments.get(name))
@@ -61,8 +65,8 @@ class EgressController:
     def _verdict(self, name: str, assignment: EgressAssignment | None) -> tuple[bool, str, str]:
         """Whether the policy is in force as written, the reason, and a text."""
         if problem := self._view.problems.get(name, ""):
-            kept = "; the last good form of the policy stays in force" if assignment is not None else ""
-            return False, INVALID, problem + kept
+            consequence = "; the last good form of the policy stays in force" if assignment is not None else ""
+            return False, INVALID, problem + consequence
         if assignment is None:
             return False, INVALID, "the policy has not been read yet"
         if not assignment.node:
@@ -76,13 +80,13 @@ class EgressController:
         ready, reason, message = self._verdict(name, assignment)
         node = assignment.node if assignment is not None else ""
         addresses = tuple(map(str, assignment.addresses)) if assignment is not None and node else ()
-        wanted = (policy.metadata.uid, node, addresses, ready, reason, message, policy.metadata.generation)
-        if self._wrote.get(name) == wanted:
+        status = (policy.metadata.uid, node, addresses, ready, reason, message, policy.metadata.generation)
+        if self._wrote.get(name) == status:
             return
         if self._wrote.get(name) is not None or not _says(policy, node, reason, message):
             severity: Severity = "Normal" if ready else "Warning"
             subject = reference(EGRESSPOLICIES.api_version, EGRESSPOLICIES.kind, policy.metadata)
-            if self._wrote.get(name, ())[:-1] != wanted[:-1]:
+            if self._wrote.get(name, ())[:-1] != status[:-1]:
                 self._events.event(subject, severity, reason, message)
         body: Mapping[str, Any] = {
             "status": {
@@ -104,7 +108,7 @@ class EgressController:
             await self._client.patch(EGRESSPOLICIES, name, body, subresource="status")
         except NotFound:
             return  # The policy is being deleted.
-        self._wrote[name] = wanted
+        self._wrote[name] = status
 
 
 def _says(policy: EgressPolicy, node: str, reason: str, message: str) -> bool:
@@ -115,5 +119,5 @@ def _says(policy: EgressPolicy, node: str, reason: str, message: str) -> bool:
 
 def _since(policy: EgressPolicy, *, ready: bool) -> str | None:
     """The time of the last change of the condition, when it has this value already."""
-    found = (c for c in policy.status.conditions if c.type == "Ready" and (c.status == "True") == ready)
-    return next((condition.last_transition_time for condition in found), None)
+    conditions = (c for c in policy.status.conditions if c.type == "Ready" and (c.status == "True") == ready)
+    return next((condition.last_transition_time for condition in conditions), None)

@@ -120,9 +120,9 @@ def _fill(desired: dict[str, Endpoint], slices: Iterable[EndpointSlice]) -> list
 
 
 def _pour(queue: list[tuple[str, Endpoint]], slot: _Slot) -> list[tuple[str, Endpoint]]:
-    taken, rest = queue[: slot.room], queue[slot.room :]
-    if taken:
-        slot.endpoints.update(taken)
+    moved, rest = queue[: slot.room], queue[slot.room :]
+    if moved:
+        slot.endpoints.update(moved)
         slot.touched = True
     return rest
 

@@ -107,15 +107,15 @@ class NodeCidrs:
         """
         if node in self._nodes:
             return self._nodes[node]
-        taken: list[Network] = []
+        networks: list[Network] = []
         try:
             for pool in self._pools:
-                taken.append(pool.take())
+                networks.append(pool.take())
         except Exhausted:
-            for pool, network in zip(self._pools, taken, strict=False):
+            for pool, network in zip(self._pools, networks, strict=False):
                 pool.release(network)
             raise
-        self._nodes[node] = tuple(taken)
+        self._nodes[node] = tuple(networks)
         return self._nodes[node]
 
     def release(self, node: str) -> None:
@@ -129,7 +129,10 @@ class NodeCidrs:
         # Two nodes may have the same block when a user wrote it; the block stays used then.
         for networks in self._nodes.values():
             for network in networks:
-                if any(network.version == one.version and network.overlaps(one) for one in gone):
+                if any(
+                    network.version == network_in_use.version and network.overlaps(network_in_use)
+                    for network_in_use in gone
+                ):
                     for pool in self._pools:
                         pool.occupy(network)
 

@@ -38,8 +38,8 @@ class NodeIpamController:
             self._cidrs.release(key)
             for other in self._without:
                 self._loop.touch(other)
-        elif given := new.pod_networks:
-            self._cidrs.occupy(key, given)
+        elif networks := new.pod_networks:
+            self._cidrs.occupy(key, networks)
             self._without.discard(key)
         else:
             self._loop.touch(key)

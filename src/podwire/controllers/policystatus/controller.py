@@ -81,7 +81,7 @@ class PolicyStatusController:
         for kind in KINDS:
             policies = self._policies[kind]
             await policies.synced.wait()
-            self._histories[kind] = History((key, each.metadata) for key, each in policies.objects.items())
+            self._histories[kind] = History((key, policy.metadata) for key, policy in policies.objects.items())
             policies.subscribe(self._follower(kind), replay=False)
         for name, node in self._nodes.objects.items():
             self._node_changed(name, None, node)

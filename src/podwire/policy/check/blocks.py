@@ -92,9 +92,9 @@ def _within(part: Network, wholes: list[Network]) -> bool:
 
 def _of_services(network: Network, addresses: dict[str, str]) -> str:
     service = addresses.get(str(network.network_address)) if network.prefixlen == network.max_prefixlen else None
-    what = f"the address of Service {service}" if service else "addresses of Services"
+    owner = f"the address of Service {service}" if service else "addresses of Services"
     return (
-        f"{network} is {what}. Policies see the address of the pod behind the Service, so this block has no effect. "
+        f"{network} is {owner}. Policies see the address of the pod behind the Service, so this block has no effect. "
         "Write a podSelector with the labels of the Service's pods, and the port of the pods"
     )
 

@@ -33,11 +33,11 @@ def selection_within(inner: Selection, outer: Selection) -> bool:
     return all(not without(ranges, have.get(protocol, ())) for protocol, ranges in inner.ports)
 
 
-def blocks_within(block: IPBlock, others: Sequence[IPBlock]) -> bool:
+def blocks_within(block: IPBlock, blocks: Sequence[IPBlock]) -> bool:
     """Whether other blocks together contain all addresses of a block; False for a block without addresses."""
     has_addresses = False
     for family in (4, 6):
-        both = Blocks([(0, block), *((1, other_block) for other_block in others)], family)
+        both = Blocks([(0, block), *((1, other_block) for other_block in blocks)], family)
         covering = [rules for _, _, rules in both.intervals if 0 in rules]
         if any(1 not in rules for rules in covering):
             return False
@@ -59,9 +59,9 @@ def peer_within(peer: PeerOutline, rules: Iterable[RuleOutline]) -> bool:
     return bool(peer.blocks) and all(blocks_within(block, blocks) for _, block in peer.blocks)
 
 
-def covered_by(rule: RuleOutline, others: Iterable[RuleOutline]) -> tuple[RuleOutline, ...]:
-    """The rules of ``others`` that together match everything that a rule matches; empty: there are none."""
-    wide = tuple(candidate for candidate in others if candidate.known and ports_within(rule, candidate))
+def covered_by(rule: RuleOutline, rules: Iterable[RuleOutline]) -> tuple[RuleOutline, ...]:
+    """The rules of ``rules`` that together match everything that a rule matches; empty: there are none."""
+    wide = tuple(candidate for candidate in rules if candidate.known and ports_within(rule, candidate))
     if not wide or not rule.known:
         return ()
     for candidate in wide:

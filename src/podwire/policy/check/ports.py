@@ -40,16 +40,16 @@ def _of_rule(index: ClusterIndex, policy: PolicyOutline, rule: RuleOutline, pods
 
 def _named(policy: PolicyOutline, rule: RuleOutline, port: PortOutline, pods: Sequence[Pod]) -> Iterator[Finding]:
     have: list[Pod] = []
-    others: set[str] = set()
+    matching_protocols: set[str] = set()
     for pod in pods:
         protocols = {declared.protocol or "TCP" for declared in pod.declared_ports if declared.name == port.name}
         if port.protocol in protocols or (protocols and not port.protocol):
             have.append(pod)
-        others |= protocols
-    if not have and others:
+        matching_protocols |= protocols
+    if not have and matching_protocols:
         text = (
-            f"the pods declare {port.name} with protocol {first_names(sorted(others))}, not {port.protocol}: nothing "
-            f"matches. Write protocol: {min(others)}"
+            f"the pods declare {port.name} with protocol {first_names(sorted(matching_protocols))}, not {port.protocol}: "
+            f"nothing matches. Write protocol: {min(matching_protocols)}"
         )
         yield policy.finding("port-name-protocol", port.path, text)
     elif not have:
@@ -129,12 +129,14 @@ def _services(
 
 
 def _target(mapped: ServicePort, ports: Sequence[ContainerPort]) -> int | None:
-    wanted = mapped.target_port
-    if isinstance(wanted, str):
+    target_port = mapped.target_port
+    if isinstance(target_port, str):
         protocol = mapped.protocol or "TCP"
-        named = (declared for declared in ports if (declared.name, declared.protocol or "TCP") == (wanted, protocol))
+        named = (
+            declared for declared in ports if (declared.name, declared.protocol or "TCP") == (target_port, protocol)
+        )
         return next((declared.container_port for declared in named), None)
-    return wanted or mapped.port
+    return target_port or mapped.port
 
 
 def _covers(rule: RuleOutline, protocol: str, number: int) -> bool:

@@ -62,9 +62,9 @@ def _decides(covering: list[PolicyRule]) -> str:
     return verbs[actions[0]] if len(covering) == 1 else "decide"
 
 
-def _first_covering(policy: PolicyOutline, rule: RuleOutline, others: Iterable[PolicyRule]) -> list[PolicyRule]:
+def _first_covering(policy: PolicyOutline, rule: RuleOutline, rules: Iterable[PolicyRule]) -> list[PolicyRule]:
     """The first of the other rules that cover a rule; empty: it is not covered."""
-    candidates = [owned for owned in others if owned[1] is not rule]
+    candidates = [owned for owned in rules if owned[1] is not rule]
     covering = coverage.covered_by(rule, (owned[1] for owned in candidates))
     return [owned for owned in candidates if any(owned[1] is rule_covering for rule_covering in covering)]
 
@@ -84,8 +84,8 @@ def _covered(policies: list[PolicyOutline]) -> Iterator[Finding]:
         wider = [rules for subject, rules in by_subject.items() if subject <= own]
         for rule in reversed(policy.rules):
             near = (owned for rules in wider for owned in rules.near(rule) if policy.heeds(owned[0]))
-            others = [owned for owned in near if id(owned[1]) not in gone]
-            covering = _first_covering(policy, rule, others)
+            remaining_rules = [owned for owned in near if id(owned[1]) not in gone]
+            covering = _first_covering(policy, rule, remaining_rules)
             if covering:
                 gone.add(id(rule))
                 text = f"{_names(policy, covering)} {'allows' if len(covering) == 1 else 'allow'} the same connections"
@@ -115,10 +115,10 @@ class _RuleIndex:
 
     def near(self, rule: RuleOutline) -> list[PolicyRule]:
         """The rules that may cover parts of a rule, in the order in which they were added."""
-        wanted: set[Term | None] = {None}
-        wanted.update(term for peer in rule.peers for term in peer.scope.pods)
+        terms: set[Term | None] = {None}
+        terms.update(term for peer in rule.peers for term in peer.scope.pods)
         rules: dict[int, PolicyRule] = {}
-        for term in wanted:
+        for term in terms:
             rules |= self._rules.get((rule.direction, term), {})
         return [rules[number] for number in sorted(rules)]
 

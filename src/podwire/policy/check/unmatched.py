@@ -94,11 +94,11 @@ def _operated(index: ClusterIndex, selector: PodSelector) -> str:
     A selector that looks like a misspelling of labels in the files is not meant for such pods.
     """
     names = index.namespaces_of(selector)
-    made = [resource for name in names for resource in index.details.operated.get(name, ())]
+    resources = [resource for name in names for resource in index.details.operated.get(name, ())]
     known = [(group.labels, len(group.pods)) for name in names for group in index.groups.get(name, ())]
-    if not made or is_similar(selector.pods, known):
+    if not resources or is_similar(selector.pods, known):
         return ""
-    return f"; an operator may make such pods for {first_names(made)}"
+    return f"; an operator may make such pods for {first_names(resources)}"
 
 
 def _labels(index: ClusterIndex) -> list[LabelSet]:
@@ -146,24 +146,24 @@ def _no_pods(index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, sele
 
 
 def _namespaces(
-    index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, wanted: LabelSelector
+    index: ClusterIndex, policy: PolicyOutline, peer: PeerOutline, selector: LabelSelector
 ) -> Iterator[Finding]:
     """A finding about a peer whose namespaces do not exist."""
-    keys = {term.key for term in wanted.requirements().requirements if term.operator == "In"}
+    keys = {term.key for term in selector.requirements().requirements if term.operator == "In"}
     known = {key for name in index.described for key in index.namespaces[name]}
-    reason = explain_mismatch(wanted, _labels(index), "namespace")
+    reason = explain_mismatch(selector, _labels(index), "namespace")
     advice = ""
     if "name" in keys and "name" not in known:
         advice = f". Every namespace has the label {NAME_LABEL}; Kubernetes sets no label called name"
     if index.details.complete or advice:
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, f"it matches no pod: {reason}{advice}")
-    elif wanted.match_labels.get(NAME_LABEL) in _BUILT_IN:
+    elif selector.match_labels.get(NAME_LABEL) in _BUILT_IN:
         return
-    elif is_similar(wanted, _labels(index)):
+    elif is_similar(selector, _labels(index)):
         text = f"it matches no namespace of the files: {reason}"
         yield policy.finding("peer-matches-nothing", peer.namespaces_path, text)
     else:
-        text = f"it matches no namespace of the files ({wanted.requirements()}): whether it exists is not checked"
+        text = f"it matches no namespace of the files ({selector.requirements()}): whether it exists is not checked"
         yield policy.finding("not-checked", peer.namespaces_path, text)
 
 

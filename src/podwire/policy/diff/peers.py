@@ -65,11 +65,11 @@ def peer_groups(old: Side, new: Side) -> PeerGroups:
     common = [key for key in nodes_after if key in nodes_before]
     rows = ((key, _of_node(old, nodes_before[key]), _of_node(new, nodes_after[key])) for key in common)
     groups += _together(NODES, rows, {})
-    taken = {address for side in (before, after) for _, address in side.values()}
-    taken |= {address for side in (nodes_before, nodes_after) for _, address in side.values()}
+    pod_addresses = {address for side in (before, after) for _, address in side.values()}
+    pod_addresses |= {address for side in (nodes_before, nodes_after) for _, address in side.values()}
     for family in (4, 6):
         if any(key[1] == family for key in both):
-            groups += _external(old, new, family, taken)
+            groups += _external(old, new, family, pod_addresses)
     names = {key for key, _ in before}, {key for key, _ in after}
     return PeerGroups(
         common=tuple(groups),
@@ -106,10 +106,10 @@ def _pods(side: Side) -> dict[Key, tuple[Pod, str]]:
 def _nodes(side: Side) -> dict[Key, tuple[Node, str]]:
     """The nodes, with their first address of each family."""
     result: dict[Key, tuple[Node, str]] = {}
-    taken = pods_by_address(side.world.pods)
+    pod_addresses = pods_by_address(side.world.pods)
     for node in side.world.nodes:
         for address in node.addresses:
-            if address not in taken:
+            if address not in pod_addresses:
                 result.setdefault((node.metadata.name, _family(address)), (node, address))
     return dict(sorted(result.items()))
 
@@ -155,20 +155,20 @@ def _together(
         )
 
 
-def _external(old: Side, new: Side, family: int, taken: set[str]) -> Iterator[PeerGroup]:
+def _external(old: Side, new: Side, family: int, pod_addresses: set[str]) -> Iterator[PeerGroup]:
     """All addresses of a family, as disjoint ranges that no block of either side cuts."""
-    numbers = sorted(int(ip_address(text)) for text in taken if _family(text) == family)
+    numbers = sorted(int(ip_address(text)) for text in pod_addresses if _family(text) == family)
     blocks = Blocks(enumerate((*old.ranges, *new.ranges)), family)
     borders = {0, _LAST[family] + 1}
     for first, last, _ in blocks.intervals:
         borders |= {first, last + 1}
-    found: dict[tuple[PeerTraits, PeerTraits], list[tuple[int, int]]] = {}
+    ranges_by_traits: dict[tuple[PeerTraits, PeerTraits], list[tuple[int, int]]] = {}
     for first, after in pairwise(sorted(borders)):
         address = _address(first, family)
         facts = old.of_address(address), new.of_address(address)
-        found.setdefault(facts, []).append((first, after - 1))
-    largest = max(found.values(), key=_size)
-    for (before, later), ranges in found.items():
+        ranges_by_traits.setdefault(facts, []).append((first, after - 1))
+    largest = max(ranges_by_traits.values(), key=_size)
+    for (before, later), ranges in ranges_by_traits.items():
         here = sum(1 for number in numbers if any(first <= number <= last for first, last in ranges))
         if here == _size(ranges):
             continue

@@ -147,14 +147,14 @@ def _by_outcome(changes: Iterable[PortChange]) -> dict[tuple[DecidedVerdict, Dec
 
 def _ports(changes: Sequence[PortChange]) -> str:
     """Ports as people write them; ``everything`` for all ports of all protocols."""
-    words: dict[str, list[str]] = {}
+    ranges_by_protocol: dict[str, list[str]] = {}
     for change in changes:
-        words.setdefault(change.protocol, []).append(_range(change.first, change.last))
-    if set(words) == {*PROTOCOLS, OTHER} and all(ranges == [""] for ranges in words.values()):
+        ranges_by_protocol.setdefault(change.protocol, []).append(_range(change.first, change.last))
+    if set(ranges_by_protocol) == {*PROTOCOLS, OTHER} and all(ranges == [""] for ranges in ranges_by_protocol.values()):
         return "everything"
     named = {OTHER: "protocols without ports"}
     return "; ".join(
-        f"{named.get(name, name)} {', '.join(_some(ranges, 8))}".rstrip() for name, ranges in words.items()
+        f"{named.get(name, name)} {', '.join(_some(ranges, 8))}".rstrip() for name, ranges in ranges_by_protocol.items()
     )
 
 

@@ -149,7 +149,9 @@ class Side:
         self, direction: str, about: Iterable[CompiledPolicy], named: tuple[NamedPort, ...]
     ) -> AppliedPolicies | None:
         concerned = [policy for policy in about if direction in policy.rules]
-        isolating = sorted((policy for policy in concerned if policy.tier == "Namespace"), key=lambda each: each.key)
+        isolating = sorted(
+            (policy for policy in concerned if policy.tier == "Namespace"), key=lambda policy: policy.key
+        )
         cluster = [policy for policy in concerned if policy.tier != "Namespace" and policy.rules[direction]]
         cluster.sort(key=lambda policy: (policy.priority, policy.key))
         if not isolating and not cluster:

@@ -36,11 +36,13 @@ def outdated_pods(before: Iterable[EgressAssignment], now: Iterable[EgressAssign
 
 
 def _translations(assignments: Iterable[EgressAssignment]) -> dict[str, list[object]]:
-    found: dict[str, list[object]] = {}
-    for each in assignments:
-        for pod in each.pods:
-            found.setdefault(pod, []).append((each.addresses, each.destinations, each.excluded))
-    return found
+    translations: dict[str, list[object]] = {}
+    for assignment in assignments:
+        for pod in assignment.pods:
+            translations.setdefault(pod, []).append(
+                (assignment.addresses, assignment.destinations, assignment.excluded)
+            )
+    return translations
 
 
 def forget_connections(
@@ -57,8 +59,12 @@ def forget_connections(
         return 0
 
     def is_outdated(flow: Flow) -> bool:
-        source, seen = flow.original.src, flow.reply.dst
-        if source not in concerned or seen in addresses or (source in pods.selected and seen == source):
+        source, translated_source = flow.original.src, flow.reply.dst
+        if (
+            source not in concerned
+            or translated_source in addresses
+            or (source in pods.selected and translated_source == source)
+        ):
             return False
         destination = ip_address(flow.reply.src)
         return not any(destination in network for network in inside if network.version == destination.version)

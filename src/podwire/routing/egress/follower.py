@@ -129,8 +129,8 @@ class EgressFollower:
         self._applied = now
         held = held_addresses(self._node, now)
         fresh = [address for address in held if address not in held_addresses(self._node, before or ())]
-        left = {address: times for address, times in self._to_announce.items() if address in held}
-        self._to_announce = left | dict.fromkeys(fresh, _ANNOUNCEMENTS)
+        remaining = {address: times for address, times in self._to_announce.items() if address in held}
+        self._to_announce = remaining | dict.fromkeys(fresh, _ANNOUNCEMENTS)
         if fresh:
             self._log.info("this node has egress addresses", addresses=",".join(held))
             self._announce()
@@ -138,7 +138,7 @@ class EgressFollower:
             return
         pods = outdated_pods(before, now)
         inside = self._router.plan.inside
-        addresses = {str(address) for each in now for address in each.addresses}
+        addresses = {str(address) for assignment in now for address in assignment.addresses}
         try:
             await asyncio.to_thread(forget_connections, pods, addresses, inside)
         except KernelError as failure:
@@ -152,7 +152,7 @@ class EgressFollower:
             announce(me.underlay.link, self._to_announce)
         except KernelError as failure:
             self._log.warning("cannot announce addresses", problem=failure)
-        self._to_announce = {address: left - 1 for address, left in self._to_announce.items() if left > 1}
+        self._to_announce = {address: times - 1 for address, times in self._to_announce.items() if times > 1}
 
     async def announce_again(self) -> None:
         """Repeats announcements, until cancelled."""
@@ -164,11 +164,11 @@ class EgressFollower:
         """Renews this node's Lease while a policy selects the node, and deletes it then; until cancelled."""
         name = f"{LEASE_PREFIX}{self._node}"
         while True:
-            wanted = self.view.is_candidate(self._node, self._nodes.objects)
-            if wanted or f"{NAMESPACE}/{name}" in self.view.leases.objects:
+            is_candidate = self.view.is_candidate(self._node, self._nodes.objects)
+            if is_candidate or f"{NAMESPACE}/{name}" in self.view.leases.objects:
                 try:
                     async with asyncio.timeout(EXPIRY_S):
-                        await (self._renew(name) if wanted else self._client.delete(LEASES, name, NAMESPACE))
+                        await (self._renew(name) if is_candidate else self._client.delete(LEASES, name, NAMESPACE))
                 except (TimeoutError, ApiError, ApiUnreachable, ProtocolError) as failure:
                     self._log.debug("cannot renew the lease", problem=failure)
             await self._client.clock.sleep(RENEW_S)

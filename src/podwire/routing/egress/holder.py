@@ -44,11 +44,11 @@ class EgressAssignment(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def rules_of(
-    policies: Mapping[str, EgressPolicy], kept: Mapping[str, EgressScope]
+    policies: Mapping[str, EgressPolicy], last_good: Mapping[str, EgressScope]
 ) -> tuple[dict[str, EgressScope], dict[str, str]]:
     """The rules of policies by name, and the problems of those that are wrong.
 
-    A policy that is wrong keeps its rule in ``kept``, the last good one; without one it has no rule.
+    A policy that is wrong keeps its rule in ``last_good``, the last good one; without one it has no rule.
     """
     rules, problems = {}, {}
     for name, policy in sorted(policies.items()):
@@ -56,8 +56,8 @@ def rules_of(
             rules[name] = read_egress_policy(policy)
         except ConfigError as problem:
             problems[name] = str(problem)
-            if name in kept:
-                rules[name] = kept[name]
+            if name in last_good:
+                rules[name] = last_good[name]
     return rules, problems
 
 
@@ -93,9 +93,9 @@ def assign(
     assignments = []
     for name, rule in sorted(rules.items()):
         node, reason, problem = _node_of(name, rule, nodes, alive)
-        taken = next((used[str(address)] for address in rule.addresses if str(address) in used), "")
-        if taken:
-            node, reason, problem = "", ADDRESS_IN_USE, f"an address of spec.egressIPs is that of {taken}"
+        owner = next((used[str(address)] for address in rule.addresses if str(address) in used), "")
+        if owner:
+            node, reason, problem = "", ADDRESS_IN_USE, f"an address of spec.egressIPs is that of {owner}"
         used |= {str(address): f"EgressPolicy {name}" for address in rule.addresses}
         assignments.append(
             EgressAssignment(
@@ -115,7 +115,7 @@ def assign(
 def _node_of(name: str, rule: EgressScope, nodes: Mapping[str, Node], alive: Collection[str]) -> tuple[str, str, str]:
     """The node, or an empty name, the reason and the problem."""
     ready = candidates(rule, nodes)
-    chosen = choose_node(name, (each for each in ready if each in alive))
+    chosen = choose_node(name, (node for node in ready if node in alive))
     if chosen:
         return chosen, "", ""
     labelled = sum(rule.nodes.matches(node.metadata.labels) for node in nodes.values())

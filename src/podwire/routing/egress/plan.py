@@ -74,12 +74,12 @@ def with_egress(
         for name, peer in by_name.items()
         if (sender := base.senders.get(name, "")) and backends[sender].options.routes_outside
     }
-    wanted = {each.node for each in assignments if each.node and each.node != me.name}
-    marks = marks_of(wanted & carrying)
+    senders = {assignment.node for assignment in assignments if assignment.node and assignment.node != me.name}
+    marks = marks_of(senders & carrying)
     writer = _Writer(me, base, marks)
     table = writer.table(assignments, known)
-    ways = (_way(base, by_name[name], mark) for name, mark in marks.items())
-    state = merge([base.state, *ways, _nowhere(me), _held(me, assignments)])
+    segments = (_way(base, by_name[name], mark) for name, mark in marks.items())
+    state = merge([base.state, *segments, _nowhere(me), _held(me, assignments)])
     values = (*(passing_marked(value, MARKS) for value in base.values), table)
     return replace(base, state=state, values=values)
 
@@ -100,7 +100,9 @@ def marks_of(nodes: Iterable[str]) -> dict[str, int]:
 
 def held_addresses(me: str, assignments: Iterable[EgressAssignment]) -> tuple[str, ...]:
     """The egress addresses that a node has."""
-    return tuple(str(address) for each in assignments if each.node == me for address in each.addresses)
+    return tuple(
+        str(address) for assignment in assignments if assignment.node == me for address in assignment.addresses
+    )
 
 
 def _way(base: Plan, peer: Peer, mark: int) -> NetworkState:
@@ -109,9 +111,11 @@ def _way(base: Plan, peer: Peer, mark: int) -> NetworkState:
     rules, routes = [], []
     for cidr in peer.pod_cidrs:
         default, six = ("::/0", True) if cidr.version == 6 else ("default", False)
-        found = next((r for r in base.state.routes if r.dst == str(cidr) and r.kind == "unicast" and r.link), None)
-        if found is not None:
-            routes.append(replace(found, dst=default, table=table, src="", metric=0))
+        unicast_route = next(
+            (r for r in base.state.routes if r.dst == str(cidr) and r.kind == "unicast" and r.link), None
+        )
+        if unicast_route is not None:
+            routes.append(replace(unicast_route, dst=default, table=table, src="", metric=0))
         rules.append(FibRule(priority=_PRIORITY, mark=mark, mask=MARKS, table=table, v6=six))
     return NetworkState(rules=tuple(rules), routes=tuple(routes))
 
@@ -160,9 +164,9 @@ class _Writer:
             self._set(version, f"cluster{version}", networks, "destinations inside the cluster")
             self._set(version, f"own{version}", self._me.pod_cidrs, "pods of this node")
         self._add("input", "ct state established,related accept")
-        for each in assignments:
+        for assignment in assignments:
             for version in self._versions:
-                self._policy(each, version)
+                self._policy(assignment, version)
         self._refuse_unknown(single_texts(known))
         self._add(
             "guard", f"meta mark & 0x{MARKS:08x} != 0x00000000 counter drop", "translated before the EgressPolicy"
@@ -201,10 +205,14 @@ class _Writer:
         union = NetworkUnion(version, (network for network in networks if network.version == version))
         self._sets.append(networks_set(name, FAMILY[version][1], union.merged, comment))
 
-    def _policy(self, each: EgressAssignment, version: int) -> None:
+    def _policy(self, assignment: EgressAssignment, version: int) -> None:
         """The rules of one policy in one family."""
-        policy, here = f"EgressPolicy {each.name}", each.node == self._me.name
-        match, address, mark = self._match(each, version), each.address(version), self._marks.get(each.node)
+        policy, here = f"EgressPolicy {assignment.name}", assignment.node == self._me.name
+        match, address, mark = (
+            self._match(assignment, version),
+            assignment.address(version),
+            self._marks.get(assignment.node),
+        )
         if address is None:
             self._add("route", f"{match} counter drop", f"{policy}: it has no IPv{version} address")
         elif here:
@@ -215,29 +223,34 @@ class _Writer:
             text = f"{word} daddr {address} meta l4proto {{ tcp, udp, sctp }} drop"
             self._add("input", text, f"{policy}: no service of the node")
         elif mark is None:
-            self._add("route", f"{match} counter drop", f"{policy}: {each.problem or self._refusal(each)}")
+            self._add("route", f"{match} counter drop", f"{policy}: {assignment.problem or self._refusal(assignment)}")
         else:
             own = f"{FAMILY[version][0]} saddr != @own{version}"
-            self._add("route", f"{match} {own} counter drop", f"{policy}: {each.node} has the address, not this node")
-            self._add("route", f"{match} meta mark set 0x{mark:08x} accept", f"{policy}: through {each.node}")
+            self._add(
+                "route", f"{match} {own} counter drop", f"{policy}: {assignment.node} has the address, not this node"
+            )
+            self._add("route", f"{match} meta mark set 0x{mark:08x} accept", f"{policy}: through {assignment.node}")
             clear = "meta mark set 0x00000000"  # A tunnel would look up its outer packets with the mark, too.
             self._add("guard", f"meta mark & 0x{MARKS:08x} == 0x{mark:08x} {match} {clear} accept", policy)
 
-    def _refusal(self, each: EgressAssignment) -> str:
-        sender = self._base.senders.get(each.node)
-        return f"backend {sender} leads to pods alone" if sender else f"no way to {each.node}"
+    def _refusal(self, assignment: EgressAssignment) -> str:
+        sender = self._base.senders.get(assignment.node)
+        return f"backend {sender} leads to pods alone" if sender else f"no way to {assignment.node}"
 
-    def _match(self, each: EgressAssignment, version: int) -> str:
+    def _match(self, assignment: EgressAssignment, version: int) -> str:
         """The packets of the policy's pods to the policy's destinations."""
-        word, name = FAMILY[version][0], set_name(each.name)
+        word, name = FAMILY[version][0], set_name(assignment.name)
         self._set(
-            version, f"pods{version}-{name}", single_texts(each.pods), f"pods of EgressPolicy {each.name}"[:_COMMENT]
+            version,
+            f"pods{version}-{name}",
+            single_texts(assignment.pods),
+            f"pods of EgressPolicy {assignment.name}"[:_COMMENT],
         )
         text = f"{word} saddr @pods{version}-{name} {word} daddr != @cluster{version}"
-        for kind, networks, operator in (("to", each.destinations, ""), ("except", each.excluded, "!= ")):
+        for kind, networks, operator in (("to", assignment.destinations, ""), ("except", assignment.excluded, "!= ")):
             if networks:
                 self._set(
-                    version, f"{kind}{version}-{name}", networks, f"{kind} of EgressPolicy {each.name}"[:_COMMENT]
+                    version, f"{kind}{version}-{name}", networks, f"{kind} of EgressPolicy {assignment.name}"[:_COMMENT]
                 )
                 text += f" {word} daddr {operator}@{kind}{version}-{name}"
         return text

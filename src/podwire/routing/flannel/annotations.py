@@ -82,4 +82,4 @@ def write(kind: str, mac: str, vni: int, outer: str, public: Mapping[int, str]) 
     version = ip_address(outer).version
     vtep = {"VNI": vni, "VtepMAC": mac}
     written[BACKEND_DATA[version]] = msgspec.json.encode(vtep).decode() if mac else "null"
-    return written | {PUBLIC_IP[each]: address for each, address in public.items()}
+    return written | {PUBLIC_IP[family]: address for family, address in public.items()}

@@ -37,10 +37,10 @@ async def explain_egress(question: Question, answer: Answer, cluster: ClusterAcc
     if not policies:
         return answer
     world = await cluster.objects.world(frozenset({source.name}), frozenset())
-    pod = next((each for each in world.pods if key_of(each.metadata) == source.name), None)
-    ordered = sorted(policies, key=lambda each: each.metadata.name)
-    found = next((each for each in ordered if _selects(each, pod, world, destination)), None)
-    return _explained(answer, found, destination) if found is not None else answer
+    pod = next((candidate for candidate in world.pods if key_of(candidate.metadata) == source.name), None)
+    ordered = sorted(policies, key=lambda policy: policy.metadata.name)
+    selecting = next((policy for policy in ordered if _selects(policy, pod, world, destination)), None)
+    return _explained(answer, selecting, destination) if selecting is not None else answer
 
 
 async def _is_inside(destination: Address, cluster: ClusterAccess) -> bool:
@@ -77,8 +77,8 @@ def _selects(policy: EgressPolicy, pod: Pod | None, world: World, destination: A
         return False
     if any(n.version == destination.version and destination in n for n in scope.excluded):
         return False
-    wanted = scope.destinations
-    return not wanted or any(n.version == destination.version and destination in n for n in wanted)
+    destinations = scope.destinations
+    return not destinations or any(n.version == destination.version and destination in n for n in destinations)
 
 
 def _explained(answer: Answer, policy: EgressPolicy, destination: Address) -> Answer:

@@ -78,11 +78,11 @@ def _observed(answer: Answer, world: World, end: EndpointChoice) -> ObservedConn
     protocol = answer.protocol
     relay = _node_of(world, last.node, end.address) if _relayed(last) else None
     if relay is not None:
-        left, left_port = relay, answer.target.port
+        target, left_port = relay, answer.target.port
     elif first is last:
-        left, left_port = destination, port
+        target, left_port = destination, port
     else:
-        left, left_port = world.party(answer.target.address), answer.target.port
+        target, left_port = world.party(answer.target.address), answer.target.port
     sender = source
     if relay is not None:
         sender = relay
@@ -91,7 +91,7 @@ def _observed(answer: Answer, world: World, end: EndpointChoice) -> ObservedConn
     elif first is not last and first.snat is not None and first.snat.masqueraded:
         sender = _node_of(world, first.node, end.address) or source
     return ObservedConnection(
-        egress=Connection(source=source, destination=left, protocol=protocol, port=left_port),
+        egress=Connection(source=source, destination=target, protocol=protocol, port=left_port),
         ingress=Connection(source=sender, destination=destination, protocol=protocol, port=port),
         probability=end.probability,
         sent_to=answer.target.address if answer.target.address != end.address else "",

@@ -73,9 +73,9 @@ def with_policies(answer: Answer, world: World, nodes: Nodes, lines: Lines = no_
     if answer.outcome == "refused" and all(verdict.outcome == "allowed" for verdict in verdicts):
         verdicts = ()
     further_notes = (*_of_nodes(answer, world), *_of_services(answer, world, verdicts), *enforcement.notes())
-    notes = dict.fromkeys((*answer.notes, *further_notes))
+    notes_in_order = dict.fromkeys((*answer.notes, *further_notes))
     outcome = "dropped" if verdicts and all(verdict.outcome == "dropped" for verdict in verdicts) else answer.outcome
-    return replace(answer, outcome=outcome, policies=verdicts, notes=tuple(notes))
+    return replace(answer, outcome=outcome, policies=verdicts, notes=tuple(notes_in_order))
 
 
 def _of_nodes(answer: Answer, world: World) -> Iterator[str]:

@@ -109,8 +109,8 @@ def peer_misses(case: DirectionCase, namespace: str, peer: PolicyPeer, field: st
     if peer.namespace_selector is not None:
         misses += _namespace_misses(case, meta.namespace, peer.namespace_selector, f"{field}.namespaceSelector")
     elif meta.namespace != namespace:
-        found = f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}"
-        misses.append(Miss(whole, found, _cost_of(meta.namespace, (namespace,))))
+        difference = f"that is for pods of namespace {namespace}, the pod is in {meta.namespace}"
+        misses.append(Miss(whole, difference, _cost_of(meta.namespace, (namespace,))))
     if peer.pod_selector is not None:
         misses += _terms(peer.pod_selector, f"{field}.podSelector", meta.labels, "the pod")
     return tuple(misses)
@@ -133,10 +133,11 @@ def cluster_peer_misses(case: DirectionCase, peer: ClusterPeer, field: str) -> t
     if case.direction == INGRESS:
         return (Miss(whole, "that is for egress alone", _HOPELESS),)
     if peer.networks:
-        places = enumerate(peer.networks)
+        networks = enumerate(peer.networks)
         return (
             min(
-                (_network_miss(case.peer.addresses[0], cidr, f"{field}.networks[{n}]") for n, cidr in places), key=_cost
+                (_network_miss(case.peer.addresses[0], cidr, f"{field}.networks[{n}]") for n, cidr in networks),
+                key=_cost,
             ),
         )
     return _node_misses(case, peer, whole)
@@ -182,8 +183,8 @@ def _unlike(term: Requirement, have: str | None) -> float:
     return _MISSING if have is None or term.operator != "In" else _cost_of(have, term.values)
 
 
-def _cost_of(have: str, wanted: Iterable[str]) -> float:
-    alike = max((SequenceMatcher(None, have, value).ratio() for value in wanted), default=0.0)
+def _cost_of(have: str, expected: Iterable[str]) -> float:
+    alike = max((SequenceMatcher(None, have, value).ratio() for value in expected), default=0.0)
     return _SLIP if alike >= _ALIKE else _OTHER
 
 
@@ -241,9 +242,9 @@ def _port_cost(case: DirectionCase, port: PolicyPort) -> float:
     if port.port is None or first <= case.connection.port <= (port.end_port or first):
         return _SLIP  # only the protocol differs
     asked = str(case.connection.port)
-    wanted = {str(first), str(port.end_port or first)}
-    ending = any(text.endswith(asked) or asked.endswith(text) for text in wanted)
-    cost = _SLIP if ending else _cost_of(asked, wanted)
+    ports = {str(first), str(port.end_port or first)}
+    ending = any(text.endswith(asked) or asked.endswith(text) for text in ports)
+    cost = _SLIP if ending else _cost_of(asked, ports)
     return cost if same else cost + _SLIP
 
 

@@ -53,12 +53,12 @@ class PolicyReader:
             return PolicyRules(mode="", notes=(note,))
         if "policy" not in access.parts:
             return PolicyRules(mode="", notes=(f"the agent of {self._name} enforces no policies (no part policy)",))
-        notes = self._nodes.notes(node)
+        remarks = self._nodes.notes(node)
         try:
             self._network = self._nodes.network(node)
         except ClusterError as problem:
-            notes = (*notes, str(problem))
-        return replace(self._rules(access, node), device=lambda end: self._device(node, end), notes=notes)
+            remarks = (*remarks, str(problem))
+        return replace(self._rules(access, node), device=lambda end: self._device(node, end), notes=remarks)
 
     def _access(self) -> NodeAccess | None:
         try:

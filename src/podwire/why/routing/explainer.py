@@ -45,17 +45,17 @@ async def explain_routing(question: Question, answer: Answer, cluster: ClusterAc
         owner = owners.of(address)
         if owner is not None and owner.metadata.name != sender.metadata.name:
             peers.setdefault(owner.metadata.name, (owner, address))
-    ways = _Ways(answer, sender, owners, cluster.nodes)
-    routes = [way for node, address in list(peers.values())[:_NAMED_PEERS] for way in ways.both(node, address)]
+    explained = _Ways(answer, sender, owners, cluster.nodes)
+    routes = [way for node, address in list(peers.values())[:_NAMED_PEERS] for way in explained.both(node, address)]
     if len(peers) > _NAMED_PEERS:
-        ways.notes.append(f"the ways to {len(peers) - _NAMED_PEERS} more nodes are not told")
+        explained.notes.append(f"the ways to {len(peers) - _NAMED_PEERS} more nodes are not told")
     lost = {route.peer if route.direction == "request" else route.node for route in routes if route.lost}
     all_lost = bool(lost) and lost == {_owner(owners, text) for text in ends}
     return replace(
         answer,
         outcome="dropped" if all_lost else answer.outcome,
         routes=tuple(routes),
-        notes=tuple(dict.fromkeys((*answer.notes, *ways.notes))),
+        notes=tuple(dict.fromkeys((*answer.notes, *explained.notes))),
     )
 
 
@@ -144,7 +144,14 @@ def _sender(routes: NodeRoutes) -> tuple[str, str]:
     """The backend that sends to the peer, and why none does."""
     if routes.planned is None:
         return "", ""
-    problem = next((each.reason for each in routes.planned.problems if each.peer == routes.peer.name), "")
+    problem = next(
+        (
+            reason_of_problem.reason
+            for reason_of_problem in routes.planned.problems
+            if reason_of_problem.peer == routes.peer.name
+        ),
+        "",
+    )
     return routes.planned.senders.get(routes.peer.name, routes.planned.facts.backend), problem
 
 

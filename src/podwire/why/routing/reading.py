@@ -37,8 +37,8 @@ def routes_of(access: NodeAccess, node: Node, peer: Node, held: NetworkState | N
 
     Raises: KernelError.
     """
-    found = underlay.find(held, own_node_of(node).addresses) if held is not None else None
-    me, other = local_node(node, found, access.routing_dir), peer_of(peer)
+    interface = underlay.find(held, own_node_of(node).addresses) if held is not None else None
+    me, other = local_node(node, interface, access.routing_dir), peer_of(peer)
     backends = access.routing.load()
     if "routing" not in access.parts or not me.addresses:
         return NodeRoutes(
@@ -47,8 +47,8 @@ def routes_of(access: NodeAccess, node: Node, peer: Node, held: NetworkState | N
     me, planned = plan_for(me, other, access.routing, tuple(ip_network(text) for text in access.cluster_cidrs))
     if held is None:
         by = backends.get(planned.senders.get(other.name, ""))
-        notes = (_UNKNOWN_SUBNETS,) if by is not None and not by.crosses_routers else ()
-        return NodeRoutes(me=me, peer=other, backends=backends, planned=planned, notes=notes)
+        remarks = (_UNKNOWN_SUBNETS,) if by is not None and not by.crosses_routers else ()
+        return NodeRoutes(me=me, peer=other, backends=backends, planned=planned, notes=remarks)
     desired = concerning(planned.state, other)
     differences = compare_network("", matching(held, desired), desired, OWNER)
     return NodeRoutes(

@@ -18,11 +18,11 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
     *,
     local: bool,
     forwarded: bool,
-    kept: bool,
+    remembered: bool,
 ) -> tuple[EndpointChoice, ...]:
     """The endpoints in the order of the explanation, then duplicate entries, then endpoints that only the kernel has.
 
-    ``local``: chosen by policy Local. ``forwarded``: the connection goes to an endpoint at all. ``kept``: session
+    ``local``: chosen by policy Local. ``forwarded``: the connection goes to an endpoint at all. ``remembered``: session
     affinity keeps the client's endpoint.
     """
     choices: list[EndpointChoice] = []
@@ -33,7 +33,7 @@ def explain_endpoints(  # noqa: PLR0913 - what is known of endpoints comes from 
         share = rest.pop((end.address, end.port), None)
         reason, message = why.value, _message(explanation.candidate, why, facts)
         if why.chosen and share is None and forwarded:
-            reason, message = _passed_over(message, kept=kept)
+            reason, message = _passed_over(message, remembered=remembered)
         elif not why.chosen and share is not None:
             reason, message = "OnlyInKernel", f"{message}, but the rules in force use it"
         used = share is not None or (why.chosen and not forwarded)
@@ -72,8 +72,8 @@ def _duplicate(candidate: Candidate) -> EndpointChoice:
     return _choice(candidate, False, ("Duplicate", text), (0.0, False))
 
 
-def _passed_over(message: str, *, kept: bool) -> tuple[str, str]:
-    if kept:
+def _passed_over(message: str, *, remembered: bool) -> tuple[str, str]:
+    if remembered:
         return "Affinity", "session affinity keeps this client at another endpoint"
     return "NotInKernel", f"{message}, but the rules in force do not use it"
 

@@ -42,7 +42,7 @@ async def explain_services(question: Question, answer: Answer, cluster: ClusterA
         destination_port=target.port,
         input="" if question.on_node else views.device(question.node, question.source.address),
     )
-    hop, packet, notes = _hop(question.node, packet, backed, views)
+    hop, packet, remarks = _hop(question.node, packet, backed, views)
     hops, nodes = [hop], [question.node]
     if hop.outcome == "untouched":
         for node in await objects.nodes():
@@ -51,13 +51,13 @@ async def explain_services(question: Question, answer: Answer, cluster: ClusterA
                 hop, _, further = _hop(node, packet, backed, views)
                 hops.append(hop)
                 nodes.append(node)
-                notes += further
-    notes += tuple(note for node in nodes for note in views.notes(node))
+                remarks += further
+    remarks += tuple(note for node in nodes for note in views.notes(node))
     return msgspec.structs.replace(
         answer,
         outcome=hops[-1].outcome,
         hops=tuple(hops),
-        notes=tuple(dict.fromkeys((*answer.notes, *_left_out(question), *notes))),
+        notes=tuple(dict.fromkeys((*answer.notes, *_left_out(question), *remarks))),
     )
 
 
@@ -66,10 +66,12 @@ async def _by_name(question: Question, cluster: ClusterAccess) -> Hop:
     service = question.service
     assert service is not None, "an address is missing only where a Service was named"
     six = ":" in question.source.address
-    pieces = tuple(item for item in await cluster.objects.slices(service) if (item.address_type == "IPv6") == six)
-    wanted = RequestedPort(question.target.port, question.protocol, question.port_named)
+    matching_slices = tuple(
+        item for item in await cluster.objects.slices(service) if (item.address_type == "IPv6") == six
+    )
+    requested = RequestedPort(question.target.port, question.protocol, question.port_named)
     node = question.node
-    return explain_name((service, pieces), wanted, cluster.nodes.access(node.metadata.name).facts(node))
+    return explain_name((service, matching_slices), requested, cluster.nodes.access(node.metadata.name).facts(node))
 
 
 async def _services(question: Question, objects: Objects) -> Sequence[Service]:
@@ -87,8 +89,8 @@ def _hop(
     facts = nodes.access(node.metadata.name).facts(node)
     services = {f"{s.metadata.namespace}/{s.metadata.name}": resolve(s, slices, facts) for s, slices in backed}
     rules = nodes.service_rules(node, services)
-    hop, left = explain_hop(packet, backed, rules)
-    return msgspec.structs.replace(hop, flows=nodes.flows(node, packet)), left, rules.notes
+    hop, leaving = explain_hop(packet, backed, rules)
+    return msgspec.structs.replace(hop, flows=nodes.flows(node, packet)), leaving, rules.notes
 
 
 def _left_out(question: Question) -> tuple[str, ...]:

@@ -164,9 +164,9 @@ class _Explainer:
 
     def _explained(self, port: ResolvedPort) -> tuple[tuple[ExplainedEndpoint, ...], tuple[Candidate, ...]]:
         _, slices = self.backed[port.service]
-        wanted = ServicePort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
+        service_port = ServicePort(name=port.port_name, protocol=port.protocol.upper(), port=port.port)
         own = [item for item in slices if item.address_type == _FAMILIES[port.family]]
-        candidates, duplicates = survey(own, wanted, self.view.facts.name)
+        candidates, duplicates = survey(own, service_port, self.view.facts.name)
         return explain(candidates, self.view.facts), duplicates
 
     def _endpoints(self, outcome: OutcomeName) -> tuple[EndpointChoice, ...]:
@@ -186,7 +186,7 @@ class _Explainer:
             self.view.facts,
             local=local,
             forwarded=outcome == "forwarded",
-            kept=remembered,
+            remembered=remembered,
         )
 
     def _local_alone(self) -> bool:
@@ -230,8 +230,8 @@ class _Explainer:
         if not self._hides(packet):
             return _translation(False, Reason(reason="Routing", message="routing keeps the client's address")), packet
         same = [a for a in self.view.facts.addresses if (":" in a) == (":" in packet.source)]
-        left = msgspec.structs.replace(packet, source=same[0]) if same else packet
-        return _translation(True, Reason(reason="Routing", message=_OUT)), left
+        leaving = msgspec.structs.replace(packet, source=same[0]) if same else packet
+        return _translation(True, Reason(reason="Routing", message=_OUT)), leaving
 
     def _hides(self, packet: Packet) -> bool:
         """Whether routing masquerades a packet."""

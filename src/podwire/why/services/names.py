@@ -27,18 +27,20 @@ class RequestedPort(NamedTuple):
     """Whether the port was given by its name."""
 
 
-def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFacts) -> Hop:
+def explain_name(backed: ServiceWithSlices, requested: RequestedPort, facts: NodeFacts) -> Hop:
     """The hop for a Service that exists in DNS only: the answer of DNS to clients."""
     service, slices = backed
     spec, meta = service.spec, service.metadata
-    offered = next((p for p in spec.ports if (p.port, p.protocol.lower()) == (wanted.port, wanted.protocol)), None)
+    offered = next(
+        (p for p in spec.ports if (p.port, p.protocol.lower()) == (requested.port, requested.protocol)), None
+    )
     endpoints: tuple[EndpointChoice, ...] = ()
     if spec.type == "ExternalName":
         reason, message = "ExternalName", f"the Service is an alias, DNS answers with {spec.external_name}"
     else:
         own = () if offered is None else dns_endpoints(*survey(slices, offered, facts.name))
-        endpoints = own if wanted.named else dns_endpoints(*_as_asked(slices, wanted, facts.name))
-        reason, message = "Headless", _answer(own, endpoints, wanted)
+        endpoints = own if requested.named else dns_endpoints(*_as_asked(slices, requested, facts.name))
+        reason, message = "Headless", _answer(own, endpoints, requested)
     return Hop(
         node=facts.name,
         mode="",
@@ -51,8 +53,8 @@ def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFa
             name=meta.name,
             type=spec.type,
             port_name=offered.name if offered is not None else "",
-            port=wanted.port,
-            protocol=wanted.protocol.upper(),
+            port=requested.port,
+            protocol=requested.protocol.upper(),
             frontend="Name",
         ),
         endpoints=endpoints,
@@ -60,22 +62,22 @@ def explain_name(backed: ServiceWithSlices, wanted: RequestedPort, facts: NodeFa
 
 
 def _as_asked(
-    slices: Iterable[EndpointSlice], wanted: RequestedPort, node: str
+    slices: Iterable[EndpointSlice], requested: RequestedPort, node: str
 ) -> tuple[tuple[Candidate, ...], tuple[Candidate, ...]]:
     """The endpoints with the port of the question, whatever ports they have."""
-    protocol = wanted.protocol.upper()
-    ports = (EndpointPort(name="", port=wanted.port, protocol=protocol),)
+    protocol = requested.protocol.upper()
+    ports = (EndpointPort(name="", port=requested.port, protocol=protocol),)
     asked = (msgspec.structs.replace(item, ports=ports) for item in slices)
-    return survey(asked, ServicePort(port=wanted.port, protocol=protocol), node)
+    return survey(asked, ServicePort(port=requested.port, protocol=protocol), node)
 
 
-def _answer(own: Iterable[EndpointChoice], endpoints: Iterable[EndpointChoice], wanted: RequestedPort) -> str:
+def _answer(own: Iterable[EndpointChoice], endpoints: Iterable[EndpointChoice], requested: RequestedPort) -> str:
     """The answer of DNS, and a warning where the port is not translated."""
     if not any(end.used for end in endpoints):
         return "the Service is headless and no endpoint is ready, so DNS answers with no address"
     text = "the Service is headless, DNS answers with the addresses of its ready endpoints"
-    other_ports = sorted({end.port for end in own if end.port != wanted.port})
-    if other_ports and not wanted.named:
+    other_ports = sorted({end.port for end in own if end.port != requested.port})
+    if other_ports and not requested.named:
         listening = " and ".join(map(str, other_ports))
-        text += f"; nobody translates its port: connections go to port {wanted.port} of the pods, not to {listening}"
+        text += f"; nobody translates its port: connections go to port {requested.port} of the pods, not to {listening}"
     return text

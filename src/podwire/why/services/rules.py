@@ -75,8 +75,8 @@ def read_flows(netns_path: Path | None, packet: Packet) -> tuple[str, ...]:
         return ()
     with Conntrack(netns_path) as conntrack:
         flows = conntrack.flows((packet.source,), "UDP")
-    wanted = packet.source, packet.destination, packet.destination_port
-    own = (f for f in flows if (f.original.src, f.original.dst, f.original.dport) == wanted)
+    ends = packet.source, packet.destination, packet.destination_port
+    own = (f for f in flows if (f.original.src, f.original.dst, f.original.dport) == ends)
     return tuple(f"from port {f.original.sport} to {f.backend[0]} port {f.backend[1]}" for f in own)
 
 

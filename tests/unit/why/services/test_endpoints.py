@@ -32,7 +32,7 @@ def said(
     kept: bool = False,
 ) -> list[tuple[str, bool, str, str]]:
     explained = explain(candidates, FACTS)
-    found = explain_endpoints(explained, (), shares, FACTS, local=local, forwarded=forwarded, kept=kept)
+    found = explain_endpoints(explained, (), shares, FACTS, local=local, forwarded=forwarded, remembered=kept)
     return [(e.address, e.used, e.reason, e.message) for e in found]
 
 
@@ -41,7 +41,13 @@ ONE, TWO = candidate(1, local=True), candidate(2)
 
 def test_one_that_gets_connections() -> None:
     (found,) = explain_endpoints(
-        explain((ONE,), FACTS), (), {("10.0.0.1", 80): (1.0, True)}, FACTS, local=False, forwarded=True, kept=False
+        explain((ONE,), FACTS),
+        (),
+        {("10.0.0.1", 80): (1.0, True)},
+        FACTS,
+        local=False,
+        forwarded=True,
+        remembered=False,
     )
     assert found == EndpointChoice(
         address="10.0.0.1",

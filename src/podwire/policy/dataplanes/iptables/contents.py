@@ -95,9 +95,9 @@ class Contents:
         """
         for key in delta.made:
             self._write(profiles[key])
-        left = profiles_left(self._placed, delta)
+        left_profiles = profiles_left(self._placed, delta)
         for key, change in group_changes(delta):
-            self._change(profiles[key], change, in_place=key not in left)
+            self._change(profiles[key], change, in_place=key not in left_profiles)
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         """Sets the device and the profiles of a pod; ``profiles`` None: the pod was deleted."""

@@ -116,14 +116,14 @@ class FixedChains:
         )
 
     def _sent(self, devices: tuple[str, ...]) -> Rules:
-        seen, _ = self._layout.marks.of(self._checked_number)
+        checked_mark, _ = self._layout.marks.of(self._checked_number)
         link_local = (
             ("-s fe80::/10 -j RETURN", "-s ::/128 -j RETURN")
             if self._layout.family == "ip6"
             else ("-s 0.0.0.0/32 -j RETURN",)
         )
         return (
-            f"-m mark --mark 0x{seen:x}/0x{seen:x} -g {names.UNMARK}",
+            f"-m mark --mark 0x{checked_mark:x}/0x{checked_mark:x} -g {names.UNMARK}",
             *self._neighbours(),
             *link_local,
             "-m addrtype --src-type LOCAL -j RETURN",

@@ -59,13 +59,13 @@ def read_sets(sets: IpSets, family: str) -> dict[str, IpSet]:
 
 def forget(sets: IpSets, names: Iterable[str]) -> set[str]:
     """Deletes sets; returns those that rules still refer to, because nf_tables frees references with a delay."""
-    left = set()
+    names_in_use = set()
     for name in names:
         try:
             sets.destroy([name])
         except KernelError:
-            left.add(name)
-    return left
+            names_in_use.add(name)
+    return names_in_use
 
 
 def remove(tool: Iptables, sets: IpSets) -> None:
@@ -80,10 +80,10 @@ def remove(tool: Iptables, sets: IpSets) -> None:
     tool.restore(text)
     prefix = set_prefix(tool.family)
     names = [name for name in sets.names() if name.startswith(prefix)]
-    if left := forget(sets, names):
+    if undeleted := forget(sets, names):
         tool.restore(f"*{TABLE}\n:{_SETTLE} -\n-A {_SETTLE} -m addrtype --src-type LOCAL -j RETURN\nCOMMIT\n")
         tool.restore(f"*{TABLE}\n:{_SETTLE} -\n-X {_SETTLE}\nCOMMIT\n")
-        sets.commit(removal(left))
+        sets.commit(removal(undeleted))
 
 
 def uplinks(netns_path: NetnsPath, addresses: Iterable[str], pods: Iterable[str]) -> tuple[str, ...]:
@@ -91,10 +91,10 @@ def uplinks(netns_path: NetnsPath, addresses: Iterable[str], pods: Iterable[str]
 
     Raises: KernelError.
     """
-    wanted = set(addresses)
+    node_addresses = set(addresses)
     with closing(Netlink(netns_path)) as netlink:
         state = read_paths(netlink)
-    devices = {address.link for address in state.addresses if address.cidr.partition("/")[0] in wanted}
+    devices = {address.link for address in state.addresses if address.cidr.partition("/")[0] in node_addresses}
     devices |= {link.name for link in state.links if link.kind in _TUNNELS}
     return tuple(sorted(devices - set(pods)))
 

@@ -116,9 +116,9 @@ class Contents:
         """Updates profiles; :meth:`place` updates the pods that have them."""
         for key in delta.made:
             self._write(profiles[key])
-        left = profiles_left(self._pods.profiles, delta)
+        left_profiles = profiles_left(self._pods.profiles, delta)
         for key, change in group_changes(delta):
-            self._change(profiles[key], change, in_place=key not in left)
+            self._change(profiles[key], change, in_place=key not in left_profiles)
 
     def end(self, keys: Iterable[ProfileKey]) -> None:
         """Removes profiles that no pod has any more."""
@@ -183,7 +183,7 @@ class Contents:
         return 6 if self.layout.family == "ip6" else 4
 
     def _add(self, name: str, key: ProfileKey, ranges: tuple[RangeChain, ...], default: str) -> None:
-        elements = (self.layout.ranged(*each) for each in ranges)
+        elements = (self.layout.ranged(*interval) for interval in ranges)
         self._keyed.add_set(self.layout.ranges(name).with_elements(elements))
         self._keyed.put_chain(name, self.layout.profile_chain(name, key, default))
         if key.to_own_node:

@@ -75,17 +75,17 @@ class NftablesPolicy:
         """
         self._facts = facts or self._facts
         self._reload = True
-        made: dict[str, Contents] = {}
+        new_contents: dict[str, Contents] = {}
 
         def want(family: str, have: Table | None) -> Table:
-            contents = made[family] = Contents(layout_of(self._facts, family), have)
+            contents = new_contents[family] = Contents(layout_of(self._facts, family), have)
             follow(contents, compiler, compiler.everything(), devices)
             contents.commit()
             return contents.table()
 
         committed = []
         for family, transaction in self._tables.load(want, self._commit):
-            self._contents[family] = made[family]
+            self._contents[family] = new_contents[family]
             committed.append(transaction)
         self._reload = False
         return tuple(committed)
@@ -158,8 +158,8 @@ class NftablesPolicy:
 
     def _read_counters(self, family: str, chains: Collection[str] | None) -> dict[str, Count]:
         """The counters of a family by chain: of single chains when few are named, otherwise of the whole table."""
-        wanted = chains if chains is not None and len(chains) <= _FEW else ("",)
-        read = (self._tables.nft.counters(family, TABLE, chain) for chain in wanted)
+        counted_chains = chains if chains is not None and len(chains) <= _FEW else ("",)
+        read = (self._tables.nft.counters(family, TABLE, chain) for chain in counted_chains)
         return {name: Count(*numbers) for counters in read for name, numbers in counters.items()}
 
     def _keep_counts(self, transaction: Transaction) -> None:

@@ -52,7 +52,7 @@ class RangeChains:
             name = self._names[meaning] = part_name(key, part)
             self._parts[name] = meaning
             declared, chain = self._layout.part(name, key)
-            self._keyed.add_set(declared.with_elements(self._layout.ranged(*each) for each in part))
+            self._keyed.add_set(declared.with_elements(self._layout.ranged(*interval) for interval in part))
             self._keyed.put_chain(name, chain)
             self._maps[name] = declared.name
         self._uses[name] += 1

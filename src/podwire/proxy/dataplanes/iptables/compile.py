@@ -108,12 +108,12 @@ class _IptablesPortCompiler:
     def _external_endpoints(self) -> tuple[ResolvedEndpoint, ...]:
         return self.port.local_endpoints if self.port.external_local else self.port.cluster_endpoints
 
-    def _external(self, address: str, what: str, chain: str) -> None:
+    def _external(self, address: str, kind: str, chain: str) -> None:
         if not self._owns(address):
             return
         match = f"-d {host(address)} {self.match}"
         if self.port.has_endpoints:
-            text = comment(f"{self.port.name} {what}")
+            text = comment(f"{self.port.name} {kind}")
             self._share(SERVICES, f"{match} {text} {self.dport} -j {chain}")
         if not self._external_endpoints:
             text, target = self._unreachable(local=self.port.external_local)

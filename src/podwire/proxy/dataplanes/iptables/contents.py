@@ -46,13 +46,15 @@ class Contents:
 
     def rewritten(self, table: str, names: Collection[str]) -> dict[str, Rules]:
         """Our chains of a table among these names, with their rules."""
-        found = {name: rules for (of, name), rules in self.layout.chains().items() if of == table and name in names}
+        rules_by_chain = {
+            name: rules for (of, name), rules in self.layout.chains().items() if of == table and name in names
+        }
         for key, shared in self._shared.items():
             if key[0] == table and key[1] in names:
-                found[key[1]] = (*shared, *self.layout.tail(key))
+                rules_by_chain[key[1]] = (*shared, *self.layout.tail(key))
         if table == "nat":
-            found |= {name: self._chains[name] for name in self._chains.keys() & names}
-        return found
+            rules_by_chain |= {name: self._chains[name] for name in self._chains.keys() & names}
+        return rules_by_chain
 
     def count(self, table: str) -> int:
         """The number of our rules in a table."""

@@ -173,11 +173,11 @@ class IptablesDataPlane:
             written.append("".join(texts))
         return written
 
-    def _repair(self, saved: Saved, wanted: tuple[Ruleset, ...]) -> Iterator[str]:
+    def _repair(self, saved: Saved, desired: tuple[Ruleset, ...]) -> Iterator[str]:
         """Yields the texts to restore; iptables-legacy gets one text, since it replaces the table with each."""
         if self.programs.kind == "nft":
-            yield from split_repair(saved, wanted)
-        elif text := repair(saved, wanted, PROXY_IPTABLES):
+            yield from split_repair(saved, desired)
+        elif text := repair(saved, desired, PROXY_IPTABLES):
             yield text
 
     def _liberal(self) -> bool:

@@ -63,14 +63,14 @@ class IptablesDelta(msgspec.Struct, frozen=True):
         yield from (f"-X {chain}" for chain in self.removed)
 
 
-def split_repair(saved: Saved, wanted: Iterable[Ruleset]) -> Iterator[str]:
+def split_repair(saved: Saved, desired: Iterable[Ruleset]) -> Iterator[str]:
     """The texts that together have the effect of the text of :func:`repair`; a small change is one text.
 
     The time of iptables-restore (kind ``nft``) grows with the square of the number of chains in one text. So chains of
     Services are written first, in texts of limited size, each chain after the chains that it leads to. No packet
     reaches a new chain before the last text, which has all other changes and the deletions.
     """
-    rulesets = tuple(wanted)
+    rulesets = tuple(desired)
     nat = next(ruleset for ruleset in rulesets if ruleset.table == "nat")
     held = saved.get("nat", {})
     changed = [

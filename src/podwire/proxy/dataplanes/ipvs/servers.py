@@ -140,7 +140,9 @@ class VirtualServers:
         freed: list[str] = []
         for key in self._draining.intersection(self._draining if keys is None else keys):
             server, desired = self._present[key], self._desired(contents, (key,))
-            retired = {each.endpoint for each in ipvs_changes.draining({key: server}, desired).get(key, ())}
+            retired = {
+                destination.endpoint for destination in ipvs_changes.draining({key: server}, desired).get(key, ())
+            }
             counted = [
                 (destination, 0 if reset and not _serves(contents, key, destination) else connections)
                 for destination, connections in self._ipvs.destinations(key)

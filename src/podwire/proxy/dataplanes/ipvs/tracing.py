@@ -33,17 +33,17 @@ def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> 
     """The state that would be programmed."""
     own = tuple(sorted(machine.addresses))
     node_ports = within(own, facts.node_port_ranges) if facts.node_port_ranges else facts.addresses
-    made: list[Contents] = []
+    contents_of_families: list[Contents] = []
     rulesets: list[Ruleset] = []
     for family in FAMILIES:
         contents = Contents(IpvsLayout(family, facts, node_ports), own)
         contents.change(ports_of_family(services, family))
         rulesets += contents.rulesets()
-        made.append(contents)
-    bound = (address for contents in made for address in contents.addresses)
+        contents_of_families.append(contents)
+    bound = (address for contents in contents_of_families for address in contents.addresses)
     tracer = Tracer(rulesets, LocalAddresses(addresses=machine.addresses | frozenset(bound)))
-    tracer.sets = {s.name: Elements(s.kind, s.elements) for contents in made for s in contents.sets()}
-    for contents in made:
+    tracer.sets = {s.name: Elements(s.kind, s.elements) for contents in contents_of_families for s in contents.sets()}
+    for contents in contents_of_families:
         tracer.servers |= {(k.protocol, k.address, k.port): server for k, server in contents.servers.items()}
     return tracer
 

@@ -39,8 +39,8 @@ class AdoptedTable:
         dispatch = self._sets.get(prefix + frontend.suffix, {}).get(frontend.key)
         if dispatch is None or dispatch.verdict is None:
             return EndpointSlots()
-        wanted = (*port.cluster_endpoints, *port.local_endpoints)
-        by_target = {self._compiler.target(endpoint): endpoint for endpoint in wanted}
+        endpoints = (*port.cluster_endpoints, *port.local_endpoints)
+        by_target = {self._compiler.target(endpoint): endpoint for endpoint in endpoints}
         entries = self._sets.get(slot_map(frontend, affinity=bool(port.affinity_s)), {})
         data: list[bytes] = []
         while (entry := entries.get(slot_key(frontend, first + len(data)))) is not None:

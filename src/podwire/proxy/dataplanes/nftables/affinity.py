@@ -64,21 +64,21 @@ class AffinityList(msgspec.Struct, frozen=True):
     next_number: int = 1
     """Where the search for a free number continues."""
 
-    def with_endpoints(self, wanted: Collection[ResolvedEndpoint]) -> "AffinityList":
+    def with_endpoints(self, endpoints: Collection[ResolvedEndpoint]) -> "AffinityList":
         """The list with these endpoints, at most ``ENDPOINTS``; endpoints that stay keep their numbers."""
-        if self.endpoints.keys() == set(wanted):
+        if self.endpoints.keys() == set(endpoints):
             return self
-        kept = {endpoint: number for endpoint in wanted if (number := self.endpoints.get(endpoint)) is not None}
-        taken = set(kept.values())
+        numbers = {endpoint: number for endpoint in endpoints if (number := self.endpoints.get(endpoint)) is not None}
+        numbers_in_use = set(numbers.values())
         next_number = self.next_number
-        for endpoint in wanted:
-            if endpoint not in kept:
-                while next_number in taken:
+        for endpoint in endpoints:
+            if endpoint not in numbers:
+                while next_number in numbers_in_use:
                     next_number = next_number % ENDPOINTS + 1
-                kept[endpoint] = next_number
-                taken.add(next_number)
+                numbers[endpoint] = next_number
+                numbers_in_use.add(next_number)
                 next_number = next_number % ENDPOINTS + 1
-        return AffinityList(self.number, kept, next_number)
+        return AffinityList(self.number, numbers, next_number)
 
 
 class AffinityNumbers:

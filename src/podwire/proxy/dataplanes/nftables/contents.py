@@ -114,12 +114,16 @@ class Contents:
         """
         every = self.layout.chains(frozenset(self.shapes)) if chains else ()
         operations: list[Operation] = list(rewriting(chain for chain in every if chain.name in chains))
-        declared = [each for each in self.declared.values() if each.name in sets and not each.dynamic]
-        changing = [each for each in declared if not each.elements]
+        declared = [
+            declared_set
+            for declared_set in self.declared.values()
+            if declared_set.name in sets and not declared_set.dynamic
+        ]
+        changing = [declared_set for declared_set in declared if not declared_set.elements]
         operations += (RestoreElements(s, removed[s.name]) for s in changing if s.name in removed)
         elements = self.elements() if any(s.name not in removed for s in changing) else {}
         filled = ((s, s.elements or elements[s.name]) for s in declared if s.elements or s.name not in removed)
-        operations += (AddElements(each, entries) for each, entries in filled if entries)
+        operations += (AddElements(declared_set, entries) for declared_set, entries in filled if entries)
         return Transaction(self.layout.family, TABLE, tuple(operations))
 
     def conflicts(self) -> tuple[str, ...]:
@@ -154,8 +158,8 @@ class Contents:
 
     def _assign(self, service: str, ports: tuple[ResolvedPort, ...], before: _Service) -> _Service:
         """Assigns frontends, slots and affinity numbers to a Service."""
-        wanted = frozenset(frontend for port in ports for frontend in self.compiler.frontends(port))
-        owned = self._claims.claim(service, wanted)
+        frontends = frozenset(frontend for port in ports for frontend in self.compiler.frontends(port))
+        owned = self._claims.claim(service, frontends)
         by_key = {port_slots.port.key: port_slots for port_slots in before.ports}
         return _Service(tuple(self._place(port, by_key.get(port.key)) for port in ports), owned)
 
@@ -185,7 +189,7 @@ class Contents:
         port = port_slots.port
         outside = bool(port.node_port or port.external_ips or port.load_balancer_ips)
         used = (outside or not port.internal_local, port.internal_local or port.external_local)
-        taken: list[int] = []
+        new_numbers: list[int] = []
         lists: list[EndpointSlots] = []
         for endpoint_slots, needed, old in zip((port_slots.cluster, port_slots.local), used, numbers, strict=True):
             if not (needed and endpoint_slots.endpoints):
@@ -193,10 +197,10 @@ class Contents:
                 continue
             if old is None or before is None:
                 number = self._list_numbers.take(None if old is None else old.number)
-                taken += [] if number is None else [number]
+                new_numbers += [] if number is None else [number]
                 old = old if old is not None and old.number == number else _new_affinity_list(number)
             if old is None or len(endpoint_slots.endpoints) > ENDPOINTS:
-                for number in taken:
+                for number in new_numbers:
                     self._list_numbers.release(number)
                 return msgspec.structs.replace(port_slots, port=msgspec.structs.replace(port, affinity_s=0))
             lists.append(

@@ -28,9 +28,9 @@ class EndpointSlots(msgspec.Struct, frozen=True, gc=False):
     affinity_list: AffinityList | None = None
     """The numbers of the endpoints, with session affinity."""
 
-    def with_endpoints(self, wanted: tuple[ResolvedEndpoint, ...]) -> "EndpointSlots":
+    def with_endpoints(self, endpoints: tuple[ResolvedEndpoint, ...]) -> "EndpointSlots":
         """The slots for these endpoints, without affinity numbers."""
-        slots = keep_slots(self.endpoints, wanted)
+        slots = keep_slots(self.endpoints, endpoints)
         capacity = keep_capacity(self.capacity, len(slots))
         return NO_ENDPOINTS if not slots and capacity == MIN_CAPACITY else EndpointSlots(slots, capacity)
 
@@ -40,14 +40,14 @@ NO_ENDPOINTS = EndpointSlots()
 
 
 def keep_slots(
-    before: tuple[ResolvedEndpoint, ...], wanted: tuple[ResolvedEndpoint, ...]
+    before: tuple[ResolvedEndpoint, ...], after: tuple[ResolvedEndpoint, ...]
 ) -> tuple[ResolvedEndpoint, ...]:
-    """``wanted`` in an order in which as many endpoints of ``before`` as possible keep their position."""
-    if not before or before == wanted:
-        return wanted
-    missing = {endpoint: endpoint for endpoint in wanted}
-    slots: list[ResolvedEndpoint | None] = [None] * len(wanted)
-    for slot, endpoint in enumerate(before[: len(wanted)]):
+    """``after`` in an order in which as many endpoints of ``before`` as possible keep their position."""
+    if not before or before == after:
+        return after
+    missing = {endpoint: endpoint for endpoint in after}
+    slots: list[ResolvedEndpoint | None] = [None] * len(after)
+    for slot, endpoint in enumerate(before[: len(after)]):
         slots[slot] = missing.pop(endpoint, None)
     unplaced = iter(missing)
     return tuple(endpoint if endpoint is not None else next(unplaced) for endpoint in slots)

@@ -180,14 +180,14 @@ class Contents:
     def _replace(self, service: str, ports: tuple[ResolvedPort, ...], before: Elements, touched: Elements) -> None:
         old = self._services.pop(service, {})
         self._waiting.pop(service, None)
-        wanted = frozenset(frontend for port in ports for frontend in self._compiler.frontends(port))
-        owned = self._claims.claim(service, wanted)
+        frontends = frozenset(frontend for port in ports for frontend in self._compiler.frontends(port))
+        owned = self._claims.claim(service, frontends)
         new: Elements = {}
         for port in ports:
             new |= self._compiler.compile(port, owned)
         if ports:
             self._services[service] = new
-        if owned != wanted:
+        if owned != frontends:
             self._waiting[service] = ports
         for entry in old.keys() | new.keys():
             name, key = entry

@@ -99,11 +99,11 @@ class UserspaceDataPlane:
         _check(arranged)
         return (*committed, *arranged.changed, *retired.keys)
 
-    def _follow(self, wanted: bool) -> None:
-        """Watches (``wanted``) or stops watching the connection to the relay for its end."""
+    def _follow(self, enabled: bool) -> None:
+        """Watches (``enabled``) or stops watching the connection to the relay for its end."""
         with self._lock:
             self._unfollow()
-            self._followed = self._client.fileno() if wanted else -1
+            self._followed = self._client.fileno() if enabled else -1
             if self._followed >= 0:
                 self._poll.register(self._followed, select.EPOLLRDHUP)
 
@@ -140,15 +140,15 @@ class UserspaceDataPlane:
         return arranged
 
     def _load_families(self, services: ServiceMap) -> Iterator[Transaction]:
-        made: dict[str, Contents] = {}
+        new_contents: dict[str, Contents] = {}
 
         def want(family: str, _have: Table | None) -> Table:
-            made[family] = Contents(UserspaceLayout(family, self._facts), self._ports)
-            made[family].change(ports_of_family(services, family))
-            return made[family].table()
+            new_contents[family] = Contents(UserspaceLayout(family, self._facts), self._ports)
+            new_contents[family].change(ports_of_family(services, family))
+            return new_contents[family].table()
 
         for family, transaction in self._tables.load(want, self._tables.commit):
-            self._contents[family] = made[family]
+            self._contents[family] = new_contents[family]
             yield transaction
 
     def update(self, services: ServiceMap, changed: ServiceMap) -> Written:
@@ -197,8 +197,8 @@ class UserspaceDataPlane:
         """
         if self._lost:
             return self.load(services)
-        wanted = ((family, contents.table()) for family, contents in self._contents.items())
-        return self._tables.heal(wanted, self._tables.commit)
+        tables = ((family, contents.table()) for family, contents in self._contents.items())
+        return self._tables.heal(tables, self._tables.commit)
 
     def conflicts(self) -> tuple[str, ...]:
         """Services that wait for a frontend that another Service owns."""

@@ -62,23 +62,23 @@ class Relay:
         """Creates or changes the requested pools; other pools stay unchanged."""
         self._draining = False
         changed, problems = [], {}
-        for wanted in request.pools:
-            current = self._active.get(wanted.key)
-            if current is not None and current.pool == wanted:
+        for relay_pool in request.pools:
+            current = self._active.get(relay_pool.key)
+            if current is not None and current.pool == relay_pool:
                 continue
-            changed.append(wanted.key)
-            if current is not None and _same_socket(current.pool, wanted):
-                self._change(current, wanted)
+            changed.append(relay_pool.key)
+            if current is not None and _same_socket(current.pool, relay_pool):
+                self._change(current, relay_pool)
                 continue
             try:
-                sock = listen(wanted)
+                sock = listen(relay_pool)
             except OSError as failure:
-                problems[wanted.key] = f"listen on {wanted.address}: {failure.strerror}"
+                problems[relay_pool.key] = f"listen on {relay_pool.address}: {failure.strerror}"
                 continue
             if current is not None:
                 self._retire(current)
             self._last_number += 1
-            pool = ServedPool(self._last_number, wanted, sock)
+            pool = ServedPool(self._last_number, relay_pool, sock)
             self.memory.append(pool.entry())
             self.serve(pool)
         self._compact_journal()
@@ -130,12 +130,12 @@ class Relay:
         self._draining = not self._active
         self.loop.later(_FIRST_REQUEST_S, self._stop_when_idle)
 
-    def _change(self, pool: ServedPool, wanted: RelayPool) -> None:
-        pool.pool = wanted
-        pool.balancer.change(wanted.endpoints, wanted.affinity_s)
+    def _change(self, pool: ServedPool, desired: RelayPool) -> None:
+        pool.pool = desired
+        pool.balancer.change(desired.endpoints, desired.affinity_s)
         self.memory.append(pool.entry())
         if pool.sessions is not None:
-            pool.sessions.change(wanted)
+            pool.sessions.change(desired)
 
     def _retire(self, pool: ServedPool) -> None:
         pool.retired = True
@@ -175,6 +175,6 @@ class Relay:
                 yield AffinityEntry(pool.number, client, target)
 
 
-def _same_socket(current: RelayPool, wanted: RelayPool) -> bool:
+def _same_socket(current: RelayPool, desired: RelayPool) -> bool:
     """Whether a changed pool can keep its listening socket."""
-    return (current.address, current.protocol) == (wanted.address, wanted.protocol)
+    return (current.address, current.protocol) == (desired.address, desired.protocol)
