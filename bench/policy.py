@@ -273,7 +273,7 @@ def grown(pods: int, policies: int) -> float:
     held = []
     for family in ("ip", "ip6"):
         contents = Contents(TableLayout(family=family, cluster_ranges=(), encapsulation_ports=ENCAPSULATION_PORTS))
-        contents.follow(made.profiles, PolicyDelta(made=set(made.profiles)))
+        contents.follow(made.profiles, PolicyDelta(new_profiles=set(made.profiles)))
         for key, profiles in made.pods.items():
             contents.place(key, key.replace("/", "-"), profiles)
         contents.commit()

@@ -105,9 +105,9 @@ def test_another_data_plane_takes_over_under_traffic(world: World, seen: None) -
 
     def step(number: int) -> None:
         replacement.replace(switch, world, compiler, number)  # type: ignore[arg-type]
-        switch.wanted = ("nftables", "iptables")[number % 2]
+        switch.configured_mode = ("nftables", "iptables")[number % 2]
         load(switch, compiler, world)
-        assert switch.name == switch.wanted
+        assert switch.name == switch.configured_mode
 
     under_flood(step, 9)
     assert not read_values(path("n1"), OWNER_MARKS)
@@ -127,7 +127,7 @@ def test_a_removed_data_plane_leaves_no_table(world: World) -> None:
             if killed:
                 switch.close()
                 switch = Switch(PolicyModes(place), "nftables", FACTS["n1"])
-            switch.wanted = "nftables"
+            switch.configured_mode = "nftables"
             load(switch, compiler, world)
             assert switch.name == "nftables"
             assert not nft_tables(place)

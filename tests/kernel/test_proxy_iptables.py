@@ -328,7 +328,7 @@ def test_a_change_of_mode_under_traffic_loses_nothing(world: World, order: tuple
         with traffic(world, "far", "10.96.0.10") as results:
             for _ in range(2):
                 for mode in (order[1], order[0]):
-                    plane.wanted = mode
+                    plane.configured_mode = mode
                     plane.load(services)
                     assert (plane.name, plane.problem) == (mode, None)
                     assert ("podwire-proxy" in inside("node", "nft", "list", "tables")) == (mode == "nftables")
@@ -353,7 +353,7 @@ def test_a_connection_outlives_a_change_of_mode(world: World) -> None:
             client.settimeout(20)
             client.connect(("10.96.0.10", 53))
             for mode in ("iptables", "nftables", "iptables"):
-                plane.wanted = mode
+                plane.configured_mode = mode
                 plane.load(services)
                 client.send(b"x")
                 assert client.recv(100).split()[0] == b"two"

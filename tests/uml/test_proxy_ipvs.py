@@ -358,7 +358,7 @@ def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tup
         switch.load(services)
         with traffic(world, "one", "10.96.0.10") as results:
             for mode in modes:
-                switch.wanted = mode
+                switch.configured_mode = mode
                 switch.load(services)
                 assert (switch.name, switch.problem) == (mode, None)
                 rules = inside("node", "iptables-legacy-save")
@@ -383,7 +383,7 @@ def test_connections_outlive_the_change_to_ipvs(world: World) -> None:
     ):
         switch.load({"default/web": kept("one")})
         connections.connect("far")
-        switch.wanted = "ipvs"
+        switch.configured_mode = "ipvs"
         switch.load({"default/web": kept("one")})
         assert switch.name == "ipvs"
         assert connections.talk()
@@ -407,7 +407,7 @@ def test_leaving_ipvs_keeps_udp_clients_and_resets_tcp(world: World) -> None:
             talker.settimeout(_PATIENCE_S)
             talker.connect(("10.96.0.10", 53))
             for mode in ("ipvs", "iptables", "ipvs"):
-                switch.wanted = mode
+                switch.configured_mode = mode
                 switch.load(services)
                 assert switch.name == mode
                 talker.send(b"x")

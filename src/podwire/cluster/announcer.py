@@ -67,7 +67,7 @@ class Announcer:
         self._log = Log("agent")
         self._refused = ""
         self._forbidden = False
-        self._wanted: dict[str, str] = {}
+        self._desired: dict[str, str] = {}
         self._writing = asyncio.Lock()
         self._written: tuple[int, dict[str, str]] = (0, {})
         """The written values, and the version of the Node since; the copy of the Node may be older than that."""
@@ -77,7 +77,7 @@ class Announcer:
 
     async def insist(self, annotations: Mapping[str, str]) -> None:
         """Writes the annotations to the Node, and retries until that succeeds or the API forbids it."""
-        self._wanted |= annotations
+        self._desired |= annotations
         try:
             async with asyncio.timeout(self._network_wait_s):
                 await self._begun.wait()
@@ -92,7 +92,7 @@ class Announcer:
 
         Returns whether the Node has them now.
         """
-        self._wanted |= annotations
+        self._desired |= annotations
         async with self._writing:
             node = self._nodes().get(self._node)
             if node is None:
@@ -117,7 +117,7 @@ class Announcer:
         have = node.metadata.annotations
         if _version(node.metadata.resource_version) < since:
             have = have | written
-        different = {name: text for name, text in self._wanted.items() if have.get(name, "") != text}
+        different = {name: text for name, text in self._desired.items() if have.get(name, "") != text}
         if different:
             body = {"metadata": {"annotations": different}}
             answer = await self._client.patch(NODES, self._node, body, patch_type=MERGE_PATCH)

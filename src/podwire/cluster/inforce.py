@@ -61,7 +61,7 @@ def parse(lines: Iterable[str]) -> dict[str, Versions | None]:
     return {part: None if part in busy else versions for part, versions in versions_by_part.items()}
 
 
-def lag(lines: Iterable[str], part: str, wanted: Versions) -> str:
+def lag(lines: Iterable[str], part: str, expected: Versions) -> str:
     """The objects that a part does not have in force yet: older versions, or deleted ones; empty when there are none.
 
     A newer version than wanted counts as in force, since resourceVersions of one API server increase.
@@ -72,7 +72,7 @@ def lag(lines: Iterable[str], part: str, wanted: Versions) -> str:
     have = parts[part]
     if have is None:
         return "it is being programmed"
-    for plural, objects in wanted.items():
+    for plural, objects in expected.items():
         versions = have.get(plural, {})
         for key, version in objects.items():
             if key not in versions or int(versions[key]) < int(version):
@@ -82,7 +82,7 @@ def lag(lines: Iterable[str], part: str, wanted: Versions) -> str:
     return ""
 
 
-def difference(lines: Iterable[str], wanted: Versions) -> str:
+def difference(lines: Iterable[str], expected: Versions) -> str:
     """The objects that a part does not have in force at exactly the wanted version; empty when there are none."""
     parts = parse(lines)
     have: dict[str, dict[str, str]] = {}
@@ -91,7 +91,7 @@ def difference(lines: Iterable[str], wanted: Versions) -> str:
             return f"{part} is being programmed"
         for plural, objects in versions.items():
             have.setdefault(plural, {}).update(objects)
-    for plural, objects in wanted.items():
+    for plural, objects in expected.items():
         known = have.get(plural, {})
         if known != objects:
             keys = sorted(key for key in {*known, *objects} if known.get(key) != objects.get(key))

@@ -133,7 +133,7 @@ class PodNetwork:
 
     def collect(self, request: CniRequest, _netns: str) -> bytes:
         """Removes every attachment of the network that the runtime does not name."""
-        valid_attachments = request.conf.kept
+        valid_attachments = request.conf.attachments_in_use
         if valid_attachments is None or request.conf.disable_gc:
             return b""
         stale = [

@@ -135,7 +135,7 @@ class NetConf(Document, frozen=True):
     """Whether podwire-cni runs after another plugin that wires the pods, and only puts their policies in force."""
 
     @property
-    def kept(self) -> frozenset[tuple[str, str]] | None:
+    def attachments_in_use(self) -> frozenset[tuple[str, str]] | None:
         """The (container, interface) pairs that garbage collection must keep; None when the runtime lists none."""
         valid = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if valid is None else frozenset((a.container_id, a.ifname) for a in valid)

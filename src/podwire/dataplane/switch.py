@@ -35,7 +35,7 @@ class Switch(Generic[Facts, Plane]):
         self._lock = threading.Lock()
         self._cleared = False
         self._failures: dict[str, KernelError] = {}
-        self.wanted = mode
+        self.configured_mode = mode
         """The configured mode; takes effect with the next load."""
         self._plane = self._first(start)
         self._poll = select.epoll()
@@ -58,7 +58,7 @@ class Switch(Generic[Facts, Plane]):
 
     def _preferred(self) -> Sequence[str]:
         """The modes that are preferred to the mode in force, the best first."""
-        return () if self.wanted == self.name else (self.wanted,)
+        return () if self.configured_mode == self.name else (self.configured_mode,)
 
     @property
     def name(self) -> str:
@@ -68,8 +68,8 @@ class Switch(Generic[Facts, Plane]):
     @property
     def problem(self) -> tuple[str, KernelError] | None:
         """The configured mode that is not available, and the reason; None when the configured mode is in force."""
-        failure = self._failures.get(self.wanted)
-        return (self.wanted, failure) if failure is not None and self.wanted != self.name else None
+        failure = self._failures.get(self.configured_mode)
+        return (self.configured_mode, failure) if failure is not None and self.configured_mode != self.name else None
 
     def close(self) -> None:
         """Closes the sockets to the kernel; the kernel keeps its state."""

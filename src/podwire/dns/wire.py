@@ -269,10 +269,10 @@ def find_ttls(data: bytes) -> tuple[tuple[int, int], ...]:
 class _Encoder:
     def __init__(self) -> None:
         self.out = bytearray(HEADER_BYTES)
-        self._seen: dict[bytes, int] = {}
+        self._offsets: dict[bytes, int] = {}
 
     def write_name(self, name: bytes, *, compress: bool = True) -> None:
-        out, offsets = self.out, self._seen
+        out, offsets = self.out, self._offsets
         offset = 0
         while length := name[offset]:
             suffix = name[offset:]

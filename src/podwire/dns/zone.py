@@ -120,20 +120,20 @@ class Zone:
         if relative == ("dns-version",):
             text = SPEC_VERSION.encode()
             version = ResourceRecord(question.name, wire.TXT, _VERSION_TTL_S, tail=bytes([len(text)]) + text)
-            return self._found(question, (version,) if question.qtype == wire.TXT else ())
+            return self._records(question, (version,) if question.qtype == wire.TXT else ())
         if relative in (("svc",), ("pod",), ("dns",)):
-            return self._found(question, ())
+            return self._records(question, ())
         if relative == ("ns", "dns"):
             local = Addresses(
                 tuple(ip for ip in self._options.local_ips if len(ip) == 4),
                 tuple(ip for ip in self._options.local_ips if len(ip) == 16),
             )
-            return self._found(question, self._address_records(question.name, local, question.qtype))
+            return self._records(question, self._address_records(question.name, local, question.qtype))
         kind = relative[-1]
         if kind not in ("svc", "pod") or not self._exposed(relative[-2]):
             return self._missing(question)
         if len(relative) == 2:
-            return self._found(question, ()) if relative[0] in self.index.namespaces else self._missing(question)
+            return self._records(question, ()) if relative[0] in self.index.namespaces else self._missing(question)
         return self._answer_pod(question) if kind == "pod" else self._answer_service(question)
 
     def _exposed(self, namespace: str) -> bool:
@@ -141,9 +141,9 @@ class Zone:
 
     def _answer_apex(self, question: _Question) -> ZoneAnswer:
         if question.qtype == wire.SOA:
-            return self._found(question, (self._soa(question),))
+            return self._records(question, (self._soa(question),))
         if question.qtype != wire.NS:
-            return self._found(question, ())
+            return self._records(question, ())
         servers: dict[bytes, tuple[ResourceRecord, ...]] = {}
         for packed in self._options.local_ips:
             for (namespace, name), host in self.index.reverse.get(packed, {}):
@@ -178,7 +178,7 @@ class Zone:
         if not known:
             return self._missing(question)
         fits = question.qtype == (wire.A if len(packed) == 4 else wire.AAAA)
-        return self._found(question, (self._address_record(question.name, packed),) if fits else ())
+        return self._records(question, (self._address_record(question.name, packed),) if fits else ())
 
     def _answer_service(self, question: _Question) -> ZoneAnswer:
         relative = question.relative
@@ -199,21 +199,21 @@ class Zone:
             if host is not None:
                 return self._answer_set(question, entry, host)
             if below[0].startswith("_") and any(protocol == below[0][1:] for _, protocol in entry.ports):
-                return self._found(question, ())
+                return self._records(question, ())
         return self._missing(question)
 
     def _answer_set(
         self, question: _Question, entry: ServiceRecords, records: ServiceRecords | PortRecords | HostRecords
     ) -> ZoneAnswer:
         if question.qtype != wire.SRV:
-            return self._found(question, self._address_records(question.name, records.addresses, question.qtype))
+            return self._records(question, self._address_records(question.name, records.addresses, question.qtype))
         return self._answer_targets(question, entry, records.targets)
 
     def _answer_targets(
         self, question: _Question, entry: ServiceRecords, targets: tuple[ServiceTarget, ...]
     ) -> ZoneAnswer:
         if not targets:
-            return self._found(question, ())
+            return self._records(question, ())
         service, namespace = question.relative[-3], question.relative[-2]
         records = []
         glue: dict[bytes, tuple[ResourceRecord, ...]] = {}
@@ -233,25 +233,25 @@ class Zone:
         if question.qtype == wire.CNAME:
             return ZoneAnswer(records=(own,), zone=question.zone)
         if question.qtype not in _HOST_TYPES:
-            return self._found(question, ())
+            return self._records(question, ())
         if question.depth >= _MAX_ALIASES:
-            return self._found(question, ())
+            return self._records(question, ())
         target = self.look_up(alias, question.qtype, question.depth + 1)
         if target.foreign:
             return ZoneAnswer(records=(own,), follow=alias, zone=question.zone)
         if not target.records:
-            return self._found(question, ())
+            return self._records(question, ())
         return ZoneAnswer(records=(own, *target.records), follow=target.follow, zone=question.zone)
 
     def _answer_reverse(self, question: _Question, labels: list[bytes]) -> ZoneAnswer:
         known = self.index.reverse.get(parse_reverse(labels))
         if known:
-            return self._found(question, self._pointers(question, known) if question.qtype == wire.PTR else ())
+            return self._records(question, self._pointers(question, known) if question.qtype == wire.PTR else ())
         if question.zone in self._fallthrough:
             return _FOREIGN
         if question.relative:
             return self._missing(question)
-        return self._found(question, (self._soa(question),) if question.qtype == wire.SOA else ())
+        return self._records(question, (self._soa(question),) if question.qtype == wire.SOA else ())
 
     def _pointers(self, question: _Question, known: dict[tuple[ServiceKey, str], None]) -> tuple[ResourceRecord, ...]:
         own = [owner for owner, host in known if not host]
@@ -265,7 +265,7 @@ class Zone:
 
     # -- the shapes of an answer
 
-    def _found(self, question: _Question, records: tuple[ResourceRecord, ...]) -> ZoneAnswer:
+    def _records(self, question: _Question, records: tuple[ResourceRecord, ...]) -> ZoneAnswer:
         authority = () if records else (self._soa(question),)
         return ZoneAnswer(records=records, authority=authority, zone=question.zone)
 

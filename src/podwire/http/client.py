@@ -70,7 +70,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.reusable = False
-        self.session_kept = False
+        self.session_stored = False
         """Whether other connections can resume the TLS session of this one, or the one that it has resumed."""
         self.status = 0
         self.headers: dict[str, str] = {}

@@ -19,7 +19,7 @@ class Looks:
         self.fileno = self._ticker.fileno
         self.close = self._ticker.close
 
-    def found(self, differs: Callable[[], bool]) -> bool:
+    def differs(self, differs: Callable[[], bool]) -> bool:
         """Whether a look was due, and ``differs``, which it calls, returned True."""
         if not self._ticker.ticked() or time.monotonic() < self._rested_at:
             return False

@@ -34,14 +34,14 @@ def read(netns_path: NetnsPath, devices: Sequence[str]) -> tuple[UdpTunnel, ...]
 
     Raises: KernelError.
     """
-    found = []
+    known_devices = []
     for device in devices:
         try:
             text = ask(netns_path, device, "show")
         except KernelNotFound:
             continue
-        found.append(_parse(device, text))
-    return tuple(found)
+        known_devices.append(_parse(device, text))
+    return tuple(known_devices)
 
 
 def _parse(device: str, text: str) -> UdpTunnel:

@@ -179,8 +179,8 @@ class ApiConnections:
                 await connection.head()
         except TimeoutError as failure:
             raise _NoAnswerBegan from failure
-        if self._tls is not None and not connection.session_kept and connection.transport is not None:
-            connection.session_kept = self._tls.remember(connection.transport)
+        if self._tls is not None and not connection.session_stored and connection.transport is not None:
+            connection.session_stored = self._tls.remember(connection.transport)
         if self._first_answered is not None:
             self._first_answered.set()
 

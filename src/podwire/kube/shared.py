@@ -17,7 +17,7 @@ class SharedInformers:
     def __init__(self, client: Client, on_created: Callable[[Informer[Any]], None] = lambda _: None) -> None:
         """``on_created`` is called with each informer before it runs."""
         self._client = client
-        self._made = on_created
+        self._on_created = on_created
         self._informers: dict[Resource[Any], Informer[Any]] = {}
         self._started: set[Resource[Any]] = set()
 
@@ -25,7 +25,7 @@ class SharedInformers:
         """The informer of all objects of a resource."""
         if resource not in self._informers:
             self._informers[resource] = Informer(self._client, resource)
-            self._made(self._informers[resource])
+            self._on_created(self._informers[resource])
         return cast(Informer[T], self._informers[resource])
 
     def start(self, supervisor: Supervisor) -> None:

@@ -142,8 +142,8 @@ def parse_config(text: str, source: str, running: ClusterConfig | None = None) -
         document["proxy"] = normalized(document["proxy"], source)
     config = convert(document, ClusterConfig, source)
     if running is not None:
-        kept = {field: getattr(running, field) for field, name in _SHAPE.items() if name not in document}
-        config = msgspec.structs.replace(config, **kept)
+        fixed = {field: getattr(running, field) for field, name in _SHAPE.items() if name not in document}
+        config = msgspec.structs.replace(config, **fixed)
     check_config(config, source)
     return config
 
@@ -161,13 +161,13 @@ def recall_config(topology: Topology) -> ClusterConfig | None:
         return None
 
 
-def check_change(known: ClusterConfig, wanted: ClusterConfig, source: str) -> None:
+def check_change(known: ClusterConfig, desired: ClusterConfig, source: str) -> None:
     """Checks that an existing cluster can change to the wanted configuration.
 
     Raises: ConfigError with the field path, the reason, and what to do.
     """
     for field, (path, why) in _FIXED.items():
-        have, want = getattr(known, field), getattr(wanted, field)
+        have, want = getattr(known, field), getattr(desired, field)
         if have != want:
             todo = "leave the setting out, or run `podwire down` first, which deletes the cluster"
             shown = (
@@ -249,13 +249,13 @@ def _check_networks(config: ClusterConfig, source: str) -> None:
             raise ConfigError(source, path, f"{network}: there are no pods of that family in podCIDRs")
     for number, network in enumerate(pods):
         _check_room(config, network, source, f"podCIDRs[{number}]")
-    taken: list[tuple[str, Network]] = [("the fabric", ip_network(fabric)) for fabric in FABRIC]
+    occupied: list[tuple[str, Network]] = [("the fabric", ip_network(fabric)) for fabric in FABRIC]
     for path, networks in (("podCIDRs", pods), ("serviceCIDRs", services)):
         for number, network in enumerate(networks):
-            for field, other in taken:
+            for field, other in occupied:
                 if network.version == other.version and network.overlaps(other):
                     raise ConfigError(source, f"{path}[{number}]", f"{network} overlaps {field} ({other})")
-            taken.append((f"{path}[{number}]", network))
+            occupied.append((f"{path}[{number}]", network))
 
 
 def _check_room(config: ClusterConfig, network: Network, source: str, path: str) -> None:
@@ -269,11 +269,11 @@ def _check_room(config: ClusterConfig, network: Network, source: str, path: str)
 
 
 def _networks(cidrs: tuple[str, ...], source: str, path: str) -> list[Network]:
-    found = [_network(cidr, source, f"{path}[{number}]") for number, cidr in enumerate(cidrs)]
-    families = [network.version for network in found]
+    networks = [_network(cidr, source, f"{path}[{number}]") for number, cidr in enumerate(cidrs)]
+    families = [network.version for network in networks]
     if not families or len(set(families)) != len(families):
         raise ConfigError(source, path, "expected one network, or one of each family")
-    return found
+    return networks
 
 
 def _network(cidr: str, source: str, path: str) -> Network:

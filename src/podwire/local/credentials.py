@@ -94,10 +94,10 @@ def _read_pair(directory: Path, name: str) -> KeyPair:
 
 
 def _user(
-    topology: Topology, authority: KeyPair, who: tuple[str, str, str], server: str, now: datetime.datetime
+    topology: Topology, authority: KeyPair, user_certificate: tuple[str, str, str], server: str, now: datetime.datetime
 ) -> None:
-    """``who`` is file name, user and group, if any; a kubeconfig with another server is written again."""
-    file, user, group = who
+    """``user_certificate`` is file name, user and group, if any; a kubeconfig with another server is written again."""
+    file, user, group = user_certificate
     path = kubeconfig_path(topology, file)
     if path.exists() and server.encode() in path.read_bytes():
         return

@@ -37,8 +37,8 @@ async def drain(client: Client, nodes: Iterable[str]) -> None:
     # Pods that were added meanwhile tolerate every taint, and would be added again after a deletion.
     deleted = {pod.metadata.uid for pod in leaving}
     while clock.monotonic() < deadline:
-        left = {pod.metadata.uid for pod in await _pods_on(client, names) if not pod.finished}
-        if not left & deleted:
+        pods_left = {pod.metadata.uid for pod in await _pods_on(client, names) if not pod.finished}
+        if not pods_left & deleted:
             return
         await clock.sleep(_POLL_S)
 
@@ -47,8 +47,8 @@ async def forget(client: Client, nodes: Iterable[str]) -> None:
     """Deletes the nodes, and deletes the pods that are still bound to them without a grace period."""
     names = tuple(nodes)
     await asyncio.gather(*(_forget(client, name) for name in names))
-    left = await _pods_on(client, names)
-    await asyncio.gather(*(_delete(client, pod, grace_period_s=0) for pod in left))
+    remaining_pods = await _pods_on(client, names)
+    await asyncio.gather(*(_delete(client, pod, grace_period_s=0) for pod in remaining_pods))
 
 
 def remove(topology: Topology, node: str) -> None:

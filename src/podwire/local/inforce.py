@@ -19,23 +19,23 @@ _POLL_S = 0.005
 
 
 async def wait(
-    topology: Topology, nodes: Iterable[str], wanted: Callable[[], Versions], clock: Clock, timeout_s: float
+    topology: Topology, nodes: Iterable[str], expected: Callable[[], Versions], clock: Clock, timeout_s: float
 ) -> None:
-    """Returns when the policies of all nodes are in force; ``wanted`` is called before each comparison.
+    """Returns when the policies of all nodes are in force; ``expected`` is called before each comparison.
 
     Raises: ClusterError naming the node and the object that is not in force there.
     """
     deadline = clock.monotonic() + timeout_s
     for node in nodes:
         path = Path(topology.node_run(node), "agent.sock")
-        while problem := await asyncio.to_thread(_problem, path, wanted()):
+        while problem := await asyncio.to_thread(_problem, path, expected()):
             if clock.monotonic() > deadline:
                 raise ClusterError(f"{node}: policies are not in force: {problem}")
             await clock.sleep(_POLL_S)
 
 
-def _problem(path: Path, wanted: Versions) -> str:
+def _problem(path: Path, expected: Versions) -> str:
     try:
-        return lag(fetch(path, "/seen"), "policy", wanted)
+        return lag(fetch(path, "/seen"), "policy", expected)
     except (OSError, ProtocolError) as failure:
         return f"its agent does not answer ({failure})"

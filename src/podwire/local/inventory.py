@@ -140,7 +140,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...]) -> Topology:
-    taken = {other.index for other in map(find, names()) if other}
+    indexes = {other.index for other in map(find, names()) if other}
     for index in range(CLUSTERS):
         topology = Topology(
             name=name,
@@ -149,7 +149,7 @@ def _choose(name: str, segments: int, state: Path | None, used: tuple[str, ...])
             run=str(RUN_ROOT / name),
             state=str((state or STATE_ROOT) / name),
         )
-        if index not in taken and not any(str(s.network) in used for s in topology.segments):
+        if index not in indexes and not any(str(s.network) in used for s in topology.segments):
             _write(topology)
             return topology
     raise ClusterError(

@@ -51,11 +51,11 @@ def forget(topology: Topology) -> Iterator[Path]:
             _check_owner(own, theirs, file, ())
         except ConfigError:
             continue
-        left = _without(own, theirs)
-        if any(len(left[section]) < len(theirs.get(section) or ()) for section in _SECTIONS):
-            if left.get("current-context") == own["current-context"]:
-                left["current-context"] = ""
-            _write(file, left)
+        remaining = _without(own, theirs)
+        if any(len(remaining[section]) < len(theirs.get(section) or ()) for section in _SECTIONS):
+            if remaining.get("current-context") == own["current-context"]:
+                remaining["current-context"] = ""
+            _write(file, remaining)
             yield file
 
 
@@ -95,11 +95,11 @@ def _authority(entry: Document) -> object:
 
 def _without(own: Document, theirs: Document) -> Document:
     """The user's document without the entries of the cluster."""
-    left = dict(theirs)
+    remaining = dict(theirs)
     for section in _SECTIONS:
         names = {entry["name"] for entry in own[section]}
-        left[section] = [entry for entry in theirs.get(section) or () if entry.get("name") not in names]
-    return left
+        remaining[section] = [entry for entry in theirs.get(section) or () if entry.get("name") not in names]
+    return remaining
 
 
 def _write(file: Path, document: Document) -> None:

@@ -74,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
         For a field that the text does not have, the line of the innermost field around it.
         """
-        return _where(self.file, _found(self.node, path))
+        return _where(self.file, _node_at(self.node, path))
 
     @property
     def kind(self) -> str:
@@ -105,16 +105,16 @@ class ManifestLines:
 
     def line(self, kind: str, key: str, field: str) -> str:
         """``file:line`` of a field; empty when no file has the object."""
-        found = self.find(kind, key)
-        return found.at(field) if found is not None else ""
+        document = self.find(kind, key)
+        return document.at(field) if document is not None else ""
 
     def different(self, policies: Iterable[NetworkPolicy | ClusterNetworkPolicy]) -> Iterator[str]:
         """One sentence for each policy of a cluster that differs from its manifest."""
         for policy in policies:
             kind, key = policy.kind, key_of(policy.metadata)
-            found = self.find(kind, key)
-            if found is not None and not _same(found.body, policy):
-                yield f"{kind} {key} in {found.source} differs from the cluster's object; line numbers may be wrong"
+            document = self.find(kind, key)
+            if document is not None and not _same(document.body, policy):
+                yield f"{kind} {key} in {document.source} differs from the cluster's object; line numbers may be wrong"
 
 
 def _same(body: dict[str, Any], policy: NetworkPolicy | ClusterNetworkPolicy) -> bool:
@@ -256,7 +256,7 @@ class _DuplicateKeys:
             for number, value in enumerate(node.value):
                 self.check(value, f"{path}[{number}]")
             return
-        seen: dict[str, yaml.Node] = {}
+        keys: dict[str, yaml.Node] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _NULL:
                 rendered = _UNRENDERED if isinstance(key, yaml.MappingNode) else ""
@@ -264,10 +264,10 @@ class _DuplicateKeys:
             if key.tag in _PLAIN:
                 key.value, key.tag = json.dumps(self._loader.construct_object(key)), _TEXT
             below = f"{path}.{key.value}" if path else str(key.value)
-            if key.value in seen and key.tag != _MERGE:
-                first = seen[key.value].start_mark.line + 1
+            if key.value in keys and key.tag != _MERGE:
+                first = keys[key.value].start_mark.line + 1
                 raise ConfigError(_where(self._file, key), below, f"is set twice; the first time in line {first}")
-            seen[key.value] = key
+            keys[key.value] = key
             self.check(value, below)
 
 
@@ -287,13 +287,13 @@ def _open(document: object, node: yaml.Node, file: str) -> list[Manifest]:
         raise ConfigError(where, "", f"expected an object with apiVersion and kind, found {called}")
     for field in ("apiVersion", "kind"):
         if not isinstance(document.get(field), str) or not document[field]:
-            found = "nothing" if field not in document else repr(document[field])
-            raise ConfigError(where, field, f"expected a text, found {found}")
+            actual = "nothing" if field not in document else repr(document[field])
+            raise ConfigError(where, field, f"expected a text, found {actual}")
     if document["apiVersion"].startswith("kustomize.config.k8s.io/"):
         raise ConfigError(where, "", _GENERATORS["kustomization.yaml"].format(Path(file).parent))
     if str(document["kind"]).endswith("List") and isinstance(document.get("items"), list):
         items = enumerate(document["items"])
-        return [inner for number, item in items for inner in _open(item, _found(node, f"items[{number}]"), file)]
+        return [inner for number, item in items for inner in _open(item, _node_at(node, f"items[{number}]"), file)]
     meta = document.get("metadata")
     if not isinstance(meta, dict) or not (meta.get("name") or meta.get("generateName")):
         raise ConfigError(where, "metadata.name", "expected a name")
@@ -304,7 +304,7 @@ def _where(file: str, node: yaml.Node) -> str:
     return f"{file}:{node.start_mark.line + 1}"
 
 
-def _found(node: yaml.Node, path: str) -> yaml.Node:
+def _node_at(node: yaml.Node, path: str) -> yaml.Node:
     """The node at a path, or the innermost existing node on the way; for a field, the node of its name."""
     found = node
     for step in _STEP.finditer(path):

@@ -39,13 +39,13 @@ class Kinds:
         """
         version, kind = str(manifest.body["apiVersion"]), manifest.kind
         async with self._asking.setdefault(version, asyncio.Lock()):
-            found = (await self._of(version)).get(kind)
-            if found is None:
+            resource_kind = (await self._of(version)).get(kind)
+            if resource_kind is None:
                 self._known.pop(version, None)
-                found = (await self._of(version)).get(kind)
-        if found is None:
+                resource_kind = (await self._of(version)).get(kind)
+        if resource_kind is None:
             raise ConfigError(manifest.source, "kind", f"the API server knows no {kind} in {version}")
-        return found
+        return resource_kind
 
     async def _of(self, version: str) -> dict[str, Resource[Json]]:
         if version in self._known:
@@ -93,8 +93,8 @@ async def _apply(client: Client, kinds: Kinds, manifest: Manifest, namespace: st
         answer = await client.raw("PATCH", resource.path(place, meta["name"]), query, body, headers)
         if answer.status >= 400:
             raise _refusal(manifest, decode_failure(answer.status, answer.body))
-        stored: Json = msgspec.json.decode(answer.body)
-        return stored
+        written: Json = msgspec.json.decode(answer.body)
+        return written
 
 
 def _refusal(manifest: Manifest, failure: ApiError) -> ConfigError:

@@ -148,12 +148,12 @@ def _node(node: Node, pods: tuple[Pod, ...]) -> NodeOverview:
 
 def processes_of(topology: Topology) -> tuple[ProcessStatus, ...]:
     """The processes that were started for a cluster, running or not, by length and name."""
-    found = []
+    processes = []
     for file in sorted((Path(topology.run) / "processes").glob("*.json"), key=lambda f: (len(f.stem), f.stem)):
         record = read_record(file)
         if record is not None:
-            found.append(ProcessStatus(file.stem, record.pid, record.running))
-    return tuple(found)
+            processes.append(ProcessStatus(file.stem, record.pid, record.running))
+    return tuple(processes)
 
 
 def _process_problems(cluster: str, processes: tuple[ProcessStatus, ...]) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def _node_table(nodes: tuple[NodeOverview, ...]) -> str:
 def _process_table(processes: tuple[ProcessStatus, ...]) -> str:
     """A row for each process; when there are many, only for ended processes."""
     shown = [process for process in processes if len(processes) <= _MANY or not process.running]
-    rows = [(one.name, str(one.pid), "running" if one.running else "ended") for one in shown]
+    rows = [(process.name, str(process.pid), "running" if process.running else "ended") for process in shown]
     table = columns([("PROCESS", "PID", "STATE"), *rows]) if rows else ""
     if len(processes) <= _MANY:
         return table

@@ -32,21 +32,21 @@ class Waiting:
 
     def __init__(self, client: Client, nodes: Iterable[str], applied: Iterable[Json]) -> None:
         self._log = Log("up")
-        self._nodes_wanted = frozenset(nodes)
-        self._wanted: dict[str, list[str]] = {}
+        self._expected_nodes = frozenset(nodes)
+        self._objects_by_kind: dict[str, list[str]] = {}
         for obj in applied:
             kind, meta = obj["kind"], obj["metadata"]
             if kind in _KINDS or kind == "Pod":
-                self._wanted.setdefault(kind, []).append(f"{meta.get('namespace', '')}/{meta['name']}")
+                self._objects_by_kind.setdefault(kind, []).append(f"{meta.get('namespace', '')}/{meta['name']}")
         self._changed = asyncio.Event()
         self._nodes = Informer(client, NODES)
         self._pods = Informer(client, PODS)
-        self._workloads = {kind: Informer(client, _KINDS[kind]) for kind in self._wanted if kind in _KINDS}
+        self._workloads = {kind: Informer(client, _KINDS[kind]) for kind in self._objects_by_kind if kind in _KINDS}
 
     @property
     def workloads(self) -> int:
         """The number of workloads to wait for."""
-        return sum(len(keys) for keys in self._wanted.values())
+        return sum(len(keys) for keys in self._objects_by_kind.values())
 
     async def until_ready(self, timeout_s: float) -> list[str]:
         """Waits until all is ready, or until the time is over; returns what is not ready, with the reason."""
@@ -72,9 +72,9 @@ class Waiting:
         self._log.error("watch failed", failure=failure, watch=name)
 
     def _late(self) -> list[str]:
-        ready = self._nodes_wanted & {name for name, node in self._nodes.objects.items() if node.ready}
-        late = [] if ready == self._nodes_wanted else [f"nodes: {len(ready)} of {len(self._nodes_wanted)} Ready"]
-        for kind, keys in self._wanted.items():
+        ready = self._expected_nodes & {name for name, node in self._nodes.objects.items() if node.ready}
+        late = [] if ready == self._expected_nodes else [f"nodes: {len(ready)} of {len(self._expected_nodes)} Ready"]
+        for kind, keys in self._objects_by_kind.items():
             for key in keys:
                 problem = self._pod_problem(key) if kind == "Pod" else self._workload_problem(kind, key)
                 if problem:
@@ -132,19 +132,19 @@ def _statefulset_problem(obj: Json) -> str:
 
 
 def _count_problem(obj: Json, updated: int, available: int) -> str:
-    wanted = obj["spec"].get("replicas", 1)
-    if _observed(obj) and updated >= wanted and available >= wanted:
+    replicas = obj["spec"].get("replicas", 1)
+    if _observed(obj) and updated >= replicas and available >= replicas:
         return ""
-    return f"{min(updated, available)} of {wanted} replicas available"
+    return f"{min(updated, available)} of {replicas} replicas available"
 
 
 def _daemonset_problem(obj: Json) -> str:
     status = obj.get("status", {})
-    wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+    desired, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
     updated = status.get("updatedNumberScheduled", 0)
-    if _observed(obj) and min(ready, updated) >= wanted > 0:
+    if _observed(obj) and min(ready, updated) >= desired > 0:
         return ""
-    return f"{ready} of {wanted} pods ready"
+    return f"{ready} of {desired} pods ready"
 
 
 _PROBLEMS: dict[str, Callable[[Json], str]] = {

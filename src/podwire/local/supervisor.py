@@ -160,8 +160,8 @@ class ClusterSupervisor:
 
     async def _drop_nodes(self, client: Client, config: ClusterConfig) -> None:
         """Removes the nodes beyond the wanted number; their pods are replaced on other nodes."""
-        wanted = {node.name for node in self._topology.nodes(config.nodes)}
-        gone = [name for name in build.node_names(self._topology) if name not in wanted]
+        names = {node.name for node in self._topology.nodes(config.nodes)}
+        gone = [name for name in build.node_names(self._topology) if name not in names]
         if not gone:
             return
         from podwire.local import drain

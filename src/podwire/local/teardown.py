@@ -56,18 +56,18 @@ def _kill(victims: set[int]) -> None:
 
 
 def _recorded(run: Path) -> list[int]:
-    found = []
+    files = []
     for file in (run / "processes").glob("*.json"):
         record = read_record(file)
         if record is not None and record.running:
-            found.append(record.pid)
-    return found
+            files.append(record.pid)
+    return files
 
 
 def _inside(namespaces: Iterable[Path]) -> list[int]:
     """Processes whose network namespace is one of those mounted."""
     ours = {(s.st_dev, s.st_ino) for s in (p.stat() for p in namespaces if p.exists())}
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -76,8 +76,8 @@ def _inside(namespaces: Iterable[Path]) -> list[int]:
         except OSError:
             continue
         if (stat.st_dev, stat.st_ino) in ours and int(entry.name) != os.getpid():
-            found.append(int(entry.name))
-    return found
+            processes.append(int(entry.name))
+    return processes
 
 
 def _delete_host_link(topology: Topology) -> None:

@@ -39,15 +39,15 @@ def local_nodes(topology: Topology, settings: Mapping[str, str]) -> Callable[[st
     return access
 
 
-def described_cluster(described: DescribedCluster, *, mode: str = "") -> ClusterAccess:
+def described_cluster(cluster: DescribedCluster, *, mode: str = "") -> ClusterAccess:
     """The cluster that files describe; ``mode`` is the data plane of Services, empty for that of a new cluster."""
 
     def access(name: str) -> NodeAccess:
-        return node_access(described.config(name), {}, readable=False)
+        return node_access(cluster.config(name), {}, readable=False)
 
     return ClusterAccess(
-        objects=described.objects,
+        objects=cluster.objects,
         nodes=NodeKernels(access, SystemClock(), planned=True, mode=mode),
-        lines=described.line,
-        notes=described.notes,
+        lines=cluster.line,
+        notes=cluster.notes,
     )

@@ -31,7 +31,7 @@ class Blocks:
         """Disjoint and in order; neighbours without a gap have different rules."""
         self._starts = [first for first, _, _ in self.intervals]
         self._uses = Counter(rules for _, _, rules in self.intervals)
-        self._left: set[frozenset[int]] = set()
+        self._orphaned: set[frozenset[int]] = set()
 
     def holding(self, address: str) -> frozenset[int]:
         """The rules with a block that contains an address of this family."""
@@ -47,9 +47,9 @@ class Blocks:
         """How many intervals have exactly these rules."""
         return self._uses[rules]
 
-    def take_left(self) -> set[frozenset[int]]:
+    def take_orphaned(self) -> set[frozenset[int]]:
         """The rules of the intervals that changed since the last call, as they were."""
-        orphaned, self._left = self._left, set()
+        orphaned, self._orphaned = self._orphaned, set()
         return orphaned
 
     def add(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
@@ -57,20 +57,20 @@ class Blocks:
         ranges = _ranges(blocks, self.family)
         for first, last in ranges:
             low, high = self._between(first, last)
-            pieces: list[Interval] = []
+            intervals: list[Interval] = []
             following = first
             for begin, end, rules in self.intervals[low:high]:
                 if begin < first:
-                    pieces.append((begin, first - 1, rules))
+                    intervals.append((begin, first - 1, rules))
                 elif following < begin:
-                    pieces.append((following, begin - 1, frozenset((number,))))
-                pieces.append((max(begin, first), min(end, last), rules | {number}))
+                    intervals.append((following, begin - 1, frozenset((number,))))
+                intervals.append((max(begin, first), min(end, last), rules | {number}))
                 if end > last:
-                    pieces.append((last + 1, end, rules))
+                    intervals.append((last + 1, end, rules))
                 following = end + 1
             if following <= last:
-                pieces.append((following, last, frozenset((number,))))
-            self._replace(low, high, pieces)
+                intervals.append((following, last, frozenset((number,))))
+            self._replace(low, high, intervals)
         return ranges
 
     def remove(self, number: int, blocks: Iterable[IPBlock]) -> Ranges:
@@ -79,14 +79,14 @@ class Blocks:
         for first, last in ranges:
             low, high = self._between(first, last)
             low, high = max(low - 1, 0), high + 1  # neighbours may have the same rules now
-            pieces: list[Interval] = []
+            intervals: list[Interval] = []
             for begin, end, rules in self.intervals[low:high]:
                 remaining = rules - {number} if first <= begin and end <= last else rules
-                if pieces and pieces[-1][1] == begin - 1 and pieces[-1][2] == remaining:
-                    pieces[-1] = (pieces[-1][0], end, remaining)
+                if intervals and intervals[-1][1] == begin - 1 and intervals[-1][2] == remaining:
+                    intervals[-1] = (intervals[-1][0], end, remaining)
                 elif remaining:
-                    pieces.append((begin, end, remaining))
-            self._replace(low, high, pieces)
+                    intervals.append((begin, end, remaining))
+            self._replace(low, high, intervals)
         return ranges
 
     def _between(self, first: int, last: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class Blocks:
 
     def _replace(self, low: int, high: int, intervals: list[Interval]) -> None:
         for _, _, rules in self.intervals[low:high]:
-            self._left.add(rules)
+            self._orphaned.add(rules)
             self._uses[rules] -= 1
             if not self._uses[rules]:
                 del self._uses[rules]
@@ -115,13 +115,13 @@ def number_of(address: str) -> int:
 
 def _ranges(blocks: Iterable[IPBlock], family: int) -> Ranges:
     """The addresses of some blocks of a family, as disjoint ranges."""
-    found: list[Range] = []
+    ranges: list[Range] = []
     for block in blocks:
         whole = _bounds(block.cidr, family)
         if whole is not None:
             excepted = (_bounds(text, family) for text in block.excepted)
-            found += without((whole,), merged(bounds for bounds in excepted if bounds is not None))
-    return merged(found)
+            ranges += without((whole,), merged(bounds for bounds in excepted if bounds is not None))
+    return merged(ranges)
 
 
 def _cut(blocks: Sequence[tuple[int, IPBlock]], family: int) -> list[Interval]:

@@ -58,7 +58,7 @@ class Compiler:
 
     def everything(self) -> PolicyDelta:
         """The change from an empty state to the current one."""
-        return PolicyDelta(pods=dict(self.pods), made=set(self.profiles))
+        return PolicyDelta(pods=dict(self.pods), new_profiles=set(self.profiles))
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """The labels of a namespace, its name among them."""
@@ -154,7 +154,7 @@ class Compiler:
             profile = self._change(profile_key, changes, peers, delta)
             if profile is None:
                 self.profiles[profile_key] = self._make(profile_key, peers)
-                delta.made.add(profile_key)
+                delta.new_profiles.add(profile_key)
             else:
                 self._follow(profile, peers, delta)
         self._before.clear()

@@ -23,8 +23,8 @@ class PolicyConfigurator(msgspec.Struct, frozen=True, kw_only=True):
     def configure(self, settings: PolicySettings, tunnel_ports: tuple[int, ...]) -> None:
         """Applies settings; ``tunnel_ports`` are the UDP ports of the nodes' own tunnels."""
         settings = self.status.configure(settings)
-        if settings.mode != self.plane.wanted:
-            self.plane.wanted = settings.mode
+        if settings.mode != self.plane.configured_mode:
+            self.plane.configured_mode = settings.mode
             self.enforcement.look_again()
         self.enforcement.configure(settings, tunnel_ports, self.cluster_cidrs)
         if self.bridges is not None:

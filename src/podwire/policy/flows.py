@@ -105,7 +105,7 @@ class Losses:
             pairs = ((before.ingress, after.ingress), (before.egress, after.egress))
             if any(loses(old, new) or old in delta.lessened for old, new in pairs):
                 addresses.update(after.addresses)
-        fewer = {key for key in delta.made & self._profiles.keys() if loses(key, key)} | delta.lessened
+        fewer = {key for key in delta.new_profiles & self._profiles.keys() if loses(key, key)} | delta.lessened
         for key, peers in delta.lost.items():
             if len(peers) > _PEERS:
                 fewer.add(key)

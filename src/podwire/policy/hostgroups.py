@@ -205,7 +205,7 @@ class HostGroups:
 
     def forget_surroundings(self) -> None:
         """Forgets the groups of ranges that are gone."""
-        for rules in {rules for blocks in self._blocks.values() for rules in blocks.take_left()}:
+        for rules in {rules for blocks in self._blocks.values() for rules in blocks.take_orphaned()}:
             if not any(blocks.uses(rules) for blocks in self._blocks.values()):
                 group = self._around.pop(rules, None)
             else:

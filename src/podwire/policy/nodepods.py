@@ -30,7 +30,7 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
 
     pods: dict[str, PodProfiles | None] = {}
     """Changed pods of this node by key; None: the pod was deleted."""
-    made: set[ProfileKey] = set()
+    new_profiles: set[ProfileKey] = set()
     """New profiles, and profiles that were made again."""
     groups: dict[ProfileKey, set[HostGroup]] = {}
     """By profile: its groups with another table, new groups and empty groups. A profile whose policies changed is a key
@@ -48,7 +48,7 @@ class PolicyDelta(msgspec.Struct, kw_only=True):
     """Profiles that no pod of this node has any more."""
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.made or self.groups or self.hosts or self.ended)
+        return bool(self.pods or self.new_profiles or self.groups or self.hosts or self.ended)
 
 
 class NodePods:

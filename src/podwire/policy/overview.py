@@ -47,7 +47,7 @@ class PolicyOverview:
             ("flows_forgotten_total", "Tracked flows deleted because policies deny them now.", flows.forgotten),
             ("commit_seconds_total", "Time that policy changes took.", outcomes.seconds),
         )
-        modes = {"mode": switch.name, "wanted": switch.wanted}
+        modes = {"mode": switch.name, "wanted": switch.configured_mode}
         return [
             Sample("podwire_policy_mode", "The policy data plane in use and the configured one.", 1, modes),
             *(Sample(f"podwire_policy_{name}", text, value) for name, text, value in gauges),

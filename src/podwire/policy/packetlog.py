@@ -60,7 +60,7 @@ class PolicyLog:
         self._clock = clock
         self._settings = LogSettings(group=0)
         self._changed = asyncio.Event()
-        self._kept: deque[tuple[int, LoggedPacket]] = deque(maxlen=_REMEMBERED)
+        self._recent: deque[tuple[int, LoggedPacket]] = deque(maxlen=_REMEMBERED)
         self._number = 0
         self._flows: dict[LoggedFlow, float] = {}
         self._tokens, self._filled_at = 0.0, clock.monotonic()
@@ -154,7 +154,7 @@ class PolicyLog:
         why = _apart(packet, connection) if packet.prefix in APART else self._why(connection, hit)
         line = logged_packet(self._lookups.node, at_s, hit, connection, source_port=packet.source_port, why=why)
         self._number += 1
-        self._kept.append((self._number, line))
+        self._recent.append((self._number, line))
         self._log.info(line.verdict, **line.fields())
 
     def _why(self, connection: Connection, hit: RuleHit | None) -> str:
@@ -183,7 +183,7 @@ class PolicyLog:
         """
         after = int(query.get("after", ["0"])[0])
         last = int(query.get("last", [str(_REMEMBERED)])[0])
-        entries = [entry for entry in self._kept if entry[0] > after]
+        entries = [entry for entry in self._recent if entry[0] > after]
         shown = entries[max(0, len(entries) - last) :]
         return (
             msgspec.json.encode({"number": number, **msgspec.to_builtins(packet)}).decode() for number, packet in shown

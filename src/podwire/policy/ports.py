@@ -143,31 +143,34 @@ def merged(ranges: Iterable[Range]) -> Ranges:
     return tuple(result)
 
 
-def overlap(ranges: Ranges, others: Ranges) -> Ranges:
+def overlap(ranges: Ranges, other_ranges: Ranges) -> Ranges:
     """The ports that both have."""
     result: list[Range] = []
     index, other_index = 0, 0
-    while index < len(ranges) and other_index < len(others):
-        first, last = max(ranges[index][0], others[other_index][0]), min(ranges[index][1], others[other_index][1])
+    while index < len(ranges) and other_index < len(other_ranges):
+        first, last = (
+            max(ranges[index][0], other_ranges[other_index][0]),
+            min(ranges[index][1], other_ranges[other_index][1]),
+        )
         if first <= last:
             result.append((first, last))
-        if ranges[index][1] < others[other_index][1]:
+        if ranges[index][1] < other_ranges[other_index][1]:
             index += 1
         else:
             other_index += 1
     return tuple(result)
 
 
-def without(ranges: Ranges, others: Ranges) -> Ranges:
+def without(ranges: Ranges, other_ranges: Ranges) -> Ranges:
     """The ports of the first without those of the second, in one pass over both."""
     result: list[Range] = []
     outer = 0
     for first, last in ranges:
-        while outer < len(others) and others[outer][1] < first:
+        while outer < len(other_ranges) and other_ranges[outer][1] < first:
             outer += 1
         start, inner = first, outer
-        while inner < len(others) and others[inner][0] <= last:
-            removed, last_taken = others[inner]
+        while inner < len(other_ranges) and other_ranges[inner][0] <= last:
+            removed, last_taken = other_ranges[inner]
             if removed > start:
                 result.append((start, removed - 1))
             start = last_taken + 1

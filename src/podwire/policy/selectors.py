@@ -69,15 +69,15 @@ def _places(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, ...]]:
 
 
 class SelectorMatches:
-    """The selectors that match one set of labels in one namespace; ``seen`` is the last selector that was tested."""
+    """The selectors that match one set of labels in one namespace; ``last_tested`` is the newest selector tested."""
 
-    __slots__ = ("labels", "namespace", "numbers", "seen")
+    __slots__ = ("labels", "last_tested", "namespace", "numbers")
 
     def __init__(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespace = namespace
         self.labels = labels
         self.numbers: frozenset[int] = frozenset()
-        self.seen = 0
+        self.last_tested = 0
 
 
 class SelectorIndex:
@@ -173,19 +173,25 @@ class SelectorIndex:
 
     def numbers(self, match: SelectorMatches) -> frozenset[int]:
         """The numbers of all selectors that match, as :meth:`matching` gives them."""
-        if match.seen < self._next - 1:
+        if match.last_tested < self._next - 1:
             self._extend(match)
         return match.numbers
 
     def _extend(self, match: SelectorMatches) -> None:
         own = self.labels_of(match.namespace)
-        new = self._newest(match.seen) if self._next - 1 - match.seen <= _FEW else self._candidates(match, own)
+        new = (
+            self._newest(match.last_tested)
+            if self._next - 1 - match.last_tested <= _FEW
+            else self._candidates(match, own)
+        )
         matching = {
-            n for n in new if n > match.seen and self._selectors[n][1].matches(match.namespace, own, match.labels)
+            n
+            for n in new
+            if n > match.last_tested and self._selectors[n][1].matches(match.namespace, own, match.labels)
         }
         if matching:
             match.numbers = frozenset(number for number in match.numbers if number in self._selectors) | matching
-        match.seen = self._next - 1
+        match.last_tested = self._next - 1
 
     def _newest(self, newest_known: int) -> Iterator[int]:
         return takewhile(lambda number: number > newest_known, reversed(self._selectors))

@@ -40,7 +40,7 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
     def problem(self) -> tuple[str, KernelError] | None:
         """The wanted mode that is not available, and why; None when the wanted mode is in force."""
         if isinstance(self._plane, Unenforced):
-            name = self.wanted if self.wanted in self._failures else next(iter(self._failures))
+            name = self.configured_mode if self.configured_mode in self._failures else next(iter(self._failures))
             return name, self._failures[name]
         return super().problem
 
@@ -49,7 +49,7 @@ class Switch(switch.Switch[PolicyFacts, PolicyDataPlane]):
         return isinstance(self._plane, Locking) and self._plane.locked()
 
     def _preferred(self) -> Sequence[str]:
-        if self.wanted != AUTO:
+        if self.configured_mode != AUTO:
             return super()._preferred()
         names = self._modes.names()
         return names[: names.index(self.name)] if self.name in names else names

@@ -261,14 +261,14 @@ class GroupChains:
         chains of the surroundings. Addresses that get their first group leave these too. ``in_place`` is False if a pod
         leaves the profile in the same change.
         """
-        changed = [group for group in groups if self._wanted(group) != self._table(group)]
+        changed = [group for group in groups if self._desired_table(group) != self._table(group)]
         around = around or any(group not in self._chains for group in changed)
         if in_place:
             self._change_in_place(changed, left_chains, around=around)
-        moved = {group for group in changed if self._wanted(group) != self._table(group)}
+        moved = {group for group in changed if self._desired_table(group) != self._table(group)}
         before = [self._chains[group] for group in moved if group in self._chains]
         for group in moved:
-            table = self._wanted(group)
+            table = self._desired_table(group)
             if table is None:
                 del self._chains[group]
             else:
@@ -298,7 +298,7 @@ class GroupChains:
         """The chains to which addresses without a chain of their own are led."""
         return {chain for group, chain in self._chains.items() if group.key.surroundings}
 
-    def _wanted(self, group: HostGroup) -> PortTable | None:
+    def _desired_table(self, group: HostGroup) -> PortTable | None:
         """The table that a group needs in this family; the surroundings have one only where they were taken."""
         key = group.key
         if key.surroundings:
@@ -320,10 +320,10 @@ class GroupChains:
         if users and around:
             left_chains = {*left_chains, *self._surrounding_chains()}
         for chain, own in users.items():
-            table = self._wanted(own[0])
+            table = self._desired_table(own[0])
             if table is None or chain in left_chains or self._tables.uses(chain) != len(own):
                 continue
-            if all(self._wanted(group) == table for group in own):
+            if all(self._desired_table(group) == table for group in own):
                 self._tables.change(chain, table, self._key)
 
     def drop(self) -> None:

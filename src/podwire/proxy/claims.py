@@ -17,16 +17,16 @@ class FrontendClaims(Generic[F]):
     def __init__(self) -> None:
         self._owners: dict[F, str] = {}
         self._waiting: dict[F, set[str]] = {}
-        self._wanted: dict[str, frozenset[F]] = {}
+        self._claimed: dict[str, frozenset[F]] = {}
 
     def claim(self, service: str, frontends: frozenset[F]) -> frozenset[F]:
         """Claims ``frontends`` for a Service and releases its other frontends; returns those it owns now."""
-        for frontend in self._wanted.pop(service, frozenset()) - frontends:
+        for frontend in self._claimed.pop(service, frozenset()) - frontends:
             if self._owners.get(frontend) == service:
                 del self._owners[frontend]
             self._waiting.get(frontend, set()).discard(service)
         if frontends:
-            self._wanted[service] = frontends
+            self._claimed[service] = frontends
         owned: set[F] = set()
         for frontend in frontends:
             if self._owners.setdefault(frontend, service) == service:

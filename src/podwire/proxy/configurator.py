@@ -71,7 +71,7 @@ class ProxyConfigurator:
         parts.tuning.apply(settings)
         parts.health_server.move(settings.healthz)
         parts.metrics_server.move(settings.metrics)
-        parts.plane.wanted = settings.mode
+        parts.plane.configured_mode = settings.mode
         self.facts_changed()
 
     def facts_changed(self) -> None:

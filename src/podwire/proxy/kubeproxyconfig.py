@@ -120,25 +120,25 @@ def _proxy(fields: Mapping[str, Any], source: str) -> tuple[dict[str, Any], tupl
             f"{mode!r} is not a mode of Linux; there are {', '.join(filter(None, _MODES))}",
         )
     section = _SECTIONS.get(mode, mode)
-    found: dict[str, Any] = {} if mode == "nftables" else {"nodePortAddresses": _EVERYWHERE}
-    found |= {"mode": mode} if mode else {}
+    proxy_fields: dict[str, Any] = {} if mode == "nftables" else {"nodePortAddresses": _EVERYWHERE}
+    proxy_fields |= {"mode": mode} if mode else {}
     without_meaning: list[str] = []
     for path, value in fields.items():
         own, _, name = path.rpartition(".")
         if own == section and name in ("masqueradeAll", "masqueradeBit"):
-            found[name] = value
+            proxy_fields[name] = value
         elif path in known and path not in _READ:
-            found[path] = value
+            proxy_fields[path] = value
         elif path in _WITHOUT_MEANING or (path.split(".")[0] in _FOREIGN and path != _GATE):
             without_meaning += [path] * (value not in _ZERO)
         elif path not in _READ:
             raise ConfigError(source, path, f"is not a field of {KIND}")
     usual = _OF_IPV6 if ":" in str(fields.get("bindAddress", "")) else {}
     for path, text in {**usual, **{path: str(fields[path]) for path in _PORTS if path in fields}}.items():
-        found[path] = _with_port(text, _PORTS[path])
+        proxy_fields[path] = _with_port(text, _PORTS[path])
     if _GATE in fields:
-        found["allowExternalIPs"] = fields[_GATE]
-    return found, tuple(without_meaning)
+        proxy_fields["allowExternalIPs"] = fields[_GATE]
+    return proxy_fields, tuple(without_meaning)
 
 
 def _networks(text: str, source: str) -> tuple[str, ...]:

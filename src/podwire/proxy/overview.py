@@ -51,7 +51,7 @@ class ProxyOverview:
         """The metrics."""
         services = self._proxy.services
         ports = [port for ports_of_service in services.values() for port in ports_of_service]
-        modes = {"mode": self._plane.name, "wanted": self._plane.wanted}
+        modes = {"mode": self._plane.name, "wanted": self._plane.configured_mode}
         return [
             Sample("podwire_proxy_mode", "The mode in force and the one that was asked for.", 1, modes),
             *self._metrics.samples(ports, self._pulse.answered, self._counts()),

@@ -45,7 +45,7 @@ class Switch(switch.Switch[NodeFacts, ServiceDataPlane]):
         Raises: KernelError.
         """
         own = facts or self._facts
-        if self.wanted == self.name or own.ipvs != self._facts.ipvs:
+        if self.configured_mode == self.name or own.ipvs != self._facts.ipvs:
             self._failures.clear()
         self._facts = own
         written = self._load(lambda plane: plane.load(services, own))

@@ -18,10 +18,10 @@ class Tuning:
 
     def apply(self, settings: ProxySettings) -> None:
         """Applies the connection tracking settings and the OOM score of these settings."""
-        wanted = (settings.conntrack, settings.oom_score_adj)
-        if wanted == self._applied:
+        values = (settings.conntrack, settings.oom_score_adj)
+        if values == self._applied:
             return
-        self._applied = wanted
+        self._applied = values
         for problem in sysctls.apply(sysctls.plan(settings.conntrack, os.cpu_count() or 1)):
             self._log.info("cannot apply the connection tracking settings", problem=problem)
         try:

@@ -11,15 +11,15 @@ WANTED = 65536
 """Enough for thousands of pods; below the kernel's usual maximum for a process (fs.nr_open, 1048576)."""
 
 
-def raise_open_files(wanted: int = WANTED) -> int:
-    """Raises the limit of open files to ``wanted`` or as far as allowed; returns the resulting limit.
+def raise_open_files(target: int = WANTED) -> int:
+    """Raises the limit of open files to ``target`` or as far as allowed; returns the resulting limit.
 
     A higher limit stays.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if _enough(soft, wanted):
+    if _enough(soft, target):
         return _number(soft)
-    for limit in ((wanted, hard if _enough(hard, wanted) else wanted), (hard, hard)):
+    for limit in ((target, hard if _enough(hard, target) else target), (hard, hard)):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         except (OSError, ValueError):

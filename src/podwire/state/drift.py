@@ -210,7 +210,7 @@ def _compare_chain(location: str, old: Chain | None, new: Chain | None) -> Itera
 def _chain_lines(chain: Chain | None) -> list[str]:
     if chain is None:
         return []
-    canonical = replace(chain, rules=tuple(rule.wanted for rule in chain.rules))
+    canonical = replace(chain, rules=tuple(rule.without_counts for rule in chain.rules))
     return [line.strip() for line in canonical.lines()]
 
 

@@ -160,13 +160,13 @@ class SetMark(NamedTuple):
 
 
 def _set_mark(_owner: OwnerMark | None, desired: Values) -> SetMark | None:
-    return SetMark(tuple(each.name for each in desired)) if desired else None
+    return SetMark(tuple(desired_set.name for desired_set in desired)) if desired else None
 
 
 def _sets_compare(title: str, present: Values, desired: Values, _mark: object) -> Iterator[Difference]:
-    held = {each.name: each for each in present}
-    for each in desired:
-        yield from drift.compare_ipset(title, held.get(each.name), each)
+    held = {present_set.name: present_set for present_set in present}
+    for desired_set in desired:
+        yield from drift.compare_ipset(title, held.get(desired_set.name), desired_set)
 
 
 def _server_flag(_owner: OwnerMark | None, desired: Values) -> int | None:
@@ -230,7 +230,7 @@ KINDS: dict[str, Kind] = {
         lambda lines, _where: ipset.parse(lines),
         _set_mark,
         _sets_compare,
-        lambda each: ((f"set {each.name}", line) for line in each.lines()),
+        lambda declared: ((f"set {declared.name}", line) for line in declared.lines()),
         ("create ", "add "),
     ),
     "ipvs": Kind(

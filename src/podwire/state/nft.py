@@ -246,7 +246,7 @@ class Table(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     def canonical(self) -> "Table":
         """The same table with sets and chains in the order of their names and counters at zero."""
         chains = (
-            msgspec.structs.replace(chain, rules=tuple(rule.wanted for rule in chain.rules))
+            msgspec.structs.replace(chain, rules=tuple(rule.without_counts for rule in chain.rules))
             for chain in sorted(self.chains, key=lambda chain: chain.name)
         )
         return msgspec.structs.replace(

@@ -252,7 +252,7 @@ def _change(present: Table, desired: Table) -> Iterable[Operation]:
 def _same_rules(old: Chain | None, new: Chain) -> bool:
     old_rules = () if old is None else old.rules
     return len(old_rules) == len(new.rules) and all(
-        a.wanted == b.wanted for a, b in zip(old_rules, new.rules, strict=True)
+        a.without_counts == b.without_counts for a, b in zip(old_rules, new.rules, strict=True)
     )
 
 

@@ -290,7 +290,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
         return " ".join(str(statement) for statement in self.statements) + tail
 
     @property
-    def wanted(self) -> "Rule":
+    def without_counts(self) -> "Rule":
         """The rule without counter values; rules are compared in this form."""
         if not any(isinstance(statement, Counter) for statement in self.statements):
             return self

@@ -432,7 +432,7 @@ def _set(name: str, body: list[str]) -> Set:
     declared, _, data = (settings.get("type") or settings["typeof"]).partition(" : ")
     names = _types if "type" in settings else _example_types
     flags = tuple(settings["flags"].split(",")) if "flags" in settings else ()
-    found = Set(
+    empty_set = Set(
         name=name,
         key=names(declared),
         data=names(data) if data else (),
@@ -441,7 +441,7 @@ def _set(name: str, body: list[str]) -> Set:
         timeout_s=parse_seconds(settings.get("timeout", "")),
         comment=settings.get("comment", "").strip('"'),
     )
-    return found.with_elements(_elements(found, elements))
+    return empty_set.with_elements(_elements(empty_set, elements))
 
 
 def _types(text: str) -> tuple[str, ...]:

@@ -55,8 +55,8 @@ def _of(metas: Iterable[ObjectMeta]) -> dict[str, str]:
     return {key_of(meta).lstrip("/"): meta.resource_version for meta in metas}
 
 
-def _node(node: str, lines: Iterable[str], wanted: Versions) -> str:
-    problem = difference(lines, wanted)
+def _node(node: str, lines: Iterable[str], expected: Versions) -> str:
+    problem = difference(lines, expected)
     return f"{node}: {problem}" if problem else ""
 
 

@@ -89,8 +89,8 @@ def test_both_spellings_of_the_attachments_to_keep(word: str) -> None:
     conf = spec.parse_config(
         json.dumps({"cniVersion": "1.1.0", word: [{"containerID": "a", "ifname": "eth0"}]}).encode()
     )
-    assert conf.kept == frozenset({("a", "eth0")})
-    assert spec.NetConf().kept is None
+    assert conf.attachments_in_use == frozenset({("a", "eth0")})
+    assert spec.NetConf().attachments_in_use is None
 
 
 def test_error() -> None:

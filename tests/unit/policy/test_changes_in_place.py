@@ -81,7 +81,7 @@ def flush(compiler: Compiler, *, in_place: bool = True) -> None:
     """The change names all that a data plane has to program; no profile is new where it is made in place."""
     mirror = copy(compiler)
     delta = compiler.flush()
-    assert not (in_place and delta.made)
+    assert not (in_place and delta.new_profiles)
     follow(mirror, compiler, delta)
     assert mirror == copy(compiler)
 

@@ -338,7 +338,7 @@ def follow(mirror: dict[str, Any], compiler: Compiler, delta: PolicyDelta) -> No
             mirror["pods"][key] = pod
     for profile in delta.ended:
         del mirror["profiles"][profile]
-    for profile in delta.made:
+    for profile in delta.new_profiles:
         mirror["profiles"][profile] = now["profiles"][profile]
     for profile in delta.hosts.keys() | delta.groups.keys():
         groups = delta.groups.get(profile, set())
@@ -365,7 +365,7 @@ def test_pods_with_the_same_policies_share_a_profile() -> None:
     delta = compiler.flush()
     assert len(compiler.profiles) == before
     assert list(delta.pods) == ["shop/db-2"]
-    assert not delta.made
+    assert not delta.new_profiles
 
 
 def test_labels_of_pods_that_are_gone_do_not_pile_up() -> None:

@@ -17,7 +17,7 @@ class Contents:
         self.said: list[object] = []
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: PolicyDelta) -> None:
-        self.said += [("made", delta.made <= profiles.keys())]
+        self.said += [("made", delta.new_profiles <= profiles.keys())]
 
     def place(self, pod: str, device: str, profiles: PodProfiles | None) -> None:
         self.said.append((pod, device, profiles))
@@ -43,4 +43,4 @@ def test_everything_has_all_pods_and_profiles() -> None:
     compiler = compile_world(CASES[0].world, "n1")
     delta = compiler.everything()
     assert delta.pods == dict(compiler.pods)
-    assert (delta.made, delta.ended) == (set(compiler.profiles), set())
+    assert (delta.new_profiles, delta.ended) == (set(compiler.profiles), set())

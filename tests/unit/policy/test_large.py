@@ -164,5 +164,5 @@ def test_a_large_cluster_that_changes(large: Large) -> None:
         large.change()
         delta = large.compiler.flush()
         assert delta
-        assert len(delta.made) < len(large.compiler.profiles)
+        assert len(delta.new_profiles) < len(large.compiler.profiles)
         large.agree(500)

@@ -43,7 +43,7 @@ def why(connection: Connection, audited: str) -> tuple[bool, str]:
     return connection.port == 81, f"{audited} in audit about " * bool(audited) + f"about {connection.port}"
 
 
-def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]]:
+def opened_log() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]]:
     clock = FakeClock()
     sight = PacketLookups("node-1", RULED.get, party, why)
     log = PolicyLog(sight, clock)
@@ -55,7 +55,7 @@ def made() -> tuple[PolicyLog, FakeClock, Callable[..., list[dict[str, object]]]
 
 
 def test_a_packet_is_logged_with_names_and_reason() -> None:
-    log, _, page = made()
+    log, _, page = opened_log()
     log.write(PACKET)
     log.write(replace(PACKET, destination="192.0.2.1", protocol="ICMPv6", destination_port=0, at=None))
     first, second = page()
@@ -80,7 +80,7 @@ def test_a_packet_is_logged_with_names_and_reason() -> None:
 
 
 def test_the_page_selects_new_or_last_lines() -> None:
-    log, _, page = made()
+    log, _, page = opened_log()
     for _ in range(1500):
         log.write(PACKET)
     assert [len(page()), page()[0]["number"]] == [1000, 501]
@@ -92,7 +92,7 @@ def test_the_page_selects_new_or_last_lines() -> None:
 
 
 def test_passing_connection_is_logged_once_a_minute() -> None:
-    log, clock, page = made()
+    log, clock, page = opened_log()
     passing = replace(PACKET, prefix="rule-2")
     for _ in range(5):
         log.write(passing)
@@ -105,13 +105,13 @@ def test_passing_connection_is_logged_once_a_minute() -> None:
 
 
 def test_a_rule_that_is_there_no_more() -> None:
-    log, _, page = made()
+    log, _, page = opened_log()
     log.write(replace(PACKET, prefix="rule-9"))
     assert [(one["verdict"], one["policies"]) for one in page()] == [("dropped", [])]
 
 
 def test_drops_without_policy_name_their_reason_and_direction() -> None:
-    log, _, page = made()
+    log, _, page = opened_log()
     log.write(replace(PACKET, prefix="podwire-borrowed", input=1, output=999_999))
     (one,) = page()
     said = "the packet came from a pod's device with an address that is not that pod's (from lo to device 999999)"
@@ -120,7 +120,7 @@ def test_drops_without_policy_name_their_reason_and_direction() -> None:
 
 
 def test_log_says_when_policies_would_now_allow_the_packet() -> None:
-    log, _, page = made()
+    log, _, page = opened_log()
     log.write(replace(PACKET, destination_port=81))
     (one,) = page()
     assert one["why"] == "about 81; the rules were different when the packet came (no ingress rule of shop/deny)"

@@ -41,7 +41,7 @@ def test_the_first_load_clears_other_modes(modes: RecordingModes, switch: Switch
 def test_the_new_plane_is_complete_before_the_old_is_removed(modes: RecordingModes, switch: Switch) -> None:
     switch.load(EMPTY, {})
     modes.taken()
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load(EMPTY, {})
     assert modes.taken() == [
         "open iptables", "load iptables", "remove nftables", "close nftables", "clear nftables",
@@ -53,7 +53,7 @@ def test_the_new_plane_is_complete_before_the_old_is_removed(modes: RecordingMod
 def test_an_unavailable_mode_leaves_the_old_in_force(modes: RecordingModes, switch: Switch, step: str) -> None:
     switch.load(EMPTY, {})
     modes.failures[f"{step} iptables"] = BROKEN
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load(EMPTY, {})
     assert (switch.name, switch.problem) == ("nftables", ("iptables", BROKEN))
     assert "load nftables" in modes.taken()[-3:]
@@ -78,9 +78,9 @@ def test_auto_is_the_first_that_there_is(modes: RecordingModes, switch: Switch) 
     assert (auto.name, auto.problem) == ("iptables", None)
     auto.close()
     modes.failures.clear()
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load(EMPTY, {})
-    switch.wanted = "auto"
+    switch.configured_mode = "auto"
     switch.load(EMPTY, {})
     assert switch.name == "nftables"
 

@@ -47,7 +47,7 @@ def test_it_is_opened_loaded_switched_to_and_cleared(written: list[str]) -> None
     assert taken(written) == ["notebook: update default/web", "notebook: heal"]
     assert (switch.name, switch.disturbed(), switch.conflicts()) == ("notebook", True, ("notebook",))
     assert switch.desired() == (Table(family="ip", name="notebook"),)
-    switch.wanted = "second"
+    switch.configured_mode = "second"
     switch.load(services)
     assert taken(written) == [
         "second: open for n1",

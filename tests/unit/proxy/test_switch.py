@@ -38,7 +38,7 @@ def test_the_first_load_takes_away_what_others_left(modes: RecordingModes, switc
 def test_the_new_one_is_complete_before_the_old_one_goes(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.taken()
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     assert switch.name == "nftables", "until the next load"
     assert switch.load({}) == ("load iptables",), "what had to be written"
     assert modes.taken() == [
@@ -55,12 +55,12 @@ def test_what_cannot_be_had_leaves_the_old_one(modes: RecordingModes, switch: Sw
     switch.load({})
     modes.failures["open iptables"] = MISSING
     modes.taken()
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load({})
     switch.load({})
     assert modes.taken() == ["load nftables", "load nftables"]
     assert (switch.name, switch.problem) == ("nftables", ("iptables", MISSING))
-    switch.wanted = "nftables"
+    switch.configured_mode = "nftables"
     switch.load({})
     assert switch.problem is None
 
@@ -69,7 +69,7 @@ def test_a_failed_load_is_cleared_away_and_tried_again(modes: RecordingModes, sw
     switch.load({})
     modes.failures["load iptables"] = BROKEN
     modes.taken()
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load({})
     assert modes.taken() == ["open iptables", "close iptables", "clear iptables", "load nftables"]
     assert (switch.name, switch.problem) == ("nftables", ("iptables", BROKEN))
@@ -97,7 +97,7 @@ def test_which_one_stands_in_may_be_chosen(modes: RecordingModes) -> None:
 def test_missing_mode_is_tried_again_after_a_settings_change(modes: RecordingModes, switch: Switch) -> None:
     switch.load({})
     modes.failures["open iptables"] = MISSING
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load({})
     modes.failures.clear()
     switch.load({}, FACTS)
@@ -114,6 +114,6 @@ def test_without_any_the_wanted_one_is_missing(modes: RecordingModes) -> None:
 
 def test_the_descriptor_stays_the_same(modes: RecordingModes, switch: Switch) -> None:
     before = switch.fileno()
-    switch.wanted = "iptables"
+    switch.configured_mode = "iptables"
     switch.load({})
     assert switch.fileno() == before

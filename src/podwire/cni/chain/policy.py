@@ -144,7 +144,7 @@ class PolicyChain:
         return b""
 
     def _gc(self, request: CniRequest) -> bytes:
-        valid_attachments = request.conf.kept
+        valid_attachments = request.conf.attachments_in_use
         if valid_attachments is not None and not request.conf.disable_gc:
             network = request.conf.name
             self._drop(

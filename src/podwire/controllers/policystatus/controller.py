@@ -53,7 +53,7 @@ class PolicyStatusController:
         }
         self._events.follow_rejected(self._policies["ClusterNetworkPolicy"])
         label = f"{POLICY_REPORT}={reports.LABEL_VALUE}"
-        self._found: Informer[Json] = Informer(
+        self._report_informer: Informer[Json] = Informer(
             self._client, CONFIGMAPS, namespace=reports.NAMESPACE, label_selector=label
         )
         self._reports: dict[str, EnforcedPolicies] = {}
@@ -70,13 +70,13 @@ class PolicyStatusController:
 
     def start(self, supervisor: Supervisor) -> None:
         """Starts the loop when reports and policies of both kinds are listed."""
-        supervisor.start("policystatus reports", self._found.run)
+        supervisor.start("policystatus reports", self._report_informer.run)
         policies = self._policies["ClusterNetworkPolicy"]
         supervisor.start("policystatus clusternetworkpolicies", lambda: follow_when_served(self._client, policies))
         supervisor.start("policystatus", lambda: self._begin(supervisor))
 
     async def _begin(self, supervisor: Supervisor) -> None:
-        await self._found.synced.wait()
+        await self._report_informer.synced.wait()
         self._began_s = self._clock.monotonic()
         for kind in KINDS:
             policies = self._policies[kind]
@@ -86,7 +86,7 @@ class PolicyStatusController:
         for name, node in self._nodes.objects.items():
             self._node_changed(name, None, node)
         self._nodes.subscribe(self._node_changed, replay=False)
-        self._found.subscribe(self._reported)
+        self._report_informer.subscribe(self._reported)
         for kind in KINDS:
             for key in self._policies[kind].objects:
                 self._loop.touch(Changed(kind, key))

@@ -50,8 +50,8 @@ class AddressRange:
         offset = int(address) - int(self.network.network_address)
         if address.version != self.network.version or not self._first <= offset <= self._last:
             return f"the provided IP ({ip}) is not in the valid range. The range of valid IPs is {self.network}"
-        taken = self._owners.get(str(address))
-        return "provided IP is already allocated" if taken is not None and taken != owner else ""
+        current_owner = self._owners.get(str(address))
+        return "provided IP is already allocated" if current_owner is not None and current_owner != owner else ""
 
     def choose(self) -> str | None:
         """The next free address, None where there is none."""
@@ -71,30 +71,30 @@ class AddressPool:
 
     def take(self, ip: str, owner: str) -> None:
         """Record an address of a stored Service."""
-        for found in self._holding(ip):
-            found.take(ip, owner)
+        for pool in self._holding(ip):
+            pool.take(ip, owner)
 
     def drop(self, ip: str, owner: str) -> None:
         """Forget an address."""
-        for found in self._holding(ip):
-            found.drop(ip, owner)
+        for pool in self._holding(ip):
+            pool.drop(ip, owner)
 
     def _holding(self, ip: str) -> list[AddressRange]:
         address = ip_address(ip)
-        return [found for found in self._ranges if address in found.network]
+        return [pool for pool in self._ranges if address in pool.network]
 
     def problem(self, ip: str, owner: str) -> str:
         """Why this address cannot be given to ``owner``; empty where it can."""
-        problems = [found.problem(ip, owner) for found in self._holding(ip)]
+        problems = [pool.problem(ip, owner) for pool in self._holding(ip)]
         if problems:
             return next((problem for problem in problems if problem), "")
-        networks = ", ".join(str(found.network) for found in self._ranges)
+        networks = ", ".join(str(pool.network) for pool in self._ranges)
         return f"the provided IP ({ip}) is not in the valid range. The range of valid IPs is {networks}"
 
     def choose(self) -> str | None:
         """The next free address, None where there is none."""
-        for found in self._ranges:
-            ip = found.choose()
+        for pool in self._ranges:
+            ip = pool.choose()
             if ip is not None and not any(other.problem(ip, "") for other in self._holding(ip)):
                 return ip
         return None

@@ -55,8 +55,8 @@ class NodePortRange:
         if not self.first <= port <= self.last:
             valid = f"The range of valid ports is {self.first}-{self.last}"
             return f"provided port is not in the valid range. {valid}"
-        taken = self._owners.get(port)
-        return _TAKEN if taken is not None and taken != owner else ""
+        current_owner = self._owners.get(port)
+        return _TAKEN if current_owner is not None and current_owner != owner else ""
 
     def choose(self, used: set[int]) -> int | None:
         """The next free port that is not in ``used``, None where there is none."""
@@ -117,7 +117,7 @@ class ServiceAllocator:
         families: dict[str, list[str]] = {}
         for cidr in cidrs:
             families.setdefault("IPv6" if ":" in cidr else "IPv4", []).append(cidr)
-        self._ranges = {family: AddressPool(found) for family, found in families.items()}
+        self._ranges = {family: AddressPool(networks) for family, networks in families.items()}
         self._ports = NodePortRange(*node_ports)
 
     def observe(self, old: Json | None, new: Json | None) -> None:
@@ -193,13 +193,13 @@ class ServiceAllocator:
             families = families[:1]
             spec["clusterIPs"] = (spec.get("clusterIPs") or [])[:1]
         order = [*families, *(name for name in self._ranges if name not in families)]
-        wanted = 1 if policy == "SingleStack" else 2
+        family_count = 1 if policy == "SingleStack" else 2
         if policy == "RequireDualStack" and len(self._ranges) < 2:
             return [
                 causes.invalid("spec.ipFamilyPolicy", policy, "this cluster is not configured for dual-stack services")
             ]
         spec["ipFamilyPolicy"] = policy
-        spec["ipFamilies"] = order[: max(wanted, len(families))] if len(self._ranges) > 1 else order[:1]
+        spec["ipFamilies"] = order[: max(family_count, len(families))] if len(self._ranges) > 1 else order[:1]
         if policy == "SingleStack" and len(spec["ipFamilies"]) > 1:
             detail = "may only hold up to 1 value when `ipFamilyPolicy` is SingleStack"
             return [causes.invalid("spec.ipFamilies", spec["ipFamilies"], detail)]
@@ -233,17 +233,17 @@ class ServiceAllocator:
         out: list[str] = []
         for index, family in enumerate(spec.get("ipFamilies") or ()):
             addresses = self._ranges[family]
-            wanted = asked[index] if index < len(asked) else ""
-            if not wanted:
-                wanted = addresses.choose() or ""
-                if not wanted:
+            requested = asked[index] if index < len(asked) else ""
+            if not requested:
+                requested = addresses.choose() or ""
+                if not requested:
                     raise ApiError(500, "InternalError", "failed to allocate a serviceIP: range is full")
-            elif wanted not in held:
-                problem = addresses.problem(wanted, owner) if _is_ip(wanted) else "must be a valid IP address"
+            elif requested not in held:
+                problem = addresses.problem(requested, owner) if _is_ip(requested) else "must be a valid IP address"
                 if problem:
-                    text = f"failed to allocate IP {wanted}: {problem}"
+                    text = f"failed to allocate IP {requested}: {problem}"
                     return [causes.invalid("spec.clusterIPs", asked, text)]
-            out.append(wanted)
+            out.append(requested)
         if out:
             spec["clusterIP"], spec["clusterIPs"] = out[0], out
         return []
@@ -259,14 +259,14 @@ class ServiceAllocator:
         chosen: dict[int, list[tuple[str, int]]] = {}
         explicit = _kind_of(spec) in ("NodePort", "LoadBalancer")
         for index, port in enumerate(spec.get("ports") or ()) if explicit else ():
-            wanted = port.get("nodePort")
-            if wanted:
-                others = {number for _, number in chosen.get(wanted, ())} - {port.get("port", 0)}
-                problem = self._ports.problem(wanted, owner) or (_TAKEN if new and others else "")
+            node_port = port.get("nodePort")
+            if node_port:
+                other_numbers = {number for _, number in chosen.get(node_port, ())} - {port.get("port", 0)}
+                problem = self._ports.problem(node_port, owner) or (_TAKEN if new and other_numbers else "")
                 if problem:
                     path = f"spec.ports[{index}].nodePort"
-                    wrong.append(causes.invalid(path, wanted, problem))
-                chosen.setdefault(wanted, []).append((port.get("protocol", "TCP"), port.get("port", 0)))
+                    wrong.append(causes.invalid(path, node_port, problem))
+                chosen.setdefault(node_port, []).append((port.get("protocol", "TCP"), port.get("port", 0)))
         used = set(chosen)
         for port in (spec.get("ports") or ()) if _has_node_ports(spec) else ():
             if not port.get("nodePort"):
@@ -279,15 +279,15 @@ class ServiceAllocator:
         return wrong
 
     def _set_health_port(self, spec: Json, used: set[int], owner: str) -> list[Cause]:
-        wanted = spec.get("healthCheckNodePort")
-        if not wanted:
+        requested = spec.get("healthCheckNodePort")
+        if not requested:
             spec["healthCheckNodePort"] = self._free_port(used)
             return []
-        problem = self._ports.problem(wanted, owner) or (_TAKEN if wanted in used else "")
+        problem = self._ports.problem(requested, owner) or (_TAKEN if requested in used else "")
         if not problem:
             return []
-        text = f"failed to allocate requested HealthCheck NodePort {wanted}: {problem}"
-        return [causes.invalid("spec.healthCheckNodePort", wanted, text)]
+        text = f"failed to allocate requested HealthCheck NodePort {requested}: {problem}"
+        return [causes.invalid("spec.healthCheckNodePort", requested, text)]
 
     @staticmethod
     def _same_number(port: Json, chosen: dict[int, list[tuple[str, int]]]) -> int | None:

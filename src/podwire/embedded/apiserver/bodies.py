@@ -145,7 +145,7 @@ def _check_nesting(body: bytes) -> None:
 
 def repeated_keys(body: bytes) -> list[str]:
     """The problems with duplicate keys in the mappings of a YAML body; empty for a body that is not YAML."""
-    found: list[str] = []
+    repeated: list[str] = []
     open_nodes: list[tuple[set[str], list[bool]] | None] = []
     """For each mapping its keys, and whether a key is next; None for a sequence."""
     try:
@@ -158,14 +158,14 @@ def repeated_keys(body: bytes) -> list[str]:
                     keys, awaits_key = inner
                     if awaits_key[0] and isinstance(event, yaml.ScalarEvent):
                         if event.value in keys and event.start_mark is not None:
-                            found.append(f'line {event.start_mark.line + 1}: key "{event.value}" already set in map')
+                            repeated.append(f'line {event.start_mark.line + 1}: key "{event.value}" already set in map')
                         keys.add(event.value)
                     awaits_key[0] = not awaits_key[0]
                 if isinstance(event, yaml.CollectionStartEvent):
                     open_nodes.append((set(), [True]) if isinstance(event, yaml.MappingStartEvent) else None)
     except yaml.YAMLError:
         return []
-    return found
+    return repeated
 
 
 def _levels(value: Any) -> Iterator[list[Any]]:

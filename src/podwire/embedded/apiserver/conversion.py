@@ -30,7 +30,7 @@ def view(kind: ResourceKind, obj: Object) -> Object:
     return _converted(kind, obj, kind.api_version)
 
 
-def stored(kind: ResourceKind, obj: Object) -> Object:
+def in_storage_version(kind: ResourceKind, obj: Object) -> Object:
     """The object in the version in which objects of this kind are stored."""
     return _converted(kind, obj, _STORED.get(kind.table, kind.api_version))
 
@@ -66,14 +66,14 @@ def autoscaler_view(scaler: Object, api_version: str) -> Object:
     spec = dict(scaler.get("spec") or {})
     status = dict(scaler.get("status") or {})
     if api_version == "autoscaling/v1":
-        others = []
+        other_metrics = []
         for metric in spec.pop("metrics", None) or ():
             percent = scalermetrics.of_cpu(metric)
             if percent is not None:
                 spec["targetCPUUtilizationPercentage"] = percent
             else:
-                others.append(scalermetrics.older(metric))
-        scaler = _with_annotation(scaler, _METRICS, others)
+                other_metrics.append(scalermetrics.older(metric))
+        scaler = _with_annotation(scaler, _METRICS, other_metrics)
         scaler = _with_annotation(scaler, _BEHAVIOR, _renamed(spec.pop("behavior", None), str.upper))
         status.pop("conditions", None)
         for metric in status.pop("currentMetrics", None) or ():
@@ -84,8 +84,8 @@ def autoscaler_view(scaler: Object, api_version: str) -> Object:
     scaler, behavior = _without_annotation(scaler, _BEHAVIOR, dict)
     if behavior is not None:
         spec.setdefault("behavior", _renamed(behavior, str.lower))
-    scaler, others = _without_annotation(scaler, _METRICS, list)
-    metrics = [scalermetrics.newer(metric) for metric in others or () if isinstance(metric, dict)]
+    scaler, other_metrics = _without_annotation(scaler, _METRICS, list)
+    metrics = [scalermetrics.newer(metric) for metric in other_metrics or () if isinstance(metric, dict)]
     if "targetCPUUtilizationPercentage" in spec:
         percent = spec.pop("targetCPUUtilizationPercentage")
         target = {"type": "Utilization", "averageUtilization": percent}
@@ -109,15 +109,15 @@ def _without_annotation(scaler: Object, name: str, form: type) -> tuple[Object, 
     meta = dict(scaler.get("metadata") or {})
     annotations = dict(meta.get("annotations") or {})
     try:
-        found = msgspec.json.decode(annotations.pop(name, "null"))
+        value = msgspec.json.decode(annotations.pop(name, "null"))
     except (msgspec.DecodeError, TypeError):
         return scaler, None
-    if not isinstance(found, form):
+    if not isinstance(value, form):
         return scaler, None
     meta["annotations"] = annotations
     if not annotations:
         del meta["annotations"]
-    return {**scaler, "metadata": meta}, found
+    return {**scaler, "metadata": meta}, value
 
 
 def _renamed(value: Any, change: Callable[[str], str]) -> Any:

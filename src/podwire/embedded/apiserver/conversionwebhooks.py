@@ -94,10 +94,10 @@ class ConversionWebhooks:
         webhook = self._webhook_of(kind) if kind.webhook else None
         if webhook is None or webhook.storage == obj["apiVersion"]:
             return obj
-        found = yield self._ask(webhook, kind, [obj], webhook.storage)
-        if isinstance(found, ApiError):
-            raise found
-        return dict(found[0])
+        converted = yield self._ask(webhook, kind, [obj], webhook.storage)
+        if isinstance(converted, ApiError):
+            raise converted
+        return dict(converted[0])
 
     async def into(self, kind: ResourceKind, objects: Sequence[Object]) -> list[Object] | ApiError:
         """Objects of one version of a kind in that of ``kind``; returns the failure, if any."""
@@ -114,10 +114,10 @@ class ConversionWebhooks:
         if webhook is None:
             return None
         objects = [webhook.filled(entry.object()) for entry in missing]
-        found = await self._ask(webhook, kind, objects, version) if missing else []
-        if isinstance(found, ApiError):
-            return found
-        for entry, obj in zip(missing, found, strict=True):
+        converted = await self._ask(webhook, kind, objects, version) if missing else []
+        if isinstance(converted, ApiError):
+            return converted
+        for entry, obj in zip(missing, converted, strict=True):
             entry.keep_converted(version, _encode(self._pruned(kind, obj)))
         return None
 
@@ -137,14 +137,14 @@ class ConversionWebhooks:
         try:
             try:
                 answer = await self._client.post(webhook.client_config, body, _TIMEOUT_S, _LIMIT)
-                found = _converted_objects(answer, review, uid)
+                converted = _converted_objects(answer, review, uid)
             except WebhookFailure as failure:
                 raise WebhookFailure(f"{noun} failed: {failure}") from failure
-            if len(found) != len(objects):
-                raise WebhookFailure(f"{noun} returned {len(found)} objects, expected {len(objects)}")
+            if len(converted) != len(objects):
+                raise WebhookFailure(f"{noun} returned {len(converted)} objects, expected {len(objects)}")
             return [
                 _accepted(before, after, version, f"{noun} returned invalid converted object at index {index}")
-                for index, (before, after) in enumerate(zip(objects, found, strict=True))
+                for index, (before, after) in enumerate(zip(objects, converted, strict=True))
             ]
         except WebhookFailure as failure:
             return ApiError(500, "InternalError", str(failure))
@@ -156,15 +156,15 @@ def _converted_objects(body: bytes, review: str, uid: str) -> list[Any]:
     Raises: WebhookFailure when it is not a response to the request ``uid``, or reports a failure.
     """
     try:
-        found = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise WebhookFailure(f"couldn't get version/kind; json parse error: {failure}") from failure
-    found = found if isinstance(found, dict) else {}
-    version, kind = found.get("apiVersion"), found.get("kind")
+    document = document if isinstance(document, dict) else {}
+    version, kind = document.get("apiVersion"), document.get("kind")
     if (version, kind) != (f"{_GROUP}/{review}", "ConversionReview"):
-        wanted = f"{_GROUP}/{review}, Kind=ConversionReview"
-        raise WebhookFailure(f"expected webhook response of {wanted}, got {version or ''}, Kind={kind or ''}")
-    response = found.get("response")
+        expected = f"{_GROUP}/{review}, Kind=ConversionReview"
+        raise WebhookFailure(f"expected webhook response of {expected}, got {version or ''}, Kind={kind or ''}")
+    response = document.get("response")
     if not isinstance(response, dict):
         raise WebhookFailure("no response provided")
     if response.get("uid") != uid and review == "v1":
@@ -194,12 +194,12 @@ def _accepted(before: Object, after: Any, version: str, noun: str) -> Object:
         if (new.get(field) or "") != (meta.get(field) or ""):
             problem = f"must have the same {noun_of_field}: {meta.get(field) or ''} != {new.get(field) or ''}"
             raise WebhookFailure(f"{noun}: {problem}")
-    kept = {key: value for key, value in meta.items() if key not in _FREE_METADATA}
+    fixed = {key: value for key, value in meta.items() if key not in _FREE_METADATA}
     for field in _FREE_METADATA:
         values = new.get(field)
         if values is not None and not (isinstance(values, dict) and all(isinstance(v, str) for v in values.values())):
             raise WebhookFailure(f"{noun}: metadata.{field} must be a map of texts")
         if values:
-            kept[field] = values
-    head = {"apiVersion": version, "kind": after["kind"], "metadata": kept}
+            fixed[field] = values
+    head = {"apiVersion": version, "kind": after["kind"], "metadata": fixed}
     return {**head, **{key: value for key, value in after.items() if key not in head}}

@@ -52,14 +52,20 @@ class ConvertedWatch(ClientWatch):
 
     def initial(self, entries: Iterable[StoredObject], version: int, *, mark_end: bool) -> None:
         """Sends existing objects, when they are converted."""
-        found = list(entries)
+        first_entries = list(entries)
         send = super().initial
-        self._put(found, lambda: send([e for e in found if self.filter.matches(e)], version, mark_end=mark_end))
+        self._put(
+            first_entries,
+            lambda: send([e for e in first_entries if self.filter.matches(e)], version, mark_end=mark_end),
+        )
 
     def receive(self, changes: Iterable[ObjectChange]) -> None:
         """Sends committed changes, when their objects are converted."""
-        found = list(changes)
-        self._put([entry for change in found for entry in self._needed(change)], partial(super().receive, found))
+        pending_changes = list(changes)
+        self._put(
+            [entry for change in pending_changes for entry in self._needed(change)],
+            partial(super().receive, pending_changes),
+        )
 
     def _needed(self, change: ObjectChange) -> tuple[StoredObject, ...]:
         """The forms of a changed object that the filter reads or that an event may have."""

@@ -74,9 +74,9 @@ def _prune(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:
 
 def _prune_metadata(meta: Json, path: str, unknown: list[str]) -> Json:
     """The metadata of an object inside another one, without the fields that no metadata has."""
-    wanted = object_meta().properties
-    unknown += [f"{path}.{name}" for name in meta if name not in wanted]
-    return {name: value for name, value in meta.items() if name in wanted}
+    known_fields = object_meta().properties
+    unknown += [f"{path}.{name}" for name in meta if name not in known_fields]
+    return {name: value for name, value in meta.items() if name in known_fields}
 
 
 def prune(obj: Json, schema: Json) -> Pruned:

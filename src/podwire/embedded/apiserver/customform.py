@@ -39,21 +39,21 @@ class VersionForm:
 
     def filled(self, obj: Object) -> Object:
         """An object with the defaults of this version."""
-        found: Object = crd.fill(obj, self._schema)
-        return found
+        filled_object: Object = crd.fill(obj, self._schema)
+        return filled_object
 
     def render(self, raw: bytes) -> bytes:
         """The text of a stored object in this version, with defaults; the same text when nothing is added."""
         obj: Object = _decode(raw)
-        found = self.filled({**obj, "apiVersion": self._api_version})
-        return raw if found == obj else _encode(found)
+        filled_object = self.filled({**obj, "apiVersion": self._api_version})
+        return raw if filled_object == obj else _encode(filled_object)
 
 
 def form_of(api_version: str, version: Object) -> VersionForm | None:
     """The form of a version of a definition; None when it has neither defaults nor selectable fields."""
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
-    wanted = bool(version.get("selectableFields")) or _has_default(schema)
-    return VersionForm(api_version, version) if wanted else None
+    needs_form = bool(version.get("selectableFields")) or _has_default(schema)
+    return VersionForm(api_version, version) if needs_form else None
 
 
 def _has_default(schema: Any) -> bool:

@@ -98,8 +98,8 @@ def problems(definition: Object) -> list[Cause]:
     if versions and sum(bool(v.get("storage")) for v in versions) != 1:
         message = f"Invalid value: {len(versions)}: must have exactly one version marked as storage version"
         problems.append(Cause("spec.versions", "FieldValueInvalid", message))
-    wanted, name = f"{names.get('plural')}.{spec.get('group')}", definition["metadata"].get("name")
-    if name != wanted:
+    expected_name, name = f"{names.get('plural')}.{spec.get('group')}", definition["metadata"].get("name")
+    if name != expected_name:
         message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
         problems.append(Cause("metadata.name", "FieldValueInvalid", message))
     return problems
@@ -156,8 +156,8 @@ class CustomResources:
     def pruned(self, kind: ResourceKind, obj: Object) -> Object:
         """An object of a custom kind without the fields that its version does not have."""
         version = self.served(kind)
-        kept: Object = crd.prune(obj, version.raw).obj if version is not None else obj
-        return kept
+        pruned_object: Object = crd.prune(obj, version.raw).obj if version is not None else obj
+        return pruned_object
 
     def scale_paths(self, kind: ResourceKind) -> Object:
         """The ``scale`` subresource of a custom kind; empty for other kinds."""
@@ -242,10 +242,10 @@ class CustomResources:
         storage_versions = [version["name"] for version in spec["versions"] if version.get("storage")]
         stored_versions += [name for name in storage_versions if name not in stored_versions]
         status["storedVersions"] = stored_versions
-        taken = self._taken(definition)
+        conflict = self._name_conflict(definition)
         now = rfc3339(self._clock.now())
-        if taken:
-            set_condition(status, "NamesAccepted", "False", ("NameConflict", taken), now)
+        if conflict:
+            set_condition(status, "NamesAccepted", "False", ("NameConflict", conflict), now)
             set_condition(status, "Established", "False", ("NotAccepted", "not all names are accepted"), now)
             status.setdefault("acceptedNames", {"plural": "", "kind": ""})
             return
@@ -254,7 +254,7 @@ class CustomResources:
         message = "the initial names have been accepted"
         set_condition(status, "Established", "True", ("InitialNamesAccepted", message), now)
 
-    def _taken(self, definition: Object) -> str:
+    def _name_conflict(self, definition: Object) -> str:
         """Why the names cannot be accepted; empty where they can."""
         group, names = definition["spec"]["group"], definition["spec"]["names"]
         for kind in self._kinds.values():

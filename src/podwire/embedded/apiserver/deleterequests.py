@@ -57,11 +57,11 @@ class DeleteRequests:
     def delete_all(self, call: Call) -> Waits[Outcome]:
         kind = call.kind
         options = delete_options(call, _options(call))
-        found = parse_selection(kind, call.query, call.namespace)
-        if found.read is not None:
-            yield from self._writer.conversions.prepare(kind, self._reader.select(kind.table, found.coarse))
+        selection = parse_selection(kind, call.query, call.namespace)
+        if selection.read is not None:
+            yield from self._writer.conversions.prepare(kind, self._reader.select(kind.table, selection.coarse))
         deleted = []
-        for entry in self._reader.select(kind.table, found):
+        for entry in self._reader.select(kind.table, selection):
             yield from self._admit_deletion(call, entry, options)
             deleted.append(self._writer.deletion.delete(kind, entry, options)[0])
         yield from self._writer.conversions.prepare(kind, deleted)
@@ -85,5 +85,5 @@ def _options(call: Call) -> dict[str, Any]:
     request = call.request
     if not request.body.strip():
         return {}
-    found = bodies.parse_object(request.headers.get("content-type", ""), request.body)
-    return fields.decode(found, data.named(_DELETE_OPTIONS), call.kind).obj
+    options = bodies.parse_object(request.headers.get("content-type", ""), request.body)
+    return fields.decode(options, data.named(_DELETE_OPTIONS), call.kind).obj

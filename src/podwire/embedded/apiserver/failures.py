@@ -57,10 +57,10 @@ def conflict(kind: ResourceKind, name: str, problem: str = "") -> Conflict:
     return Conflict(409, "Conflict", message, _details(kind, name))
 
 
-def precondition(kind: ResourceKind, name: str, field: str, wanted: str, found: str) -> Conflict:
+def precondition(kind: ResourceKind, name: str, field: str, expected: str, actual: str) -> Conflict:
     """``field`` of the object differs from the client's precondition."""
     return conflict(
-        kind, name, f"Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+        kind, name, f"Precondition failed: {field} in precondition: {expected}, {field} in object meta: {actual}"
     )
 
 

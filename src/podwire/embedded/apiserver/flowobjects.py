@@ -128,23 +128,23 @@ class FlowObjects:
         now = rfc3339(self._clock.now())
         for table, name, spec in objects():
             if self._store.get(table, "", name) is None and (name in _MANDATORY or not mandatory):
-                self._store.put(table, _stored(table, name, spec, now))
+                self._store.put(table, _flow_object(table, name, spec, now))
 
 
-def _stored(table: str, name: str, spec: Object, now: str) -> Object:
+def _flow_object(table: str, name: str, spec: Object, now: str) -> Object:
     meta = {
         "name": name, "uid": str(uuid.uuid4()), "creationTimestamp": now, "generation": 1,
         "annotations": {_AUTOUPDATE: "true"},
     }  # fmt: skip
     level = table == LEVELS
-    found: Object = {
+    body: Object = {
         "apiVersion": f"{_GROUP}/v1", "kind": "PriorityLevelConfiguration" if level else "FlowSchema",
         "metadata": meta, "spec": spec, "status": {},
     }  # fmt: skip
     if not level:
         target = spec["priorityLevelConfiguration"]["name"]
         message = f'This FlowSchema references the PriorityLevelConfiguration object named "{target}" and it exists'
-        found["status"] = {"conditions": [
+        body["status"] = {"conditions": [
             {"type": "Dangling", "status": "False", "lastTransitionTime": now, "reason": "Found", "message": message},
         ]}  # fmt: skip
-    return found
+    return body

@@ -418,7 +418,7 @@ BY_KIND: dict[Key, ResourceKind] = {(kind.group, kind.version, kind.kind): kind 
 
 def kind_named(api_version: str, kind: str, kinds: Mapping[Key, ResourceKind]) -> ResourceKind | None:
     """The kind of that name in a group and version (``apps/v1``), or None."""
-    for found in kinds.values():
-        if found.kind == kind and found.api_version == api_version:
-            return found
+    for candidate in kinds.values():
+        if candidate.kind == kind and candidate.api_version == api_version:
+            return candidate
     return None

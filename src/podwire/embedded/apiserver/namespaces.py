@@ -100,36 +100,36 @@ class Namespaces:
         entry = self._store.get(_TABLE, "", name)
         if entry is None:
             return
-        left: Counter[str] = Counter()
+        remaining: Counter[str] = Counter()
         finalizers: Counter[str] = Counter()
         for kind in self._content_kinds():
-            if _PODS in left:
+            if _PODS in remaining:
                 break  # the other kinds, NetworkPolicies among them, stay until the last pod has ended
-            for found in self._store.entries(kind.table, name):
-                last, gone = self._delete(kind, found)
+            for remaining_entry in self._store.entries(kind.table, name):
+                last, gone = self._delete(kind, remaining_entry)
                 if not gone:
-                    left[kind.resource] += 1
+                    remaining[kind.resource] += 1
                     finalizers.update(last.object()["metadata"].get("finalizers") or ())
-        if self._extensions and _PODS not in left:
-            self._begin_foreign(name, left, finalizers)
+        if self._extensions and _PODS not in remaining:
+            self._begin_foreign(name, remaining, finalizers)
         else:
-            self._report(entry, left, finalizers, ForeignContent())
+            self._report(entry, remaining, finalizers, ForeignContent())
 
-    def _begin_foreign(self, name: str, left: Counter[str], finalizers: Counter[str]) -> None:
+    def _begin_foreign(self, name: str, remaining: Counter[str], finalizers: Counter[str]) -> None:
         running = self._foreign.get(name)
         if running is not None:
             running.cancel()
-        task = self._tasks.start(f"content of {name}", self._delete_foreign(name, left, finalizers))
+        task = self._tasks.start(f"content of {name}", self._delete_foreign(name, remaining, finalizers))
         self._foreign[name] = task
 
-    async def _delete_foreign(self, name: str, left: Counter[str], finalizers: Counter[str]) -> None:
+    async def _delete_foreign(self, name: str, remaining: Counter[str], finalizers: Counter[str]) -> None:
         """Deletes the objects in extension API servers; checks again after a time while objects remain."""
-        found = await self._extensions.delete(name)
+        outcome = await self._extensions.delete(name)
         entry = self._store.get(_TABLE, "", name)
         if entry is None:
             return
-        self._report(entry, left + found.left, finalizers + found.finalizers, found)
-        if not found.is_empty:
+        self._report(entry, remaining + outcome.left, finalizers + outcome.finalizers, outcome)
+        if not outcome.is_empty:
             await self._clock.sleep(_RETRY_S)
             self._schedule(name)
 
@@ -147,10 +147,10 @@ class Namespaces:
             return entry, False
 
     def _report(
-        self, entry: StoredObject, left: Counter[str], finalizers: Counter[str], foreign: ForeignContent
+        self, entry: StoredObject, remaining_counts: Counter[str], finalizers: Counter[str], foreign: ForeignContent
     ) -> None:
         obj = entry.object()
-        if not left and foreign.is_empty:
+        if not remaining_counts and foreign.is_empty:
             obj["spec"]["finalizers"] = [f for f in obj["spec"].get("finalizers") or () if f != _FINALIZER]
             if obj["spec"]["finalizers"] or obj["metadata"].get("finalizers"):
                 if obj["spec"] != entry.object()["spec"]:
@@ -158,11 +158,13 @@ class Namespaces:
             else:
                 self._store.delete(entry, obj)
             return
-        remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(left.items()))
+        remaining = ", ".join(
+            f"{name} has {count} resource instances" for name, count in sorted(remaining_counts.items())
+        )
         blocking = ", ".join(f"{name} in {n} resource instances" for name, n in sorted(finalizers.items()))
         conditions = [
             *self._failures(obj, foreign),
-            self._condition(obj, "NamespaceContentRemaining", bool(left), "SomeResourcesRemain",
+            self._condition(obj, "NamespaceContentRemaining", bool(remaining_counts), "SomeResourcesRemain",
                             f"Some resources are remaining: {remaining}"),
             self._condition(obj, "NamespaceFinalizersRemaining", bool(finalizers), "SomeFinalizersRemain",
                             f"Some content in the namespace has finalizers remaining: {blocking}"),
@@ -190,12 +192,12 @@ class Namespaces:
 
     def _condition(self, obj: Object, kind: str, present: bool, reason: str, message: str) -> Object:  # noqa: FBT001
         absent = _ABSENT.get(kind, ("ContentRemoved", "All content removed"))
-        wanted = {
+        condition = {
             "type": kind, "status": "True" if present else "False",
             "reason": reason if present else absent[0],
             "message": message if present else absent[1],
         }  # fmt: skip
         for old in (obj.get("status") or {}).get("conditions") or ():
-            if old.get("type") == kind and all(old.get(key) == value for key, value in wanted.items()):
+            if old.get("type") == kind and all(old.get(key) == value for key, value in condition.items()):
                 return dict(old)
-        return {**wanted, "lastTransitionTime": rfc3339(self._clock.now())}
+        return {**condition, "lastTransitionTime": rfc3339(self._clock.now())}

@@ -242,7 +242,7 @@ class Documents:
 
     @property
     def _v2(self) -> Json:
-        kinds = [kind for found in self._groups.values() for kind in found]
+        kinds = [kind for group in self._groups.values() for kind in group]
         document: Json = {
             "swagger": "2.0",
             "info": INFO,
@@ -262,8 +262,8 @@ class Documents:
             schema = self._custom.get(gvk)
             if schema is not None:
                 custom[custom_name(gvk)] = custom_definition(gvk, schema, prefix)
-            others = [(sub.group, sub.version, sub.kind) for sub in kind.subresources]
-            for wanted in (gvk, (kind.group, kind.version, f"{kind.kind}List"), *others):
-                definition_name = data.names().get(wanted)
+            subresource_kinds = [(sub.group, sub.version, sub.kind) for sub in kind.subresources]
+            for gvk_of_schema in (gvk, (kind.group, kind.version, f"{kind.kind}List"), *subresource_kinds):
+                definition_name = data.names().get(gvk_of_schema)
                 names += [definition_name] if definition_name else []
         return {**{name: definition(name, prefix) for name in reachable(names, data.definitions())}, **custom}

@@ -54,7 +54,7 @@ def _extensions(node: Json) -> Json:
 def _path(item: Json, document: Json) -> Json:
     shared = list(_parameters(item))
     out: Json = _extensions(item)
-    parameters = [_parameter(found) for found in shared if found.get("in") not in ("body", "formData")]
+    parameters = [_parameter(parameter) for parameter in shared if parameter.get("in") not in ("body", "formData")]
     if parameters:
         out["parameters"] = parameters
     for method in _METHODS:
@@ -66,16 +66,20 @@ def _path(item: Json, document: Json) -> Json:
 
 def _parameters(node: Json) -> Iterable[Json]:
     """The parameters of a path or an operation."""
-    return (found for found in _listed(node.get("parameters")) if isinstance(found, dict) and "name" in found)
+    return (
+        parameter
+        for parameter in _listed(node.get("parameters"))
+        if isinstance(parameter, dict) and "name" in parameter
+    )
 
 
 def _operation(operation: Json, shared: list[Json], document: Json) -> Json:
     own = list(_parameters(operation))
     out = {field: operation[field] for field in _OPERATION_FIELDS if field in operation} | _extensions(operation)
-    parameters = [_parameter(found) for found in own if found.get("in") not in ("body", "formData")]
+    parameters = [_parameter(parameter) for parameter in own if parameter.get("in") not in ("body", "formData")]
     if parameters:
         out["parameters"] = parameters
-    bodies = [found for found in (*own, *shared) if found.get("in") == "body"]
+    bodies = [parameter for parameter in (*own, *shared) if parameter.get("in") == "body"]
     if bodies:
         out["requestBody"] = _body(bodies[0], _media_types("consumes", operation, document))
     produced = _media_types("produces", operation, document)
@@ -87,24 +91,24 @@ def _operation(operation: Json, shared: list[Json], document: Json) -> Json:
 
 
 def _media_types(field: str, operation: Json, document: Json) -> list[str]:
-    found = _listed(operation.get(field)) or _listed(document.get(field)) or _JSON
-    return [media_type for media_type in found if isinstance(media_type, str)]
+    media_types = _listed(operation.get(field)) or _listed(document.get(field)) or _JSON
+    return [media_type for media_type in media_types if isinstance(media_type, str)]
 
 
-def _parameter(found: Json) -> Json:
-    out = {field: found[field] for field in _PARAMETER_FIELDS if field in found}
-    return {**out, **_extensions(found), "schema": _value_schema(found)}
+def _parameter(parameter: Json) -> Json:
+    out = {field: parameter[field] for field in _PARAMETER_FIELDS if field in parameter}
+    return {**out, **_extensions(parameter), "schema": _value_schema(parameter)}
 
 
-def _value_schema(found: Json) -> Json:
+def _value_schema(parameter: Json) -> Json:
     """The schema of a parameter or header, whose type stands beside its other fields."""
-    fields = {key: value for key, value in found.items() if key not in _NOT_OF_SCHEMAS and not key.startswith("x-")}
+    fields = {key: value for key, value in parameter.items() if key not in _NOT_OF_SCHEMAS and not key.startswith("x-")}
     return _schema(fields)
 
 
-def _body(found: Json, media_types: list[str]) -> Json:
-    schema = _schema(_mapping(found.get("schema")))
-    out: Json = {field: found[field] for field in ("description", "required") if field in found}
+def _body(parameter: Json, media_types: list[str]) -> Json:
+    schema = _schema(_mapping(parameter.get("schema")))
+    out: Json = {field: parameter[field] for field in ("description", "required") if field in parameter}
     return {**out, "content": {media_type: {"schema": schema} for media_type in media_types}}
 
 
@@ -126,8 +130,8 @@ def _response(response: Json, media_types: list[str]) -> Json:
 def _schema(node: Mapping[str, Any]) -> Json:
     """A schema of version 3; a reference that stands beside other fields is wrapped, since it hides them there."""
     if node.get("format") == "int-or-string":
-        kept = {key: value for key, value in node.items() if key not in ("type", "format")}
-        return {**kept, **_INT_OR_STRING}
+        other_fields = {key: value for key, value in node.items() if key not in ("type", "format")}
+        return {**other_fields, **_INT_OR_STRING}
     out: Json = {}
     for key, value in node.items():
         if key in _NAMES and isinstance(value, dict):

@@ -29,14 +29,14 @@ def select_paths(document: Json, path: str) -> Json:
     definitions = {name: body for name, body in definitions.items() if is_definition(body)}
     group, _, version = path.removeprefix("apis/").partition("/")
     roots = [name for name, body in definitions.items() if _has_kind(body, group, version)]
-    wanted = reachable([*roots, *references(own, _REF)], definitions, _REF)
-    kept = {field: document[field] for field in _KEPT if field in document}
-    return {**kept, "paths": own, "definitions": {name: definitions[name] for name in wanted}}
+    needed = reachable([*roots, *references(own, _REF)], definitions, _REF)
+    document_head = {field: document[field] for field in _KEPT if field in document}
+    return {**document_head, "paths": own, "definitions": {name: definitions[name] for name in needed}}
 
 
 def _mapping(document: Json, field: str) -> Mapping[str, Any]:
-    found = document.get(field)
-    return found if isinstance(found, dict) else {}
+    value = document.get(field)
+    return value if isinstance(value, dict) else {}
 
 
 def _with_parameters(node: Any, parameters: Mapping[str, Any]) -> Any:
@@ -74,9 +74,9 @@ def _has_kind(body: Any, group: str, version: str) -> bool:
     )
 
 
-def _free_name(name: str, body: Any, taken: Mapping[str, Any]) -> str:
+def _free_name(name: str, body: Any, definitions: Mapping[str, Any]) -> str:
     free, number = name, 2
-    while free in taken and taken[free] != body:
+    while free in definitions and definitions[free] != body:
         free, number = f"{name}_v{number}", number + 1
     return free
 

@@ -55,9 +55,9 @@ def _schema(node: Json) -> bytes:
         fields.append(message(22, text(1, node["type"])))
     if isinstance(node.get("items"), dict):
         fields.append(message(23, message(1, _schema(node["items"]))))
-    fields += [message(24, _schema(each)) for each in node.get("allOf", ())]
+    fields += [message(24, _schema(schema)) for schema in node.get("allOf", ())]
     if "properties" in node:
-        named = (_named(1, name, _schema(each)) for name, each in node["properties"].items())
+        named = (_named(1, name, _schema(schema)) for name, schema in node["properties"].items())
         fields.append(message(25, *named))
     fields += _extensions(31, node)
     return b"".join(fields)
@@ -71,10 +71,12 @@ def _query_parameter(node: Json) -> bytes:
 def _operation(number: int, node: Json) -> bytes:
     fields = [text(5, node["operationId"])] if "operationId" in node else []
     fields += [text(7, media) for media in node.get("consumes", ())]
-    fields += [_query_parameter(each) for each in node.get("parameters", ()) if each.get("in") == "query"]
+    fields += [
+        _query_parameter(parameter) for parameter in node.get("parameters", ()) if parameter.get("in") == "query"
+    ]
     answers = (
-        _named(1, code, message(1, text(1, each.get("description", ""))))
-        for code, each in node.get("responses", {}).items()
+        _named(1, code, message(1, text(1, response.get("description", ""))))
+        for code, response in node.get("responses", {}).items()
     )
     return message(number, *fields, message(9, *answers), *_extensions(13, node))
 

@@ -206,14 +206,14 @@ class ObjectReader:
     def _resume(self, call: Call, token: str) -> tuple[int, Sequence[StoredObject], Filter]:
         if call.query.get("resourceVersion", "") not in ("", "0"):
             raise failures.bad_request("specifying resource version is not allowed when using continue")
-        found = _parse_token(token)
-        if found.rv == _INCONSISTENT:
+        decoded = _parse_token(token)
+        if decoded.rv == _INCONSISTENT:
             selection = parse_selection(call.kind, call.query, call.namespace, call.name)
-            entries = [e for e in self.select_converted(call.kind, selection) if e.key >= found.start]
+            entries = [e for e in self.select_converted(call.kind, selection) if e.key >= decoded.start]
             return self._version(call), entries, selection
-        snapshot = self._snapshots.get(found.id)
+        snapshot = self._snapshots.get(decoded.id)
         if snapshot is None or snapshot.expires < self._clock.monotonic():
-            raise failures.ExpiredToken(str(_Token(_FORMAT, _INCONSISTENT, found.start)))
+            raise failures.ExpiredToken(str(_Token(_FORMAT, _INCONSISTENT, decoded.start)))
         return snapshot.version, snapshot.entries, snapshot.filter
 
     def _version(self, call: Call) -> int:

@@ -66,18 +66,18 @@ class RequestRelay:
     async def answer(self, connection: ClientConnection, method: str, root: ProxiedRoot | None) -> Result:
         """The answer whose head has arrived; a stream owns the connection."""
         headers = connection.headers
-        kept = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS)
-        kept += tuple(("set-cookie", cookie) for cookie in connection.cookies)
+        end_to_end = tuple((k, v) for k, v in headers.items() if k not in _HOP_HEADERS)
+        end_to_end += tuple(("set-cookie", cookie) for cookie in connection.cookies)
         content_type = headers.get("content-type", "text/plain")
         if root is not None and "location" in headers:
-            kept = tuple((k, root.rewrite_url(v) if k == "location" else v) for k, v in kept)
+            end_to_end = tuple((k, root.rewrite_url(v) if k == "location" else v) for k, v in end_to_end)
         elif root is not None and content_type.partition(";")[0].strip() == "text/html" and method != "HEAD":
             body = rewrite_body(await connection.body(), headers.get("content-encoding", ""), root)
-            return Response(connection.status, body, content_type, kept)
+            return Response(connection.status, body, content_type, end_to_end)
         if method == "HEAD" or connection.status in (204, 304):
-            return Response(connection.status, b"", content_type, kept)
+            return Response(connection.status, b"", content_type, end_to_end)
         if "content-length" in headers:
-            return Response(connection.status, await connection.body(), content_type, kept)
+            return Response(connection.status, await connection.body(), content_type, end_to_end)
 
         def start(stream: Stream) -> None:
             copying = self._tasks.start("relayed stream", _copy(connection, stream))
@@ -87,7 +87,7 @@ class RequestRelay:
 
             stream.on_close = stop
 
-        return Streaming(start, connection.status, content_type, kept)
+        return Streaming(start, connection.status, content_type, end_to_end)
 
 
 async def _copy(connection: ClientConnection, stream: Stream) -> None:

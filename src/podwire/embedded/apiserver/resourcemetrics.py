@@ -66,14 +66,14 @@ class ResourceMetrics:
 
     async def _answered(self, call: Call, measure: Callable[[Call], Awaitable[Sequence[Json]]]) -> Response:
         try:
-            found = await measure(call)
+            answer = await measure(call)
             if not call.name:
-                return self._list(call, found)
-            if not found:
+                return self._list(call, answer)
+            if not answer:
                 name = f"{call.namespace}/{call.name}" if call.namespace else call.name
                 kind = msgspec.structs.replace(call.kind, plural=call.kind.kind.lower())
                 raise failures.not_found(kind, name)
-            return self._reader.render_object(call, found[0])
+            return self._reader.render_object(call, answer[0])
         except ApiError as failure:
             return failures.render(failure)
 
@@ -83,9 +83,9 @@ class ResourceMetrics:
             raise failures.not_found(_NODES, call.name)
         reports = await self._reports(entry.name for entry in entries)
         return [
-            found
+            metrics
             for entry in entries
-            if entry.name in reports and (found := node_metrics(entry.object(), reports[entry.name])) is not None
+            if entry.name in reports and (metrics := node_metrics(entry.object(), reports[entry.name])) is not None
         ]
 
     async def _pods(self, call: Call) -> Sequence[Json]:
@@ -96,8 +96,8 @@ class ResourceMetrics:
         names = {str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods.values()} - {""}
         reports = await self._reports(names)
         usages = {usage.uid: usage for report in reports.values() for usage in report.pods}
-        found = (pod_metrics(pod, usages[uid]) for uid, pod in pods.items() if uid in usages)
-        return [metrics for metrics in found if metrics is not None]
+        metrics_of_pods = (pod_metrics(pod, usages[uid]) for uid, pod in pods.items() if uid in usages)
+        return [metrics for metrics in metrics_of_pods if metrics is not None]
 
     def _select(self, call: Call, table: str) -> Sequence[StoredObject]:
         return self._reader.select(table, parse_filter(table, call.query, call.namespace, call.name))

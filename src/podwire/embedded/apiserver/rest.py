@@ -154,12 +154,12 @@ class Api:
 
     def _attempt(self, call: Call, work: Callable[[Call], Waits[Outcome]]) -> Waits[Outcome]:
         """Repeats the work while other writers change its object during webhook calls."""
-        for left in reversed(range(_ATTEMPTS)):
+        for attempts_left in reversed(range(_ATTEMPTS)):
             try:
                 return (yield from work(call))
             except Outdated:
                 call.warnings.clear()
-                if not left:
+                if not attempts_left:
                     raise
         raise AssertionError("the last attempt returns or raises")
 

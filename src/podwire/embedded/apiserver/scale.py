@@ -14,9 +14,9 @@ def read(obj: Object, paths: Object) -> Object:
     """The Scale of an object; ``paths`` is the ``scale`` subresource of a custom kind, empty for other kinds."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     if paths:
-        wanted, actual, text = crd.read_scale(obj, paths)
+        desired, actual, text = crd.read_scale(obj, paths)
     else:
-        wanted, actual, text = (
+        desired, actual, text = (
             spec.get("replicas") or 0,
             status.get("replicas") or 0,
             _selector(spec.get("selector") or {}),
@@ -28,7 +28,7 @@ def read(obj: Object, paths: Object) -> Object:
     return {
         "kind": "Scale", "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in metadata_fields if key in meta},
-        "spec": {"replicas": wanted} if wanted else {}, "status": scale_status,
+        "spec": {"replicas": desired} if desired else {}, "status": scale_status,
     }  # fmt: skip
 
 

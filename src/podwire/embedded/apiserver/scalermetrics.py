@@ -52,26 +52,26 @@ def _with_source(metric: Metric, change: Callable[[str, Metric], Metric]) -> Met
 
 def _older(kind: str, source: Metric) -> Metric:
     target, identity = source.get("target") or {}, source.get("metric") or {}
-    made = {key: value for key, value in source.items() if key not in ("target", "metric", "describedObject")}
+    fields = {key: value for key, value in source.items() if key not in ("target", "metric", "describedObject")}
     if "describedObject" in source:
-        made["target"] = source["describedObject"]
+        fields["target"] = source["describedObject"]
     if identity:
-        made["metricName"] = identity.get("name", "")
+        fields["metricName"] = identity.get("name", "")
     if identity.get("selector"):
-        made["metricSelector" if kind == "External" else "selector"] = identity["selector"]
+        fields["metricSelector" if kind == "External" else "selector"] = identity["selector"]
     numbers = {old: target[new] for new, old in _NUMBERS[kind] if target.get(new) is not None}
-    return {**made, **({"targetValue": "0"} if kind == "Object" and "targetValue" not in numbers else {}), **numbers}
+    return {**fields, **({"targetValue": "0"} if kind == "Object" and "targetValue" not in numbers else {}), **numbers}
 
 
 def _newer(kind: str, source: Metric) -> Metric:
     numbers = {new: source[old] for new, old in _NUMBERS[kind] if source.get(old) is not None}
     if kind == "Object" and "averageValue" in numbers:
         numbers.pop("value", None)
-    taken = {"metricName", "metricSelector", "selector", *(old for _, old in _NUMBERS[kind])}
-    made = {key: value for key, value in source.items() if key not in taken}
+    old_fields = {"metricName", "metricSelector", "selector", *(old for _, old in _NUMBERS[kind])}
+    fields = {key: value for key, value in source.items() if key not in old_fields}
     if kind == "Object":
-        made["describedObject"] = made.pop("target", {})
+        fields["describedObject"] = fields.pop("target", {})
     if "metricName" in source:
         selector = source.get("metricSelector") or source.get("selector")
-        made["metric"] = {"name": source["metricName"], **({"selector": selector} if selector else {})}
-    return {**made, "target": {**({"type": _TYPES[next(iter(numbers))]} if numbers else {}), **numbers}}
+        fields["metric"] = {"name": source["metricName"], **({"selector": selector} if selector else {})}
+    return {**fields, "target": {**({"type": _TYPES[next(iter(numbers))]} if numbers else {}), **numbers}}

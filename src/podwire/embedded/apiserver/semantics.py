@@ -90,23 +90,23 @@ class Semantics:
             )
         served = self.custom.served(call.kind) if call.kind.custom and call.subresource in ("", "status") else None
         if served is not None:
-            found = crd.decode(obj, served.raw, call.kind)
+            decoded = crd.decode(obj, served.raw, call.kind)
         else:
-            found = fields.decode(obj, self._schema_of(call), call.kind)
-        if mode != "Ignore" and (found.unknown or repeated):
-            problems = [*fields.problems(found.unknown, []), *repeated]
+            decoded = fields.decode(obj, self._schema_of(call), call.kind)
+        if mode != "Ignore" and (decoded.unknown or repeated):
+            problems = [*fields.problems(decoded.unknown, []), *repeated]
             if mode == "Strict":
                 raise fields.strict_refusal(call.kind, problems)
             call.warnings.extend(problems)
-        return found.obj
+        return decoded.obj
 
     def _schema_of(self, call: Call) -> data.SchemaNode:
         """The schema of the call's body: of the kind, or of a Scale, Binding, Eviction."""
         sub = call.kind.subresource(call.subresource) if call.subresource else None
         if sub is not None and sub.kind != call.kind.kind:
-            found = data.for_kind(sub.group, sub.version, sub.kind)
-            if found is not None:
-                return found
+            schema = data.for_kind(sub.group, sub.version, sub.kind)
+            if schema is not None:
+                return schema
         return self.schema(call.kind)
 
     def fill(self, call: Call, new: Object) -> Object:
@@ -149,10 +149,10 @@ class Semantics:
         own = call.kind.subresource(call.subresource) if call.subresource else None
         if call.subresource in CONNECTIONS:
             return obj
-        found = fields.decode(obj, self._schema_of(call), call.kind).obj
+        decoded = fields.decode(obj, self._schema_of(call), call.kind).obj
         if own is not None and own.kind != call.kind.kind:
-            return found
-        return self.fill(call, conversion.stored(call.kind, found))
+            return decoded
+        return self.fill(call, conversion.in_storage_version(call.kind, decoded))
 
     def validate(self, call: Call, new: Object, old: Object | None) -> None:
         """Checks an object that is about to be stored.
@@ -199,8 +199,8 @@ class Semantics:
 
     def parse_applied(self, call: Call, body: bytes) -> Object:
         """The configuration of a server-side apply."""
-        found = bodies.parse_yaml(body)
-        if not isinstance(found, dict):
+        document = bodies.parse_yaml(body)
+        if not isinstance(document, dict):
             raise failures.bad_request("the body is not an object")
         repeated = _repeated(call, bodies.YAML, body)
         if repeated and call.query.get("fieldValidation") == "Strict":
@@ -209,12 +209,12 @@ class Semantics:
         served = self.custom.served(call.kind) if call.kind.custom else None
         if served is not None:
             # Fields of the content are checked when it is merged, by the schema; it does not describe metadata.
-            unknown = [path for path in crd.decode(found, served.raw, call.kind).unknown if "metadata." in path]
+            unknown = [path for path in crd.decode(document, served.raw, call.kind).unknown if "metadata." in path]
             if unknown and call.query.get("fieldValidation") == "Strict":
                 raise fields.strict_refusal(call.kind, fields.problems(unknown, []))
         else:
-            fields.decode(found, self._schema_of(call), call.kind)
-        return found
+            fields.decode(document, self._schema_of(call), call.kind)
+        return document
 
     def applied(self, call: Call, live: Object | None, applied: Object, now: str) -> Object:
         """The result of a server-side apply to ``live``.

@@ -38,11 +38,11 @@ class ServiceAddresses:
 
     def start(self) -> None:
         """Brings all IPAddresses up to date, and follows writes from then on."""
-        wanted = {ip: entry for entry in self._store.entries(_SERVICES) for ip in _addresses(entry)}
-        for ip, service in wanted.items():
+        service_ips = {ip: entry for entry in self._store.entries(_SERVICES) for ip in _addresses(entry)}
+        for ip, service in service_ips.items():
             self._ensure(ip, service)
         for entry in self._store.entries(ADDRESSES):
-            if is_managed(entry) and entry.name not in wanted:
+            if is_managed(entry) and entry.name not in service_ips:
                 self._store.delete(entry)
         self._store.on_write.append(self._written)
 

@@ -97,14 +97,15 @@ class ServiceRanges:
     def _is_needed(self, entry: StoredObject) -> bool:
         """Whether an address of a Service is in no other range."""
         own = _networks(entry)
-        others = [
+        other_networks = [
             network for other in self._store.entries(RANGES) if other is not entry for network in _networks(other)
         ]
-        if all(any(_contains(other, network) for other in others) for network in own):
+        if all(any(_contains(other, network) for other in other_networks) for network in own):
             return False
         used = [ip_address(address.name) for address in self._store.entries(ADDRESSES) if is_managed(address)]
         return any(
-            any(ip in network for network in own) and not any(ip in network for network in others) for ip in used
+            any(ip in network for network in own) and not any(ip in network for network in other_networks)
+            for ip in used
         )
 
 

@@ -190,10 +190,10 @@ def _keep_all_but_resources(new: Object, old: Object) -> None:
     new["spec"] = spec
 
 
-def _resized(container: Object, wanted: Object | None) -> Object:
-    if wanted is None:
+def _resized(container: Object, resources: Object | None) -> Object:
+    if resources is None:
         return container
-    fields: Object = {field: wanted[field] for field in ("resources", "resizePolicy") if field in wanted}
+    fields: Object = {field: resources[field] for field in ("resources", "resizePolicy") if field in resources}
     return {**container, **fields}
 
 

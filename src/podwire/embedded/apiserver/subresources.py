@@ -278,8 +278,8 @@ def _disrupted(pod: Object, now: str) -> Object:
         "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
     }  # fmt: skip
     status = pod.get("status") or {}
-    others = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
-    return {**pod, "status": {**status, "conditions": [*others, condition]}}
+    other_conditions = [c for c in status.get("conditions") or () if c.get("type") != condition["type"]]
+    return {**pod, "status": {**status, "conditions": [*other_conditions, condition]}}
 
 
 def _pod_ready(pod: Object) -> bool:

@@ -132,14 +132,14 @@ class Tunnel:
 
     def _of_node(self, call: Call, path: str) -> TunnelDestination:
         """A node's kubelet, or one of its ports: ``NAME``, ``NAME:PORT`` or ``SCHEME:NAME:PORT``."""
-        found = _NODE.fullmatch(call.name)
-        if found is None or not 0 < int(found["port"] or 1) < 65536:
+        match = _NODE.fullmatch(call.name)
+        if match is None or not 0 < int(match["port"] or 1) < 65536:
             problem = f"invalid node request {call.name!r}: expected NAME, NAME:PORT or SCHEME:NAME:PORT"
             raise failures.bad_request(problem)
-        host, kubelet = self._kubelet(found["name"])
-        port = int(found["port"] or kubelet)
+        host, kubelet = self._kubelet(match["name"])
+        port = int(match["port"] or kubelet)
         own = port == kubelet
-        return TunnelDestination(host, port, path, tls=own or found["scheme"] == "https", kubelet=own)
+        return TunnelDestination(host, port, path, tls=own or match["scheme"] == "https", kubelet=own)
 
     def _kubelet(self, node: str) -> tuple[str, int]:
         entry = self.store.get("/nodes", "", node)

@@ -76,10 +76,10 @@ def plain(kind: ResourceKind, entry: StoredObject) -> bytes:
 
     Raises: Unconverted.
     """
-    stored = not kind.shared or is_stored_in(entry.raw, kind.api_version)
-    if kind.form is not None and (stored or not kind.webhook):
+    unchanged = not kind.shared or is_stored_in(entry.raw, kind.api_version)
+    if kind.form is not None and (unchanged or not kind.webhook):
         return entry.filled(kind.form)
-    if stored:
+    if unchanged:
         return entry.raw
     if kind.webhook:
         need(kind, (entry,))
@@ -93,8 +93,8 @@ def decoded(kind: ResourceKind, entry: StoredObject) -> Object:
     Raises: Unconverted.
     """
     if kind.webhook or kind.form is not None:
-        found: Object = _decode(plain(kind, entry))
-        return found
+        obj: Object = _decode(plain(kind, entry))
+        return obj
     return conversion.view(kind, entry.object())
 
 

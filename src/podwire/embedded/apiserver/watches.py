@@ -82,8 +82,8 @@ class ClientWatch:
             if not selection.selective and (not selection.namespace or selection.namespace == change.entry.namespace):
                 frames.append(self._frame(change, change.type, change.entry))
             elif selection.selective and (kind := _transition(selection, change)):
-                left = kind == "DELETED" and not selection.matches(change.entry)
-                frames.append(self._frame(change, kind, change.departed if left else change.entry))
+                departed = kind == "DELETED" and not selection.matches(change.entry)
+                frames.append(self._frame(change, kind, change.departed if departed else change.entry))
         self._send(frames)
 
     def bookmark(self, version: int) -> None:

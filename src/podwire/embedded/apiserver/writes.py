@@ -142,12 +142,12 @@ class Writer:
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = self.now()
         strategies.prepare_create(kind, obj)
-        obj = self._semantics.fill(call, conversion.stored(kind, obj))
+        obj = self._semantics.fill(call, conversion.in_storage_version(kind, obj))
         obj = yield from self._admitted(AdmissionRequest(call, "CREATE", obj), None)
         name = _identified(obj, name, call.namespace)
         if not applied:
             self._semantics.track(call, obj, None, self.now())
-        stored = (yield from self.conversions.to_storage(kind, obj)) if kind.webhook else obj
+        storage_form = (yield from self.conversions.to_storage(kind, obj)) if kind.webhook else obj
         self._check_namespace(call, kind)
         before = self._replaced(call, name, obj)
         if kind.table in strategies.STORED_ONLY:
@@ -156,7 +156,7 @@ class Writer:
             return WriteResult(None, obj, created=True)
         if before is not None:
             self._store.delete(before)
-        return WriteResult(self._store.put(kind.table, stored), None, created=True)
+        return WriteResult(self._store.put(kind.table, storage_form), None, created=True)
 
     def _replaced(self, call: Call, name: str, new: Object) -> StoredObject | None:
         """The object of the same name that a new one replaces; None when there is none.
@@ -245,7 +245,7 @@ class Writer:
                 "metadata.resourceVersion", "FieldValueInvalid", "Invalid value: 0x0: must be specified for an update"
             )
             raise failures.invalid(kind, call.name, [cause])
-        return (yield from self.replace(call, conversion.stored(kind, obj), old))
+        return (yield from self.replace(call, conversion.in_storage_version(kind, obj), old))
 
     def replace(self, call: Call, new: Object, old: StoredObject, *, applied: bool = False) -> Waits[WriteResult]:
         """Replaces ``old`` by ``new`` under the rules of an update.
@@ -264,7 +264,7 @@ class Writer:
             strategies.count_generation(kind, new, before, call.subresource)
         if not applied:
             self._semantics.track(call, new, before, self.now())
-        stored = (yield from self.conversions.to_storage(kind, new)) if kind.webhook else new
+        storage_form = (yield from self.conversions.to_storage(kind, new)) if kind.webhook else new
         if self._store.get(kind.table, old.namespace, old.name) is not old:
             raise outdated(kind, old.name)
         if same(new, before) and not _lacks_defaults(kind, old):
@@ -272,8 +272,8 @@ class Writer:
         if dry_run:
             return WriteResult(None, new, created=False)
         if deletes_now(new, before):
-            return WriteResult(self._store.delete(old, stored), None, created=False)
-        return WriteResult(self._store.put(kind.table, stored), None, created=False)
+            return WriteResult(self._store.delete(old, storage_form), None, created=False)
+        return WriteResult(self._store.put(kind.table, storage_form), None, created=False)
 
     def _check_identity(self, kind: ResourceKind, old: StoredObject, meta: Mapping[str, Any]) -> None:
         version = str(meta.get("resourceVersion") or "")
@@ -304,7 +304,7 @@ class Writer:
         if meta.get("name") != old.name or meta.get("namespace", "") != old.namespace:
             raise failures.bad_request("the name or namespace of the object cannot be changed by a patch")
         self._metadata(call, new)
-        return (yield from self.replace(call, conversion.stored(kind, new), old))
+        return (yield from self.replace(call, conversion.in_storage_version(kind, new), old))
 
     def _apply(self, call: Call, body: bytes, old: StoredObject | None) -> Waits[WriteResult]:
         applied = self._semantics.parse_applied(call, body)
@@ -318,7 +318,7 @@ class Writer:
             raise failures.precondition(call.kind, old.name, "UID", str(uid), old.uid)
         live = yield from self.conversions.view(call.kind, old)
         new = self._semantics.applied(call, live, applied, self.now())
-        return (yield from self.replace(call, conversion.stored(call.kind, new), old, applied=True))
+        return (yield from self.replace(call, conversion.in_storage_version(call.kind, new), old, applied=True))
 
 
 def _restore(call: Call, new: Object, old: Object) -> None:

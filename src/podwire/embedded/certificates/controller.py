@@ -71,8 +71,8 @@ class CertificateController:
             }  # fmt: skip
             status["conditions"] = [*(status.get("conditions") or ()), condition]
         else:
-            made = signing.sign(authority, text, usages, spec.get("expirationSeconds"), self._clock.now())
-            status["certificate"] = base64.b64encode(made).decode()
+            certificate = signing.sign(authority, text, usages, spec.get("expirationSeconds"), self._clock.now())
+            status["certificate"] = base64.b64encode(certificate).decode()
         meta = {"uid": request["metadata"]["uid"], "resourceVersion": request["metadata"]["resourceVersion"]}
         body = {"metadata": meta, "status": status}
         await self._client.patch(CERTIFICATESIGNINGREQUESTS, request["metadata"]["name"], body, subresource="status")

@@ -75,11 +75,13 @@ def parse_request(text: bytes) -> RequestedCertificate:
     except x509.ExtensionNotFound:
         names = x509.SubjectAlternativeName([])
     addresses = tuple(str(address) for address in names.get_values_for_type(x509.IPAddress))
-    others = any(names.get_values_for_type(kind) for kind in (x509.RFC822Name, x509.UniformResourceIdentifier))
+    has_other_names = any(names.get_values_for_type(kind) for kind in (x509.RFC822Name, x509.UniformResourceIdentifier))
     common = values(NameOID.COMMON_NAME)
     organizations = values(NameOID.ORGANIZATION_NAME)
     dns_names = tuple(names.get_values_for_type(x509.DNSName))
-    return RequestedCertificate(common[0] if common else "", organizations, dns_names, addresses, other_names=others)
+    return RequestedCertificate(
+        common[0] if common else "", organizations, dns_names, addresses, other_names=has_other_names
+    )
 
 
 def _load(text: bytes) -> Any:
@@ -98,36 +100,36 @@ def _load(text: bytes) -> Any:
     return request
 
 
-def refusal(signer: str, wanted: RequestedCertificate, usages: Collection[str]) -> str:
+def refusal(signer: str, requested: RequestedCertificate, usages: Collection[str]) -> str:
     """Why a signer does not sign a request, in Kubernetes' words; empty when it does."""
     check = _CHECKS.get(signer)
-    return check(wanted, set(usages)) if check is not None else ""
+    return check(requested, set(usages)) if check is not None else ""
 
 
-def _client(wanted: RequestedCertificate, usages: set[str]) -> str:
+def _client(requested: RequestedCertificate, usages: set[str]) -> str:
     if "client auth" not in usages or usages - _OPTIONAL - {"client auth"}:
         return f"usages did not match {sorted({'client auth'} | _OPTIONAL)}"
     return ""
 
 
-def _kubelet_client(wanted: RequestedCertificate, usages: set[str]) -> str:
-    if wanted.organizations != (NODES,):
+def _kubelet_client(requested: RequestedCertificate, usages: set[str]) -> str:
+    if requested.organizations != (NODES,):
         return f"organization does not match {NODES}"
-    if wanted.dns_names or wanted.addresses or wanted.other_names:
+    if requested.dns_names or requested.addresses or requested.other_names:
         return "subject alternative names are not allowed"
-    if not wanted.common_name.startswith(_NODE_PREFIX):
+    if not requested.common_name.startswith(_NODE_PREFIX):
         return f"subject common name does not begin with {_NODE_PREFIX}"
-    return _client(wanted, usages)
+    return _client(requested, usages)
 
 
-def _kubelet_serving(wanted: RequestedCertificate, usages: set[str]) -> str:
-    if wanted.organizations != (NODES,):
+def _kubelet_serving(requested: RequestedCertificate, usages: set[str]) -> str:
+    if requested.organizations != (NODES,):
         return f"organization does not match {NODES}"
-    if not wanted.dns_names and not wanted.addresses:
+    if not requested.dns_names and not requested.addresses:
         return "either DNS names or IP addresses are required"
-    if wanted.other_names:
+    if requested.other_names:
         return "only DNS names and IP addresses are allowed"
-    if not wanted.common_name.startswith(_NODE_PREFIX):
+    if not requested.common_name.startswith(_NODE_PREFIX):
         return f"subject common name does not begin with {_NODE_PREFIX}"
     if "server auth" not in usages or usages - _OPTIONAL - {"server auth"}:
         return f"usages did not match {sorted({'server auth'} | _OPTIONAL)}"

@@ -44,10 +44,10 @@ async def bound_volume(client: Client, pod: Pod, volume: Mapping[str, Any]) -> M
     if (claim.get("status") or {}).get("phase") != "Bound" or not bound_to:
         raise ConfigError(where, "", f"{where} is not bound to a volume yet")
     try:
-        stored = await client.get(PERSISTENTVOLUMES.raw, bound_to)
+        volume_object = await client.get(PERSISTENTVOLUMES.raw, bound_to)
     except NotFound as failure:
         raise ConfigError(where, "spec.volumeName", f'persistentvolume "{bound_to}" not found') from failure
-    return {"name": volume["name"], **mountable(stored, where)}
+    return {"name": volume["name"], **mountable(volume_object, where)}
 
 
 def mountable(volume: Mapping[str, Any], where: str) -> dict[str, Any]:

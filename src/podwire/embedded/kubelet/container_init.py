@@ -111,11 +111,11 @@ def _become_user(user: ProcessUser | None, privileges: Privileges) -> None:
         prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _bound(kept: frozenset[int]) -> None:
+def _bound(bounding: frozenset[int]) -> None:
     """Removes capabilities from the bounding set: exec gives root all capabilities of that set, and no others."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
     for number in range(last + 1):
-        if number not in kept:
+        if number not in bounding:
             prctl(PR_CAPBSET_DROP, number)
 
 

@@ -61,8 +61,8 @@ def _milli(limit: str | int | float | None) -> int:
 
 
 def _empty_dir(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = volume.get("emptyDir") or {}
-    return found
+    empty_dir: Mapping[str, Any] = volume.get("emptyDir") or {}
+    return empty_dir
 
 
 def measure(pod: Pod, directory: Path, pids: Mapping[str, int]) -> StorageUsage:

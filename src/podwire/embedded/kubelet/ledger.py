@@ -92,5 +92,5 @@ class NodeLedger:
 
     def _compared(self, requests: Mapping[str, int]) -> list[tuple[str, int, int]]:
         """Resource, request and capacity; resources that the node does not name are left out."""
-        wanted = {_PODS: 1000, **requests}
-        return [(name, wanted[name], have) for name, have in self._allocatable.items() if wanted.get(name)]
+        demanded = {_PODS: 1000, **requests}
+        return [(name, demanded[name], have) for name, have in self._allocatable.items() if demanded.get(name)]

@@ -58,14 +58,14 @@ def parse_query(parameters: dict[str, str], now: datetime) -> LogQuery:
 
 def choose(lines: Iterable[Line], query: LogQuery) -> bytes:
     """The text of the lines that the query selects."""
-    chosen = [line for line in lines if _wanted(line, query)]
+    chosen = [line for line in lines if _matches(line, query)]
     if query.tail_lines is not None:
         chosen = chosen[len(chosen) - query.tail_lines :] if query.tail_lines else []
     data = b"".join(_render(line, query) for line in chosen)
     return data if query.limit_bytes is None else data[: query.limit_bytes]
 
 
-def _wanted(line: Line, query: LogQuery) -> bool:
+def _matches(line: Line, query: LogQuery) -> bool:
     if query.stream and line.stream != query.stream:
         return False
     return query.since is None or parse_rfc3339(f"{line.time[:26]}Z") >= query.since

@@ -67,14 +67,14 @@ def machine_binds(mountinfo: str, hidden: Iterable[str]) -> tuple[str, ...]:
     Left out are the root, /proc, /sys, /dev, namespaces, and mount points below a path of ``hidden``.
     """
     own = ("/proc", "/sys", "/dev", *hidden)
-    taken: list[str] = []
+    targets: list[str] = []
     for line in mountinfo.splitlines():
         if " - nsfs " in line:
             continue
         point = line.split()[4].encode().decode("unicode_escape")
-        if point != "/" and not any(_within(point, outer) for outer in (*own, *taken)):
-            taken = [inner for inner in taken if not _within(inner, point)] + [point]
-    return tuple(taken)
+        if point != "/" and not any(_within(point, outer) for outer in (*own, *targets)):
+            targets = [inner for inner in targets if not _within(inner, point)] + [point]
+    return tuple(targets)
 
 
 def _within(path: str, outer: str) -> bool:

@@ -95,11 +95,11 @@ class ConfigObjects:
 
         Raises: TimeoutError when the API server does not answer within 10 seconds.
         """
-        wanted = [
+        watches = [
             self._watch(plural, pod.metadata.namespace, name, pod.metadata.uid)
             for plural, name in sorted(references(pod, root_ca=not self._client.config.ca))
         ]
-        for watch in wanted:
+        for watch in watches:
             if not watch.informer.synced.is_set():
                 async with asyncio.timeout(_SYNC_S):
                     await watch.informer.synced.wait()

@@ -58,16 +58,16 @@ async def connect_pod(request: Request, path: str, ips: tuple[str, ...]) -> Resu
 
 async def _dial(path: str, address: str, port: int, *, tls: bool) -> asyncio.Transport:
     family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
-    made: socket.socket = netns.run_inside(path or None, lambda: socket.socket(family, socket.SOCK_STREAM))
-    made.setblocking(False)
+    sock: socket.socket = netns.run_inside(path or None, lambda: socket.socket(family, socket.SOCK_STREAM))
+    sock.setblocking(False)
     loop = asyncio.get_running_loop()
     try:
-        await loop.sock_connect(made, (address, port))
+        await loop.sock_connect(sock, (address, port))
         transport, _ = await loop.create_connection(
-            _Paused, sock=made, ssl=_unverified() if tls else None, server_hostname="" if tls else None
+            _Paused, sock=sock, ssl=_unverified() if tls else None, server_hostname="" if tls else None
         )
     except BaseException:
-        made.close()
+        sock.close()
         raise
     return transport
 

@@ -51,9 +51,9 @@ def compile_privileges(container: Container, pod: Pod) -> Privileges:
         return Privileges()
     change = merged.get("capabilities") or {}
     added, dropped = _names(change.get("add")), _names(change.get("drop"))
-    kept = (frozenset(CAPABILITIES) if "ALL" in added else _DEFAULT) if "ALL" not in dropped else frozenset()
-    kept = (kept | (added - {"ALL"})) - (dropped - {"ALL"})
-    numbers = tuple(number for number, name in enumerate(CAPABILITIES) if name in kept)
+    granted = (frozenset(CAPABILITIES) if "ALL" in added else _DEFAULT) if "ALL" not in dropped else frozenset()
+    granted = (granted | (added - {"ALL"})) - (dropped - {"ALL"})
+    numbers = tuple(number for number, name in enumerate(CAPABILITIES) if name in granted)
     return Privileges(numbers, merged.get("allowPrivilegeEscalation") is False)
 
 

@@ -43,16 +43,16 @@ class Resizer:
         """Makes the next step; sets the pod's ``resize``."""
         state = self._state
         spec = state.pod.spec
-        wanted = {c.name: c.resources for c in spec.init_containers + spec.containers}
+        desired = {c.name: c.resources for c in spec.init_containers + spec.containers}
         changed = {
-            name: resources for name, resources in wanted.items() if state.containers[name].spec.resources != resources
+            name: resources for name, resources in desired.items() if state.containers[name].spec.resources != resources
         }
         state.resize = self._changed(changed) if changed else None
         self._events.settle(state.resize)
         if state.resize is not None and state.resize.reason != "Infeasible":
             state.wakeup.wake_in(_AGAIN_S)
 
-    def _changed(self, wanted: dict[str, Resources]) -> ResizeState | None:
+    def _changed(self, desired: dict[str, Resources]) -> ResizeState | None:
         state, ledger = self._state, self._state.node.ledger
         uid, requests = state.pod.metadata.uid, pod_requests(state.pod)
         if excess := ledger.excess(requests):
@@ -61,15 +61,15 @@ class Resizer:
             return ResizeState(PENDING_RESIZE, "Deferred", str(shortage))
         ledger.count(uid, requests)
         self._events.start()
-        problems = [self._apply(state.containers[name], resources) for name, resources in wanted.items()]
+        problems = [self._apply(state.containers[name], resources) for name, resources in desired.items()]
         problem = "; ".join(filter(None, problems))
         return ResizeState(RUNNING_RESIZE, "Error", problem) if problem else None
 
-    def _apply(self, container: ContainerState, wanted: Resources) -> str:
+    def _apply(self, container: ContainerState, desired: Resources) -> str:
         """Gives a container new resources; returns why it cannot."""
-        new = msgspec.structs.replace(container.spec, resources=wanted)
+        new = msgspec.structs.replace(container.spec, resources=desired)
         if container.running and container.record is not None:
-            if _must_restart(container.spec, wanted):
+            if _must_restart(container.spec, desired):
                 self._events.restart(container)
                 self._stopper.stop_unhealthy(container, "resize requires restart")
             elif problem := self._limit(container.record.id, new):
@@ -88,12 +88,12 @@ class Resizer:
         return ""
 
 
-def _must_restart(container: Container, wanted: Resources) -> bool:
+def _must_restart(container: Container, desired: Resources) -> bool:
     policies = {policy.resource_name: policy.restart_policy for policy in container.resize_policy}
     old = container.resources
     changed = [
         kind
         for kind in _RESIZABLE
-        if (old.requests.get(kind), old.limits.get(kind)) != (wanted.requests.get(kind), wanted.limits.get(kind))
+        if (old.requests.get(kind), old.limits.get(kind)) != (desired.requests.get(kind), desired.limits.get(kind))
     ]
     return any(policies.get(kind) == "RestartContainer" for kind in changed)

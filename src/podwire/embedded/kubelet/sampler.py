@@ -48,7 +48,7 @@ class UsageSampler:
             for container in state.containers.values()
             if container.running and container.record is not None and state.sandbox.group is not None
         }
-        self._samples = {key: kept for key, kept in self._samples.items() if key in folders}
+        self._samples = {key: samples for key, samples in self._samples.items() if key in folders}
         for key, folder in folders.items():
             self._record_cpu(key, self._node_cpu_us() if folder is None else cgroup.cpu_us(folder))
 

@@ -48,8 +48,8 @@ class Stopper:
         deletion = (meta.deletion_timestamp, meta.deletion_grace_period_seconds)
         if deletion != self._deletion:
             # The deletion time is rounded down to seconds; the grace period starts when the kubelet sees the deletion.
-            left = (parse_rfc3339(meta.deletion_timestamp) - state.node.clock.now()).total_seconds() + 1.0
-            grace = max(0.0, min(left, float(meta.deletion_grace_period_seconds or 0)))
+            remaining_s = (parse_rfc3339(meta.deletion_timestamp) - state.node.clock.now()).total_seconds() + 1.0
+            grace = max(0.0, min(remaining_s, float(meta.deletion_grace_period_seconds or 0)))
             self._deletion, self._until = deletion, min(self._until, now + grace)
         return self._until
 
@@ -106,15 +106,15 @@ class Stopper:
         while container.running and state.sandbox.up:
             if state.deleting:
                 deadline = min(deadline, self._deadline())
-            left = deadline - state.now()
-            if left <= 0:
+            remaining_s = deadline - state.now()
+            if remaining_s <= 0:
                 return False
             self._hurry.clear()
             waits = [
                 tasks.start("exit", state.exits[container.spec.name].wait()),
                 tasks.start("hurry", self._hurry.wait()),
             ]
-            await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             for task in waits:
                 task.cancel()
         return True

@@ -183,13 +183,13 @@ def secret_data(document: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _decoded(document: Mapping[str, Any], kind: str, field: str) -> dict[str, bytes]:
-    found = {}
+    decoded = {}
     for key, value in _texts(document, kind, field):
         try:
-            found[key] = base64.b64decode(value)
+            decoded[key] = base64.b64decode(value)
         except ValueError as failure:
             raise ConfigError(_noun(document, kind), f"{field}[{key}]", f"expected base64: {failure}") from failure
-    return found
+    return decoded
 
 
 def _texts(document: Mapping[str, Any], kind: str, field: str) -> Iterator[tuple[str, str]]:

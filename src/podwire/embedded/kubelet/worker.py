@@ -179,10 +179,10 @@ class PodWorker:
         if deadline is None or not state.sandbox.record.started_at:
             return False
         since = parse_rfc3339(state.sandbox.record.started_at)
-        left = deadline - (state.node.clock.now() - since).total_seconds()
-        if left > 0:
-            state.wakeup.wake_in(left)
-        return left <= 0
+        remaining_s = deadline - (state.node.clock.now() - since).total_seconds()
+        if remaining_s > 0:
+            state.wakeup.wake_in(remaining_s)
+        return remaining_s <= 0
 
     def _storage_excess(self) -> str:
         """Why the pod must be evicted; checked every 5 s while the pod has limits of local storage."""

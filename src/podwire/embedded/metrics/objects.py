@@ -100,7 +100,7 @@ def pod_metrics(pod: Json, usage: PodUsage) -> Json | None:
     """The PodMetrics of a Pod object; None while a container has no rate."""
     if any(not container.usage.window_s for container in usage.containers):
         return None
-    earliest = min((container.usage for container in usage.containers), key=lambda found: found.at_s - found.window_s)
+    earliest = min((container.usage for container in usage.containers), key=lambda usage: usage.at_s - usage.window_s)
     containers = [
         {"name": c.name, "usage": quantities(c.usage.cpu_nanocores, c.usage.memory_bytes)} for c in usage.containers
     ]

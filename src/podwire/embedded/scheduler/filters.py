@@ -12,7 +12,7 @@ from podwire.embedded.scheduler.matching import (
     affine_namespaces,
     domains,
     in_domain,
-    node_wanted,
+    node_matches,
     term_selects,
     untolerated,
 )
@@ -86,7 +86,7 @@ def _by_rules(constraints: PodConstraints, node: NodeUsage) -> NodeRefusal | Non
     taint = untolerated(pod.spec.tolerations, spec.taints, HARD) if spec.taints else None
     if taint is not None:
         return NodeRefusal((f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}",))
-    if not node_wanted(pod, node.node):
+    if not node_matches(pod, node.node):
         return NodeRefusal(("node(s) didn't match Pod's node affinity/selector",))
     return None
 
@@ -144,7 +144,7 @@ def _spread(pod: PodDemand, constraint: TopologySpreadConstraint, state: Schedul
     counts: Counter[str] = Counter()
     for node in state.nodes.values():
         value = node.labels.get(constraint.topology_key)
-        if value is None or not node_wanted(pod.pod, node.node):
+        if value is None or not node_matches(pod.pod, node.node):
             continue
         counts[value] += sum(_counts(selector, pod, neighbour) for neighbour in node.pods.values())
     return SpreadCounts(

@@ -25,7 +25,7 @@ def node_selected(selector: NodeSelector | None, node: Node) -> bool:
     return selector is None or any(node_term_matches(term, node) for term in selector.node_selector_terms)
 
 
-def node_wanted(pod: Pod, node: Node) -> bool:
+def node_matches(pod: Pod, node: Node) -> bool:
     """Whether a node satisfies the pod's nodeSelector and required node affinity."""
     if not pod.spec.node_selector.items() <= node.metadata.labels.items():
         return False

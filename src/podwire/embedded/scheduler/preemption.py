@@ -130,15 +130,15 @@ def _by_budget(
     pods: Sequence[PodDemand], budgets: Sequence[PodDisruptionBudget]
 ) -> tuple[list[PodDemand], list[PodDemand]]:
     """Pods whose deletion a budget forbids when all pods before them are deleted, and the other pods."""
-    left = [budget.status.disruptions_allowed for budget in budgets]
+    allowed_disruptions = [budget.status.disruptions_allowed for budget in budgets]
     protected: list[PodDemand] = []
     free: list[PodDemand] = []
     for pod in pods:
         forbidden = False
         for at, budget in enumerate(budgets):
             if _covers(budget, pod.pod):
-                left[at] -= 1
-                forbidden |= left[at] < 0
+                allowed_disruptions[at] -= 1
+                forbidden |= allowed_disruptions[at] < 0
         (protected if forbidden else free).append(pod)
     return protected, free
 

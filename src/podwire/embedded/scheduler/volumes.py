@@ -62,11 +62,11 @@ def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
         return NO_CLAIMS
     selectors: list[NodeSelector] = []
     delayed: list[PersistentVolumeClaim] = []
-    taken = False
+    is_static = False
     for name in names:
         key = f"{pod.metadata.namespace}/{name}"
         claim = storage.claims.get(key)
-        taken |= claim is not None and _ALONE in claim.spec.access_modes and storage.users.get(key, 0) > 0
+        is_static |= claim is not None and _ALONE in claim.spec.access_modes and storage.users.get(key, 0) > 0
         if claim is None:
             return VolumeDemand(problem=_missing(pod, name))
         if claim.metadata.deletion_timestamp is not None:
@@ -85,7 +85,7 @@ def volume_demand(pod: Pod, storage: StorageObjects) -> VolumeDemand:
         else:
             return VolumeDemand(problem=UNBOUND)
     static = tuple(claim for claim in delayed if storage.classes[class_name(claim)].provisioner != FOLDER_PROVISIONER)
-    return VolumeDemand("", tuple(selectors), tuple(delayed), static, taken)
+    return VolumeDemand("", tuple(selectors), tuple(delayed), static, is_static)
 
 
 def _missing(pod: Pod, claim: str) -> str:
@@ -95,8 +95,8 @@ def _missing(pod: Pod, claim: str) -> str:
 
 
 def _waits(claim: PersistentVolumeClaim, classes: Mapping[str, StorageClass]) -> bool:
-    found = classes.get(class_name(claim))
-    return found is not None and found.volume_binding_mode == WAITS and not claim.spec.volume_name
+    storage_class = classes.get(class_name(claim))
+    return storage_class is not None and storage_class.volume_binding_mode == WAITS and not claim.spec.volume_name
 
 
 def volume_refusal(demand: VolumeDemand, volumes: Iterable[PersistentVolume], node: Node) -> str:

@@ -96,13 +96,13 @@ def is_claimed_by(volume: PersistentVolume, claim: PersistentVolumeClaim) -> boo
 
 def satisfies(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     """Whether a volume has the class, size, modes, and labels that a claim asks for."""
-    spec, wanted = volume.spec, claim.spec
+    spec, claim_spec = volume.spec, claim.spec
     return (
         spec.storage_class_name == class_name(claim)
-        and spec.volume_mode == wanted.volume_mode
-        and set(wanted.access_modes) <= set(spec.access_modes)
-        and storage_milli(spec.capacity) >= storage_milli(wanted.resources.requests)
-        and (wanted.selector is None or wanted.selector.matches(volume.metadata.labels))
+        and spec.volume_mode == claim_spec.volume_mode
+        and set(claim_spec.access_modes) <= set(spec.access_modes)
+        and storage_milli(spec.capacity) >= storage_milli(claim_spec.resources.requests)
+        and (claim_spec.selector is None or claim_spec.selector.matches(volume.metadata.labels))
     )
 
 

@@ -31,13 +31,13 @@ def claim_owners(
     if with_pod and pod is None:
         return None
     own = {meta.uid, pod.uid if pod is not None else meta.uid}
-    kept = [reference for reference in present if reference.uid not in own]
-    if any(reference.controller for reference in kept):
+    other_references = [reference for reference in present if reference.uid not in own]
+    if any(reference.controller for reference in other_references):
         return None
-    wanted = [msgspec.to_builtins(reference) for reference in kept]
+    desired = [msgspec.to_builtins(reference) for reference in other_references]
     if with_pod and pod is not None:
-        wanted.append(PodOwner("v1", "Pod", pod).reference)
+        desired.append(PodOwner("v1", "Pod", pod).reference)
     elif policy.get("whenDeleted") == "Delete":
-        wanted.append(PodOwner("apps/v1", "StatefulSet", meta).reference)
-    same = {owner["uid"] for owner in wanted} == {reference.uid for reference in present}
-    return None if same else wanted
+        desired.append(PodOwner("apps/v1", "StatefulSet", meta).reference)
+    same = {owner["uid"] for owner in desired} == {reference.uid for reference in present}
+    return None if same else desired

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from podwire.embedded.scheduler.matching import node_wanted, untolerated
+from podwire.embedded.scheduler.matching import node_matches, untolerated
 from podwire.embedded.workloads.podstate import active, available_in_s, victims
 from podwire.embedded.workloads.podwriter import OwnerPods, PodWriter
 from podwire.embedded.workloads.replicaset import claimants, orphans_of
@@ -100,7 +100,7 @@ def should_run(probe: Pod, node: Node) -> bool:
     """Whether a node must have a pod."""
     if probe.spec.node_name and probe.spec.node_name != node.metadata.name:
         return False
-    if not node_wanted(probe, node) or node.metadata.deletion_timestamp is not None:
+    if not node_matches(probe, node) or node.metadata.deletion_timestamp is not None:
         return False
     return untolerated(probe.spec.tolerations, node.spec.taints, ("NoSchedule", "NoExecute")) is None
 
@@ -108,7 +108,7 @@ def should_run(probe: Pod, node: Node) -> bool:
 def should_stay(probe: Pod, node: Node) -> bool:
     """Whether an existing pod may stay on a node; NoSchedule taints do not affect existing pods."""
     taints: tuple[Taint, ...] = node.spec.taints
-    return node_wanted(probe, node) and untolerated(probe.spec.tolerations, taints, ("NoExecute",)) is None
+    return node_matches(probe, node) and untolerated(probe.spec.tolerations, taints, ("NoExecute",)) is None
 
 
 def pod_body(daemon: DaemonSet, digest: str, node: str) -> Json:

@@ -105,8 +105,8 @@ class DeploymentController:
             if key.startswith(prefix) and self._adoptable(deployment, item):
                 patch = {"metadata": {"uid": item.metadata.uid, "ownerReferences": [owner.reference]}}
                 meta = item.metadata
-                stored = await self._client.patch(REPLICASETS, meta.name, patch, meta.namespace)
-                self._own.wrote(deployment.metadata.uid, stored)
+                written = await self._client.patch(REPLICASETS, meta.name, patch, meta.namespace)
+                self._own.wrote(deployment.metadata.uid, written)
 
     async def _step(self, deployment: Deployment, sets: Sets) -> Condition | None:
         """Takes the next step and returns its Progressing condition; None when the step has none."""
@@ -131,7 +131,7 @@ class DeploymentController:
 
     async def _begin(self, deployment: Deployment, sets: Sets, old_pods: int) -> Condition | None:
         spec = deployment.spec
-        if spec.strategy.type == "Recreate" and (rollout.wanted(sets.old) or old_pods):
+        if spec.strategy.type == "Recreate" and (rollout.desired_replicas(sets.old) or old_pods):
             await self._apply(deployment, sets, rollout.recreate(spec, sets, old_pods=old_pods))
             return None
         return await self._create(deployment, sets)
@@ -166,10 +166,10 @@ class DeploymentController:
             },
         }
         try:
-            stored = await self._client.create(REPLICASETS, body, meta.namespace)
+            written = await self._client.create(REPLICASETS, body, meta.namespace)
         except AlreadyExists:
             return await self._collided(deployment, name)
-        self._own.wrote(meta.uid, stored)
+        self._own.wrote(meta.uid, written)
         self._scaled(deployment, name, 0, size)
         await self._annotate_deployment(deployment, annotations[rollout.REVISION])
         return deploymentstatus.progressing("NewReplicaSetCreated", f'Created new replica set "{name}"')
@@ -195,8 +195,8 @@ class DeploymentController:
                 "metadata": {"annotations": annotations},
                 "spec": {"minReadySeconds": deployment.spec.min_ready_seconds},
             }
-            stored = await self._client.patch(REPLICASETS, new.metadata.name, patch, new.metadata.namespace)
-            self._own.wrote(deployment.metadata.uid, stored)
+            written = await self._client.patch(REPLICASETS, new.metadata.name, patch, new.metadata.namespace)
+            self._own.wrote(deployment.metadata.uid, written)
         await self._annotate_deployment(deployment, annotations[rollout.REVISION])
         if any(c.type == "Progressing" for c in deployment.status.conditions):
             return None
@@ -220,10 +220,10 @@ class DeploymentController:
             size = scaling.get(meta.name, item.spec.replicas)
             patch = {"metadata": {"annotations": numbers}, "spec": {"replicas": size}}
             try:
-                stored = await self._client.patch(REPLICASETS, meta.name, patch, meta.namespace)
+                written = await self._client.patch(REPLICASETS, meta.name, patch, meta.namespace)
             except NotFound:
                 continue
-            self._own.wrote(deployment.metadata.uid, stored)
+            self._own.wrote(deployment.metadata.uid, written)
             self._scaled(deployment, meta.name, item.spec.replicas, size)
 
     def _scaled(self, deployment: Deployment, name: str, before: int, after: int) -> None:

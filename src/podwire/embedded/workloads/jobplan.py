@@ -230,8 +230,8 @@ def _ended_at(pod: Pod) -> float:
 def _again_s(job: Job, wait_s: float, now: datetime.datetime) -> float | None:
     times = [wait_s] if wait_s > 0 else []
     if job.spec.active_deadline_seconds is not None:
-        left = job.spec.active_deadline_seconds - seconds_since(job.status.start_time, now)
-        times.append(max(0.1, left + 0.05))
+        remaining_s = job.spec.active_deadline_seconds - seconds_since(job.status.start_time, now)
+        times.append(max(0.1, remaining_s + 0.05))
     return min(times, default=None)
 
 

@@ -107,9 +107,9 @@ def success_of_rules(job: Job, succeeded: Collection[int]) -> str:
     """Which rule of the success policy is met, as a condition's message; empty without such a rule."""
     rules = job.spec.success_policy.rules if job.spec.success_policy is not None else ()
     for number, rule in enumerate(rules):
-        wanted = numbers(rule.succeeded_indexes) if rule.succeeded_indexes is not None else None
-        met = set(succeeded) if wanted is None else set(succeeded) & wanted
-        needed = rule.succeeded_count if rule.succeeded_count is not None else len(wanted or ())
+        required = numbers(rule.succeeded_indexes) if rule.succeeded_indexes is not None else None
+        met = set(succeeded) if required is None else set(succeeded) & required
+        needed = rule.succeeded_count if rule.succeeded_count is not None else len(required or ())
         if needed and len(met) >= needed:
             return f"Matched rules at index {number}"
     return ""
@@ -117,9 +117,9 @@ def success_of_rules(job: Job, succeeded: Collection[int]) -> str:
 
 def numbers(text: str) -> set[int]:
     """The numbers of a text like ``0,2-5``; parts that are no numbers are left out."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for item in text.split(","):
         first, dash, last = item.partition("-")
         if first.isdigit() and (not dash or last.isdigit()):
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            indexes.update(range(int(first), int(last or first) + 1))
+    return indexes

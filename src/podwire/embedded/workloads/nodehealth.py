@@ -61,14 +61,14 @@ def taints(node: Node, now: datetime.datetime) -> tuple[Taint, ...]:
     if node.spec.unschedulable:
         required.append((UNSCHEDULABLE, "NoSchedule"))
     present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
-    kept = tuple(
+    unchanged = tuple(
         taint for taint in node.spec.taints if taint.key not in _MANAGED or (taint.key, taint.effect) in required
     )
     stamp = rfc3339(now)
     added = tuple(
         Taint(key=key, effect=effect, time_added=stamp) for key, effect in required if (key, effect) not in present
     )
-    return kept + added
+    return unchanged + added
 
 
 def eviction_in_s(pod: Pod, node_taints: Sequence[Taint], now: datetime.datetime) -> float | None:
@@ -88,8 +88,8 @@ def eviction_in_s(pod: Pod, node_taints: Sequence[Taint], now: datetime.datetime
         limited = [time for time in times if time is not None]
         if not limited:
             continue
-        left = max(0.0, min(limited) - seconds_since(taint.time_added, now))
-        soonest = left if soonest is None else min(soonest, left)
+        remaining_s = max(0.0, min(limited) - seconds_since(taint.time_added, now))
+        soonest = remaining_s if soonest is None else min(soonest, remaining_s)
     return soonest
 
 

@@ -68,14 +68,14 @@ class _State:
                 self.every.append(pod)
                 self.by_ordinal[ordinal] = pod
         self._range = range(self._start, self._start + item.spec.replicas)
-        self._kept = [(n, self.by_ordinal.get(n)) for n in self._range]
+        self._in_range = [(n, self.by_ordinal.get(n)) for n in self._range]
         self._condemned: list[tuple[int, Pod]] = sorted(
             ((n, pod) for n, pod in self.by_ordinal.items() if n not in self._range), reverse=True
         )
 
     def fill(self, chosen: StatefulSetPlan) -> bool:
         """Creates missing pods and replaces ended pods; returns whether the next stage must wait for them."""
-        for ordinal, pod in self._kept:
+        for ordinal, pod in self._in_range:
             if pod is None:
                 chosen.create.append((ordinal, self._revision_for(ordinal)))
             elif pod.finished and not _terminating(pod):
@@ -98,15 +98,15 @@ class _State:
     def roll(self, chosen: StatefulSetPlan) -> None:
         """Replaces the highest pod of another revision when all higher pods are available."""
         lowest = self._start + self._item.spec.update_strategy.rolling_update.partition
-        for ordinal, pod in reversed(self._kept):
+        for ordinal, pod in reversed(self._in_range):
             if ordinal < lowest or pod is None:
                 return
             if pod.metadata.labels.get(HASH) != self._revision.update:
                 if not _terminating(pod):
                     chosen.delete.append(pod)
                     # From now on the ordinal belongs to the new revision, also when its next pod is created.
-                    left = max(0, chosen.status.current_replicas - 1)
-                    chosen.status = msgspec.structs.replace(chosen.status, current_replicas=left)
+                    remaining = max(0, chosen.status.current_replicas - 1)
+                    chosen.status = msgspec.structs.replace(chosen.status, current_replicas=remaining)
                 return
             if not self._healthy(pod):
                 return
@@ -116,7 +116,7 @@ class _State:
         alive = [pod for pod in self.every if not _terminating(pod)]
         current = _count(alive, self._revision.current)
         updated = _count(alive, self._revision.update)
-        settled = [pod for _, pod in self._kept if pod is not None and self._healthy(pod)]
+        settled = [pod for _, pod in self._in_range if pod is not None and self._healthy(pod)]
         done = (
             _count(settled, self._revision.update) == self._item.spec.replicas
             and len(self.every) == self._item.spec.replicas

@@ -41,16 +41,16 @@ class PodWriter:
         Raises: ApiError, after a FailedCreate Event unless the namespace is being deleted.
         """
         try:
-            stored = await self._client.create(PODS, pod, owner.meta.namespace)
+            created = await self._client.create(PODS, pod, owner.meta.namespace)
         except ApiError as failure:
             if not is_namespace_terminating(failure):
                 message = f"Error creating: {failure.message}"
                 self._recorder.event(owner.subject, "Warning", "FailedCreate", message)
             raise
-        self.own.wrote(owner.meta.uid, stored)
-        name = stored["metadata"]["name"]
+        self.own.wrote(owner.meta.uid, created)
+        name = created["metadata"]["name"]
         self._recorder.event(owner.subject, "Normal", "SuccessfulCreate", f"Created pod: {name}")
-        return stored
+        return created
 
     async def create_many(self, owner: PodOwner, pods: Sequence[Json]) -> BaseException | None:
         """Creates pods in growing batches; returns the first failure, after which no more batches were started."""

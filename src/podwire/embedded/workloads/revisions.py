@@ -56,8 +56,8 @@ def template_of(revision: ControllerRevision) -> Template:
 
 def surplus(revisions: Sequence[ControllerRevision], used: Iterable[str], limit: int) -> list[ControllerRevision]:
     """Unused revisions beyond the limit, oldest first; ``used`` holds the hashes of pods and of current templates."""
-    kept = set(used)
-    unused = [item for item in revisions if item.metadata.labels.get(HASH, "") not in kept]
+    revisions_in_use = set(used)
+    unused = [item for item in revisions if item.metadata.labels.get(HASH, "") not in revisions_in_use]
     return unused[: max(0, len(unused) - limit)]
 
 
@@ -88,8 +88,8 @@ class Revisions:
         if known.current is not known.revisions[-1]:
             name = known.current.metadata.name
             patch = {"revision": known.next_number}
-            stored = await self._client.patch(CONTROLLERREVISIONS, name, patch, owner.meta.namespace)
-            self._own.wrote(uid, stored)
+            written = await self._client.patch(CONTROLLERREVISIONS, name, patch, owner.meta.namespace)
+            self._own.wrote(uid, written)
         return known.current
 
     async def prune(self, owner: PodOwner, used: Iterable[str], limit: int) -> None:
@@ -116,12 +116,12 @@ class Revisions:
                 "revision": number,
             }
             try:
-                stored = await self._client.create(CONTROLLERREVISIONS, body, owner.meta.namespace)
+                written = await self._client.create(CONTROLLERREVISIONS, body, owner.meta.namespace)
             except AlreadyExists:
                 if await self._adopted(owner, body):
                     return None
                 continue
-            self._own.wrote(owner.meta.uid, stored)
+            self._own.wrote(owner.meta.uid, written)
             return None
         return None
 

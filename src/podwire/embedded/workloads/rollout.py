@@ -90,7 +90,7 @@ def first_size(spec: DeploymentSpec, old: Sequence[ReplicaSet]) -> int:
     """The first ``spec.replicas`` of a new ReplicaSet while the ``old`` ReplicaSets have pods."""
     if spec.strategy.type == "Recreate":
         return spec.replicas
-    return max(0, min(maximum(spec) - wanted(old), spec.replicas))
+    return max(0, min(maximum(spec) - desired_replicas(old), spec.replicas))
 
 
 def rolling(spec: DeploymentSpec, sets: Sets) -> Scaling:
@@ -101,29 +101,29 @@ def rolling(spec: DeploymentSpec, sets: Sets) -> Scaling:
     size = new.spec.replicas
     if size > spec.replicas:
         return {new.metadata.name: spec.replicas}
-    grown = min(size + maximum(spec) - wanted(sets.all), spec.replicas) if size < spec.replicas else size
+    grown = min(size + maximum(spec) - desired_replicas(sets.all), spec.replicas) if size < spec.replicas else size
     if grown > size:
         return {new.metadata.name: grown}
     return _shrink_old(spec, sets, new)
 
 
 def _shrink_old(spec: DeploymentSpec, sets: Sets, new: ReplicaSet) -> Scaling:
-    if wanted(sets.old) == 0:
+    if desired_replicas(sets.old) == 0:
         return {}
     least = spec.replicas - limits(spec).unavailable
     missing = new.spec.replicas - new.status.available_replicas
-    spare = wanted(sets.all) - least - missing
+    spare = desired_replicas(sets.all) - least - missing
     if spare <= 0:
         return {}
-    scaling, left = _remove_unavailable(sets.old, spare)
+    scaling, surplus = _remove_unavailable(sets.old, spare)
     removable = sum(item.status.available_replicas for item in sets.all) - least
     for item in sets.old:
         size = scaling.get(item.metadata.name, item.spec.replicas)
-        step = min(size, removable, left)
+        step = min(size, removable, surplus)
         if step > 0:
             scaling[item.metadata.name] = size - step
             removable -= step
-            left -= step
+            surplus -= step
     return scaling
 
 
@@ -176,7 +176,7 @@ def _saturated(spec: DeploymentSpec, new: ReplicaSet) -> bool:
 
 
 def _proportional(spec: DeploymentSpec, active: Sequence[ReplicaSet]) -> Scaling:
-    total = wanted(active)
+    total = desired_replicas(active)
     change = (maximum(spec) if spec.replicas > 0 else 0) - total
     growing = change > 0
     # The largest first; among equal sizes the newest first when growing, the oldest first when shrinking.
@@ -238,6 +238,6 @@ def obsolete(spec: DeploymentSpec, sets: Sets) -> tuple[ReplicaSet, ...]:
     return tuple(sorted(empty, key=revision_of)[:surplus]) if surplus > 0 else ()
 
 
-def wanted(sets: Sequence[ReplicaSet]) -> int:
+def desired_replicas(sets: Sequence[ReplicaSet]) -> int:
     """The sum of ``spec.replicas`` of ReplicaSets."""
     return sum(item.spec.replicas for item in sets)

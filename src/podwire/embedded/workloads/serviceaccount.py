@@ -61,9 +61,9 @@ class ServiceAccountController:
             await self._create(SERVICEACCOUNTS, account, key)
         if not self._ca:
             return
-        stored = self._maps.get(f"{key}/{ROOT_CA}")
+        config_map = self._maps.get(f"{key}/{ROOT_CA}")
         data = {"ca.crt": self._ca}
-        if stored is None:
+        if config_map is None:
             meta: Json = {
                 "name": ROOT_CA,
                 "namespace": key,
@@ -71,7 +71,7 @@ class ServiceAccountController:
             }
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
             await self._create(CONFIGMAPS, body, key)
-        elif stored.get("data") != data:
+        elif config_map.get("data") != data:
             await self._client.patch(CONFIGMAPS, ROOT_CA, {"data": data}, key)
 
     async def _create(self, resource: Any, body: Json, namespace: str) -> None:

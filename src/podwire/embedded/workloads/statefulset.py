@@ -183,8 +183,8 @@ class StatefulSetController:
         }
         patch = {key: value for key, value in patch.items() if stored_names.get(key) != value}
         if patch:
-            stored = await write_status(self._client, STATEFULSETS, item.metadata, patch)
-            self._own.wrote(item.metadata.uid, stored)
+            written = await write_status(self._client, STATEFULSETS, item.metadata, patch)
+            self._own.wrote(item.metadata.uid, written)
 
 
 def _matches(item: StatefulSet) -> Callable[[Pod], bool]:

@@ -27,15 +27,15 @@ _OF_BACKENDS = {"bgp": "bgp.yaml"}
 
 def manifests(service_dns: str, replicas: int, backend: str = "") -> tuple[Manifest, ...]:
     """The kinds of policies, cluster DNS, answering on ``service_dns``, and the kinds of a routing backend."""
-    found = _read("clusternetworkpolicy.yaml") + _read("egresspolicy.yaml") + _read("dns.yaml")
+    objects = _read("clusternetworkpolicy.yaml") + _read("egresspolicy.yaml") + _read("dns.yaml")
     if backend in _OF_BACKENDS:
-        found += _read(_OF_BACKENDS[backend])
-    for manifest in found:
+        objects += _read(_OF_BACKENDS[backend])
+    for manifest in objects:
         if manifest.kind == "Service":
             manifest.body["spec"] |= {"clusterIP": service_dns, "clusterIPs": [service_dns]}
         if manifest.kind == "Deployment":
             manifest.body["spec"]["replicas"] = replicas
-    return found
+    return objects
 
 
 def _read(name: str) -> tuple[Manifest, ...]:
@@ -59,8 +59,8 @@ def network_config(config: ClusterConfig, before: ClusterConfig | None) -> dict[
 async def ensure(client: Client, config: ClusterConfig, service_dns: str, before: ClusterConfig | None) -> None:
     """Creates missing objects and returns when all exist; ``before`` is the previous configuration."""
     kinds = Kinds(client)
-    wanted = manifests(service_dns, min(2, config.nodes), config.routing.backend)
-    await asyncio.gather(*(_create(client, kinds, m) for m in wanted), _network(client, before, config))
+    default_objects = manifests(service_dns, min(2, config.nodes), config.routing.backend)
+    await asyncio.gather(*(_create(client, kinds, m) for m in default_objects), _network(client, before, config))
 
 
 async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:
@@ -72,9 +72,9 @@ async def _create(client: Client, kinds: Kinds, manifest: Manifest) -> None:
 
 
 async def _network(client: Client, before: ClusterConfig | None, config: ClusterConfig) -> None:
-    wanted = network_config(config, before)
+    patched_config = network_config(config, before)
     try:
-        await client.create(CONFIGMAPS.raw, wanted, SYSTEM_NAMESPACE)
+        await client.create(CONFIGMAPS.raw, patched_config, SYSTEM_NAMESPACE)
     except AlreadyExists:
-        patch = {"data": wanted["data"]}
+        patch = {"data": patched_config["data"]}
         await client.patch(CONFIGMAPS.raw, NETWORK_CONFIG, patch, SYSTEM_NAMESPACE, patch_type=MERGE_PATCH)

@@ -182,10 +182,10 @@ class _TrialBatch:
 
     def _listen(self) -> None:
         """Opens the sockets of the targets."""
-        wanted: dict[Path, set[tuple[str, str, int]]] = {}
+        sockets: dict[Path, set[tuple[str, str, int]]] = {}
         for attempt in self._attempts:
-            wanted.setdefault(attempt.target, set()).add((attempt.address, attempt.protocol, attempt.port))
-        for namespace, ends in wanted.items():
+            sockets.setdefault(attempt.target, set()).add((attempt.address, attempt.protocol, attempt.port))
+        for namespace, ends in sockets.items():
             with netns.inside(namespace):
                 for address, protocol, port in ends:
                     family = 6 if ":" in address else 4

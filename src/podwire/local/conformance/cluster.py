@@ -181,16 +181,16 @@ class CaseCluster:
         return self._watches.pods.objects[key]
 
     async def _label_nodes(self, stage: Stage) -> None:
-        wanted = labels_to_set(stage, self.placing)
+        labels_by_node = labels_to_set(stage, self.placing)
         for node in self.nodes:
             before = self._original_labels.setdefault(node.name, {})
-            labels: dict[str, str | None] = dict(wanted.get(node.name, {}))
+            labels: dict[str, str | None] = dict(labels_by_node.get(node.name, {}))
             for key in labels:
                 before.setdefault(key, node.labels.get(key))
             changes = before | labels
             if any(changes[key] != before[key] for key in changes) or (before and not labels):
-                stored = await self._client.patch(NODES, node.name, {"metadata": {"labels": changes}})
-                self._watches.written[f"nodes {node.name}"] = stored["metadata"]["resourceVersion"]
+                written = await self._client.patch(NODES, node.name, {"metadata": {"labels": changes}})
+                self._watches.written[f"nodes {node.name}"] = written["metadata"]["resourceVersion"]
 
     async def _create_pod(self, pod: CasePod) -> None:
         body = self._pod_body(pod)
@@ -243,10 +243,10 @@ class CaseCluster:
         body = self.families.policy(action.policy, translate=self._stage.translate)
         kind: Resource[Any] = CLUSTERNETWORKPOLICIES if "cluster" in action.op else NETWORKPOLICIES
         if action.op.startswith("create"):
-            stored = await self._client.create(kind, body, action.namespace)
+            written = await self._client.create(kind, body, action.namespace)
         else:
-            stored = await self._replace(kind, action, body)
-        self._watches.written[f"{kind.plural} {action.key}"] = stored["metadata"]["resourceVersion"]
+            written = await self._replace(kind, action, body)
+        self._watches.written[f"{kind.plural} {action.key}"] = written["metadata"]["resourceVersion"]
 
     async def _replace(self, kind: Resource[Any], action: Action, body: Json) -> Json:
         """Replaces a policy; retries when an agent writes its annotations at the same time."""

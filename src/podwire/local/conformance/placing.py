@@ -56,12 +56,12 @@ class Placing:
         self._nodes = nodes
         self.by_address: dict[str, ClusterNode] = {}
         """The cluster's nodes, by the node addresses that the case names."""
-        wanted = [node.address for node in stage.nodes]
+        addresses = [node.address for node in stage.nodes]
         for pod in stage.pods.values():
             if pod.node_address and not pod.host_network and (owner := self._owner(pod.address)):
                 self.by_address.setdefault(pod.node_address, owner)
-            wanted += [pod.node_address or pod.address] * pod.host_network
-        for address in dict.fromkeys(wanted):
+            addresses += [pod.node_address or pod.address] * pod.host_network
+        for address in dict.fromkeys(addresses):
             free = [node for node in nodes if node not in self.by_address.values()]
             if address not in self.by_address and free:
                 self.by_address[address] = free[0]

@@ -125,17 +125,17 @@ async def _play_all(request: ConformanceRequest, topology: Topology, say: Progre
         await client.close()
 
 
-def _families(nodes: Sequence[ClusterNode], wanted: tuple[int, ...], *, translate: bool) -> Families:
+def _families(nodes: Sequence[ClusterNode], versions: tuple[int, ...], *, translate: bool) -> Families:
     prefixes = {prefix_of(node.ranges) for node in nodes}
     prefix = prefixes.pop() if len(prefixes) == 1 else None
-    if 6 in wanted and prefix is None and translate:
+    if 6 in versions and prefix is None and translate:
         ranges = "; ".join(f"{node.name} has {', '.join(node.ranges)}" for node in nodes)
         problem = (
             "IPv6 needs nodes whose IPv6 range embeds their IPv4 range, as podCIDRs "
             f'[10.244.0.0/16, "fd10::af4:0/112"] make them; {ranges}. Use --family 4'
         )
         raise ConfigError("--family", "", problem)
-    return Families(checked=wanted, prefix=prefix)
+    return Families(checked=versions, prefix=prefix)
 
 
 class _CaseRunner:

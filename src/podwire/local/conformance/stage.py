@@ -151,10 +151,10 @@ def _pod_changed(stage: Stage, action: Action) -> Stage:
         assert action.pod is not None, "a pod to create is a whole pod"
         _check(action.namespace in stage.namespaces, f"expected a namespace that exists, found {action.namespace!r}")
         _check(action.key not in stage.pods, f"expected a new pod, found {action.key}")
-        taken = [pod.key for pod in stage.pods.values() if pod.address == action.pod.address and not pod.host_network]
+        holders = [pod.key for pod in stage.pods.values() if pod.address == action.pod.address and not pod.host_network]
         _check(
-            not taken or action.pod.host_network,
-            f"expected an address that no pod has, found the address of {', '.join(taken)}",
+            not holders or action.pod.host_network,
+            f"expected an address that no pod has, found the address of {', '.join(holders)}",
         )
         return replace(stage, pods=stage.pods | {action.key: action.pod})
     _check(action.key in stage.pods, f"expected a pod that exists, found {action.key}")

@@ -138,8 +138,8 @@ class Judge:
     def families_of(self, check: CaseCheck) -> tuple[int, ...]:
         """The families in which a check is made: those in which both pods have an address."""
         ends = [self._step.stage.pods[key] for key in (check.source, check.target)]
-        wanted = (check.family,) if check.family else (4, 6)
-        return tuple(family for family in wanted if all(self.address_of(pod, family) for pod in ends))
+        families = (check.family,) if check.family else (4, 6)
+        return tuple(family for family in families if all(self.address_of(pod, family) for pod in ends))
 
 
 def world(

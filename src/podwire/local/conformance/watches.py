@@ -98,13 +98,13 @@ class ObjectWatches:
             or self._outdated_object(self.nodes, node_names)
         )
 
-    def _outdated_policies(self, informer: Informer[Json], wanted: Collection[str]) -> str:
+    def _outdated_policies(self, informer: Informer[Json], versions: Collection[str]) -> str:
         plural = informer.resource.plural
         for name in self.written:
             kind, _, key = name.partition(" ")
-            if kind == plural and key not in wanted and key in informer.versions:
+            if kind == plural and key not in versions and key in informer.versions:
                 return f"{name} is not deleted yet"
-        return self._outdated_object(informer, wanted)
+        return self._outdated_object(informer, versions)
 
     def _outdated_object(self, informer: Informer[Any], keys: Iterable[str]) -> str:
         """An object whose written version the watch does not show yet; empty when there is none."""

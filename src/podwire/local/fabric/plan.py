@@ -88,7 +88,7 @@ def _host(topology: Topology, fabric_nodes: tuple[FabricNode, ...]) -> NetworkSt
         mac=_mac(topology, first, HOST_NUMBER),
         alias=_alias(topology, "host"),
     )
-    others = topology.segments[1:]
+    further_segments = topology.segments[1:]
     return NetworkState(
         links=(link,),
         addresses=(
@@ -97,7 +97,7 @@ def _host(topology: Topology, fabric_nodes: tuple[FabricNode, ...]) -> NetworkSt
         ),
         routes=tuple(
             route
-            for segment in others
+            for segment in further_segments
             for route in (
                 Route(dst=str(segment.network), via=str(first.router), link=link.name),
                 Route(dst=str(segment.network6), via=str(first.router6), link=link.name),

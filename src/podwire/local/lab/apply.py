@@ -69,10 +69,10 @@ def apply(topology: Topology, nodes: int, conditions: LabConditions) -> None:
     if conditions == known == LabConditions():
         return
     record.write_bytes(msgspec.json.encode(LabConditions({**known.links, **conditions.links}, conditions.pairs)))
-    wanted = table(topology, nodes, conditions)
+    desired = table(topology, nodes, conditions)
     with Nft(Path(topology.netns(SWITCH))) as nft:
-        if isinstance(wanted, Table):
-            nft.apply(wanted)
+        if isinstance(desired, Table):
+            nft.apply(desired)
         elif (FAMILY, TABLE) in nft.tables():
             nft.delete(FAMILY, TABLE)
     delayed = {name for links in (known.links, conditions.links) for name, link in links.items() if link.delay_ms}
@@ -111,14 +111,14 @@ def set_delay(namespace: Path | None, device: str, delay_ms: float) -> None:
         _tc(namespace, "qdisc", "del", "dev", device, "root")
 
 
-def _tc(namespace: Path | None, *words: str) -> str:
+def _tc(namespace: Path | None, *arguments: str) -> str:
     with netns.inside(namespace):
         try:
-            done = subprocess.run(("tc", *words), capture_output=True, text=True, check=False)
+            done = subprocess.run(("tc", *arguments), capture_output=True, text=True, check=False)
         except FileNotFoundError as failure:
             raise ClusterError("delays need tc(8) of iproute2, which is not installed") from failure
     if done.returncode:
         if "qdisc kind is unknown" in done.stderr:
             raise ClusterError("delays need netem, which this kernel lacks (CONFIG_NET_SCH_NETEM)")
-        raise ClusterError(f"tc {' '.join(words)}: {done.stderr.strip() or done.returncode}")
+        raise ClusterError(f"tc {' '.join(arguments)}: {done.stderr.strip() or done.returncode}")
     return done.stdout

@@ -44,14 +44,14 @@ class LabChange:
         check_links({station: link}, SOURCE)
         self._links[station] = link
 
-    def cut_pair(self, one: str, other: str) -> None:
+    def cut_pair(self, node: str, other: str) -> None:
         """Cuts two nodes from each other.
 
         Raises: ConfigError when they are not two nodes of one segment.
         """
-        for station in (one, other):
+        for station in (node, other):
             port_of(self._topology, self._nodes, station, SOURCE)
-        pair: Pair = (min(one, other), max(one, other))
+        pair: Pair = (min(node, other), max(node, other))
         check_pair(self._topology, pair, SOURCE)
         self._pairs = (*(known for known in self._pairs if known != pair), pair)
 

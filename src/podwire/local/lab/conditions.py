@@ -44,15 +44,15 @@ class LinkConditions(msgspec.Struct, frozen=True, rename="camel", forbid_unknown
     """Bytes; 0 is the usual one."""
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def descriptions(self) -> tuple[str, ...]:
         """The conditions in words, none for a link without any."""
-        found = (
+        texts = (
             "cut" if self.cut else "",
             f"loss {self.loss_percent:g} %" if self.loss_percent else "",
             f"delay {self.delay_ms:g} ms" if self.delay_ms else "",
             f"MTU {self.mtu}" if self.mtu else "",
         )
-        return tuple(word for word in found if word)
+        return tuple(word for word in texts if word)
 
 
 Links = Mapping[str, LinkConditions]
@@ -68,12 +68,12 @@ class LabConditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def over(self, configured: Links) -> "LabConditions":
         """These changes on top of the configured conditions."""
         links = {**configured, **self.links}
-        return LabConditions({name: links[name] for name in sorted(links) if links[name].words}, self.pairs)
+        return LabConditions({name: links[name] for name in sorted(links) if links[name].descriptions}, self.pairs)
 
     def lines(self) -> tuple[str, ...]:
         """A line for each link and each pair with a condition."""
-        links = (f"{name}: {', '.join(link.words)}" for name, link in self.links.items() if link.words)
-        return (*links, *(f"{one} and {other}: cut from each other" for one, other in self.pairs))
+        links = (f"{name}: {', '.join(link.descriptions)}" for name, link in self.links.items() if link.descriptions)
+        return (*links, *(f"{node} and {other}: cut from each other" for node, other in self.pairs))
 
 
 def port_of(topology: Topology, nodes: int, station: str, source: str, path: str = "") -> str:
@@ -114,16 +114,16 @@ def check_pair(topology: Topology, pair: Pair, source: str) -> None:
 
     Raises: ConfigError.
     """
-    one, other = pair
-    if one == other:
-        raise ConfigError(source, "", f"expected two nodes, not {one!r} twice")
+    node, other = pair
+    if node == other:
+        raise ConfigError(source, "", f"expected two nodes, not {node!r} twice")
     for station in pair:
         if not station.startswith("node-"):
             raise ConfigError(source, "", f"{station!r} is no node; only nodes can be cut from each other")
     segments = [topology.node(int(station.partition("-")[2])).segment.number for station in pair]
     if segments[0] != segments[1]:
         problem = (
-            f"{one} is on segment-{segments[0]} and {other} on segment-{segments[1]}; two nodes can be cut from each "
+            f"{node} is on segment-{segments[0]} and {other} on segment-{segments[1]}; two nodes can be cut from each "
             f"other on one segment; cut segment-{segments[1]} to separate the segments"
         )
         raise ConfigError(source, "", problem)
@@ -148,13 +148,13 @@ def table(topology: Topology, nodes: int, conditions: LabConditions) -> Table | 
             parts = min(max(round(link.loss_percent * _PARTS / 100), 1), _PARTS)
             lost = "" if parts == _PARTS else f"numgen random mod {_PARTS} < {parts} "
             rules += _both_ways(port, lost, f"loss of {station}")
-    for one, other in conditions.pairs:
+    for node, other in conditions.pairs:
         try:
-            ports = [port_of(topology, nodes, station, TABLE) for station in (one, other)]
+            ports = [port_of(topology, nodes, station, TABLE) for station in (node, other)]
         except ConfigError:
             continue
         for incoming, outgoing in (ports, ports[::-1]):
-            text = f'iifname "{incoming}" oifname "{outgoing}" counter drop comment "cut {one} from {other}"'
+            text = f'iifname "{incoming}" oifname "{outgoing}" counter drop comment "cut {node} from {other}"'
             rules.append(text)
     if not rules:
         return AbsentTable(FAMILY, TABLE)

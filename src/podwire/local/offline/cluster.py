@@ -101,10 +101,10 @@ def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
     Raises: ConfigError with file, line and field of a mistake.
     """
     objects: dict[tuple[str, str], AdmittedObject] = {}
-    notes: list[str] = []
+    remarks: list[str] = []
     duplicates, manifests = {}, tuple(manifests)
     unenforced = tuple(_unenforced_policy(m) for m in manifests if "NetworkPolicy" in m.kind and not is_read(m))
-    notes += map(skipped_note, unenforced)
+    remarks += map(skipped_note, unenforced)
     for admitted_object in admitted(manifests, _SERVICE_RANGES):
         kind = admitted_object.manifest.kind
         previous = objects.pop((kind, admitted_object.key), None)
@@ -112,26 +112,26 @@ def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
         if previous is not None:
             sources = previous.manifest.source, admitted_object.manifest.source
             duplicates[f"{kind} {admitted_object.key}"] = previous.manifest.source
-            notes.append(
+            remarks.append(
                 f"{kind} {admitted_object.key} is in {sources[0]} and in {sources[1]}; the second definition is used"
             )
         for field in admitted_object.unknown_kinds:
             where = f"{admitted_object.manifest.at(field)}: {field}"
-            notes.append(
+            remarks.append(
                 f"{where}: unknown kind: an Accept rule with it matches nothing, a Deny or Pass rule denies everything"
             )
     bodies: dict[str, list[Json]] = {kind: [] for _, kind in KINDS}
     for (kind, _), admitted_object in objects.items():
         bodies[kind].append(admitted_object.body)
     cluster = _ClusterMaker(
-        bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, notes
+        bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, remarks
     ).described()
     return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced, operated=_operated(manifests))
 
 
 def _operated(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:
     """Custom resources with fields that describe pods, by namespace: operators make pods for them."""
-    found: dict[str, tuple[str, ...]] = {}
+    operated: dict[str, tuple[str, ...]] = {}
     for manifest in manifests:
         group = manifest.body["apiVersion"].rpartition("/")[0]
         spec = manifest.body.get("spec")
@@ -139,8 +139,8 @@ def _operated(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:
         if not own and isinstance(spec, dict) and not _POD_FIELDS.isdisjoint(spec):
             meta = manifest.body["metadata"]
             namespace = str(meta.get("namespace") or "default")
-            found[namespace] = (*found.get(namespace, ()), f"{manifest.kind} {meta.get('name', '')}")
-    return found
+            operated[namespace] = (*operated.get(namespace, ()), f"{manifest.kind} {meta.get('name', '')}")
+    return operated
 
 
 def _unenforced_policy(manifest: Manifest) -> UnenforcedPolicy:
@@ -160,11 +160,11 @@ class _ClusterMaker:
     """Adds the objects and facts that the files leave out."""
 
     def __init__(
-        self, bodies: Mapping[str, list[Json]], manifests: Mapping[tuple[str, str], Manifest], notes: list[str]
+        self, bodies: Mapping[str, list[Json]], manifests: Mapping[tuple[str, str], Manifest], remarks: list[str]
     ) -> None:
         self.bodies = bodies
         self.manifests = manifests
-        self.notes = notes
+        self.notes = remarks
         self.services = [_convert(body, Service) for body in bodies["Service"]]
         self.slices = [_convert(body, EndpointSlice) for body in bodies["EndpointSlice"]]
         self.nodes = self._nodes()
@@ -274,8 +274,8 @@ class _ClusterMaker:
                 for pod in self.pods
                 if pod.metadata.namespace == meta.namespace and labels <= pod.metadata.labels.items()
             ]
-            wanted = desired(service, own, nodes)
-            created = plan(of_service(service), wanted, (), address_types(service), "").create
+            endpoints = desired(service, own, nodes)
+            created = plan(of_service(service), endpoints, (), address_types(service), "").create
             for number, endpoint_slice in enumerate(created, 1):
                 named = msgspec.structs.replace(endpoint_slice.metadata, name=f"{meta.name}-{number}")
                 self.slices.append(msgspec.structs.replace(endpoint_slice, metadata=named))

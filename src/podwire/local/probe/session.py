@@ -17,7 +17,7 @@ Words = tuple[tuple[str, ...], tuple[str, ...], tuple[ProbePort, ...]]
 
 
 async def run(
-    topology: Topology, words: Words, timeout_s: float, begin: Callable[[int], Progress]
+    topology: Topology, arguments: Words, timeout_s: float, begin: Callable[[int], Progress]
 ) -> tuple[ProbeResult, ...]:
     """The results in the order of the plan; ``begin`` gets the number of attempts and returns what shows the progress.
 
@@ -27,7 +27,7 @@ async def run(
     client = Client(patient(load_kubeconfig(credentials.kubeconfig_path(topology, "admin"))), clock)
     try:
         prober, facts = await collect.prober(topology, client, clock, timeout_s)
-        attempts = plan(facts, *words)
+        attempts = plan(facts, *arguments)
         return await prober.run(attempts, begin(len(attempts)))
     finally:
         await client.close()

@@ -31,10 +31,10 @@ CHOICES: Mapping[str, str] = {
 }
 """The words of ``--show``, and their meanings."""
 _CHOSEN: Mapping[str, Callable[[ProbeResult], bool]] = {
-    "unexpected": lambda one: one.surprising,
-    "reached": lambda one: one.reached,
-    "failed": lambda one: not one.reached,
-    "denied": lambda one: one.denied,
+    "unexpected": lambda result: result.surprising,
+    "reached": lambda result: result.reached,
+    "failed": lambda result: not result.reached,
+    "denied": lambda result: result.denied,
 }
 
 
@@ -57,7 +57,7 @@ def render(results: Sequence[ProbeResult], show: str = "", width: int = 0) -> st
 
 def as_table(results: Sequence[ProbeResult], width: int = 0) -> str:
     """A table with one row for each attempt, unexpected results first; empty without results."""
-    first = sorted(results, key=lambda one: not one.surprising)
+    first = sorted(results, key=lambda result: not result.surprising)
     return fit([_HEAD, *map(_row, first)], width) if results else ""
 
 

@@ -40,12 +40,12 @@ def check(world: World, details: ClusterDetails | None = None) -> tuple[Finding,
     findings = [finding for check_of_kind in CHECKS for finding in check_of_kind(index)]
     findings += [finding for policy in index.policies for finding in _unknown(policy, ignored[policy.name])]
     findings += [finding for policy in index.policies for finding in _annotations(policy)]
-    kept = {
+    kept_findings = {
         check_of_kind
         for check_of_kind in findings
         if check_of_kind.id not in ignored[f"{check_of_kind.kind} {check_of_kind.name}"]
     }
-    return tuple(sorted(kept, key=_order))
+    return tuple(sorted(kept_findings, key=_order))
 
 
 def _order(finding: Finding) -> tuple[str, str, int, str, str, str]:

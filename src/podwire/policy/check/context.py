@@ -76,7 +76,7 @@ class ClusterIndex:
         """The labels of all known namespaces, also of those that only pods name."""
         self.described = frozenset(listed)
         """Namespaces that have a Namespace object, so their labels are known."""
-        self._found: dict[bytes, tuple[PodGroup, ...]] = {}
+        self._groups_by_selector: dict[bytes, tuple[PodGroup, ...]] = {}
         self._services: dict[str, list[Service]] = {}
         for service in self.details.services:
             if service.spec.selector:
@@ -85,9 +85,9 @@ class ClusterIndex:
     def matching(self, selector: PodSelector) -> tuple[PodGroup, ...]:
         """The groups of pods that a selector selects; without pods to which no policy applies."""
         text = msgspec.json.encode(selector, order="deterministic")
-        groups = self._found.get(text)
+        groups = self._groups_by_selector.get(text)
         if groups is None:
-            groups = self._found[text] = self.among(self.groups, selector)
+            groups = self._groups_by_selector[text] = self.among(self.groups, selector)
         return groups
 
     def pods(self, selector: PodSelector) -> tuple[Pod, ...]:

@@ -48,8 +48,8 @@ def _named(policy: PolicyOutline, rule: RuleOutline, port: PortOutline, pods: Se
         matching_protocols |= protocols
     if not have and matching_protocols:
         text = (
-            f"the pods declare {port.name} with protocol {first_names(sorted(matching_protocols))}, not {port.protocol}: "
-            f"nothing matches. Write protocol: {min(matching_protocols)}"
+            f"the pods declare {port.name} with protocol {first_names(sorted(matching_protocols))}, "
+            f"not {port.protocol}: nothing matches. Write protocol: {min(matching_protocols)}"
         )
         yield policy.finding("port-name-protocol", port.path, text)
     elif not have:

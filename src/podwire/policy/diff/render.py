@@ -49,7 +49,7 @@ def data(comparison: ClusterComparison, lines: tuple[Line, Line]) -> dict[str, A
     groups = comparison.groups
     pods = _by_workload(groups.workloads, groups.workloads)
     return {
-        "differences": [_data(each, groups.workloads, pods, lines) for each in comparison.differences],
+        "differences": [_data(difference, groups.workloads, pods, lines) for difference in comparison.differences],
         "onlyOld": list(groups.only_old),
         "onlyNew": list(groups.only_new),
     }

@@ -34,11 +34,11 @@ class CompiledServices(Generic[Compiled]):
             for service, ports in todo.items():
                 before.setdefault(service, self._services.pop(service, self._nothing))
                 self._waiting.pop(service, None)
-                wanted = frozenset(f for port in ports for f in frontends(port))
-                owned = self.claims.claim(service, wanted)
+                needed = frozenset(f for port in ports for f in frontends(port))
+                owned = self.claims.claim(service, needed)
                 if ports:
                     self._services[service] = self._make(ports, owned)
-                if owned != wanted:
+                if owned != needed:
                     self._waiting[service] = ports
             todo = {service: self._waiting[service] for service in self.claims.released() if service in self._waiting}
         for service, old in before.items():

@@ -34,7 +34,7 @@ def _marks(saved: Saved) -> frozenset[str]:
     return frozenset(MARK_CHAINS) & saved.get("nat", {}).keys()
 
 
-def left(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
+def leftover_rules(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> Iterator[tuple[Programs, dict[str, Saved]]]:
     """Kinds of iptables that hold the owner's mark or one of the others, and all rules of the kind, by family.
 
     Where no table of iptables exists no program is run.
@@ -50,7 +50,7 @@ def held_by(netns_path: NetnsPath, owner: ChainMark) -> Programs | None:
     """The kind of iptables that holds rules of an earlier run, when both kinds are in use; None without such rules."""
     if not nft_tables(netns_path) or not legacy_tables(netns_path):
         return None
-    return next((programs for programs, _ in left(netns_path, owner)), None)
+    return next((programs for programs, _ in leftover_rules(netns_path, owner)), None)
 
 
 def clear(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> bool:
@@ -59,7 +59,7 @@ def clear(netns_path: NetnsPath, owner: ChainMark, *marks: str) -> bool:
     Raises: KernelError.
     """
     removed = False
-    for programs, saved in left(netns_path, owner, *marks):
+    for programs, saved in leftover_rules(netns_path, owner, *marks):
         removed = True
         for family, tables in saved.items():
             with Iptables(family, programs, netns_path) as tool:

@@ -128,15 +128,16 @@ def _node_of(name: str, rule: EgressScope, nodes: Mapping[str, Node], alive: Col
 
 def unsupported(nodes: Mapping[str, Node], backends: Collection[str]) -> str:
     """Why packets of some nodes cannot be led to another node; ``backends`` are those that can."""
-    others = sorted(
+    other_backends = sorted(
         f"{name} ({backend})"
         for name, node in nodes.items()
         if (backend := node.metadata.annotations.get(NODE_ROUTING, "")) and backend not in backends
     )
-    if not others:
+    if not other_backends:
         return ""
     return (
-        f"the routing backend of {', '.join(others[:3])} leads packets to pods alone; expected {' or '.join(backends)}"
+        f"the routing backend of {', '.join(other_backends[:3])} leads packets to pods alone; "
+        f"expected {' or '.join(backends)}"
     )
 
 

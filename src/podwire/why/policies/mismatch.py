@@ -34,7 +34,7 @@ class Miss(NamedTuple):
     """A part that does not match, what the cluster has instead, and the cost of the mismatch."""
 
     part: RulePart
-    found: str
+    actual: str
     cost: float
 
 

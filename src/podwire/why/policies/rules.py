@@ -70,8 +70,8 @@ class PolicyReader:
         network = self._network
         own = _own_addresses(node) if network is None else addresses_of_node(network)
         machine = LocalAddresses(addresses=frozenset(own))
-        wanted = access.policies.mode
-        mode, held = wanted if wanted != AUTO else next(iter(TRACERS)), None
+        configured = access.policies.mode
+        mode, held = configured if configured != AUTO else next(iter(TRACERS)), None
         if network is not None:
             mode, held = _held(mode, access.netns, machine)
         tracing = open_tracing(mode)
@@ -151,14 +151,14 @@ def _own_addresses(node: Node) -> tuple[str, ...]:
     return (*node.internal_ips, *pod_side_addresses(node))
 
 
-def _held(wanted: str, netns: Path | None, machine: LocalAddresses) -> tuple[str, Tracer | None]:
+def _held(configured: str, netns: Path | None, machine: LocalAddresses) -> tuple[str, Tracer | None]:
     """The mode in force and its rules: the wanted mode or its fallback; the wanted mode when there are no rules.
 
     Raises: KernelError.
     """
-    for mode in dict.fromkeys((wanted, *TRACERS)):
+    for mode in dict.fromkeys((configured, *TRACERS)):
         tracing = open_tracing(mode)
         tracer = trace_held(tracing, netns, machine) if tracing is not None else None
         if tracer is not None:
             return mode, tracer
-    return wanted, None
+    return configured, None

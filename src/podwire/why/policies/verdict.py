@@ -213,7 +213,7 @@ class _Explainer:
         key = key_of(near.policy.metadata)
         for miss in near.misses:
             line = self.lines("NetworkPolicy", key, miss.part.field)
-            yield RuleTerm(field=miss.part.field, text=miss.part.text, line=line, found=miss.found)
+            yield RuleTerm(field=miss.part.field, text=miss.part.text, line=line, found=miss.actual)
 
     def _term(self, kind: str, key: str, part: RulePart | None) -> RuleTerm | None:
         if part is None:

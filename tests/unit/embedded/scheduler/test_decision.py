@@ -8,7 +8,7 @@ import pytest
 
 from podwire.embedded.scheduler.decision import SchedulingDecision, choose, explain
 from podwire.embedded.scheduler.filters import NodeRefusal, constraints_of, refusal
-from podwire.embedded.scheduler.matching import node_wanted, tolerates, untolerated
+from podwire.embedded.scheduler.matching import node_matches, tolerates, untolerated
 from podwire.embedded.scheduler.usage import SchedulerState, pod_demand
 from podwire.model.meta import ObjectMeta
 from podwire.model.node import Node, NodeSpec, NodeStatus, Taint
@@ -144,7 +144,7 @@ def test_node_affinity_by_name_and_operators() -> None:
     assert decide(by_name, cluster()).node == "n2"
     newer = pod("p", {"affinity": {"nodeAffinity": {AFFINE: {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["3"]}]}, {}]}}}})  # fmt: skip
-    assert [node_wanted(newer, node("n", {"gen": g})) for g in ("3", "4", "x")] == [False, True, False]
+    assert [node_matches(newer, node("n", {"gen": g})) for g in ("3", "4", "x")] == [False, True, False]
 
 
 def test_host_ports() -> None:

@@ -118,8 +118,8 @@ def _selects_namespace(selector: LabelSelector, request: AdmissionRequest, store
     return selector.matches(entry.labels if entry is not None else {})
 
 
-def _has(listed: tuple[str, ...], wanted: str) -> bool:
-    return "*" in listed or wanted in listed
+def _has(listed: tuple[str, ...], name: str) -> bool:
+    return "*" in listed or name in listed
 
 
 def _names(listed: str, plural: str, subresource: str) -> bool:

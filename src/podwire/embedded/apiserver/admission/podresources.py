@@ -46,12 +46,12 @@ def parse_amount(text: str | int | float) -> Amount:
     return Amount(int((value * 1000).to_integral_value(ROUND_CEILING)), family)
 
 
-def parse_resources(found: Mapping[str, Any] | None) -> Resources:
+def parse_resources(amounts: Mapping[str, Any] | None) -> Resources:
     """A resource list of the API.
 
     Raises: ValueError for a value that is no quantity.
     """
-    return {name: parse_amount(text) for name, text in (found or {}).items()}
+    return {name: parse_amount(text) for name, text in (amounts or {}).items()}
 
 
 def add(left: Resources, right: Resources) -> Resources:

@@ -33,13 +33,13 @@ class RequestVariables(Mapping[str, Any]):
 
     def with_param(self, param: Object | None) -> "RequestVariables":
         """The same variables with another parameter object."""
-        found = RequestVariables(self._request, self._kind, self._context)
-        found._known = {**self._known, "params": param}
-        return found
+        variables = RequestVariables(self._request, self._kind, self._context)
+        variables._known = {**self._known, "params": param}
+        return variables
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
-            self._known[name] = self._made(name)
+            self._known[name] = self._evaluate(name)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -48,7 +48,7 @@ class RequestVariables(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(_NAMES)
 
-    def _made(self, name: str) -> Any:
+    def _evaluate(self, name: str) -> Any:
         request, kind = self._request, self._kind
         if name in ("object", "oldObject"):
             return review.objects(request, kind)[name]
@@ -87,6 +87,6 @@ def _namespace(request: AdmissionRequest, context: AdmissionContext) -> Object |
     entry = context.store.get("/namespaces", "", call.namespace) if call.namespace else None
     if entry is None:
         return None
-    found = entry.object()
-    meta = {field: value for field, value in found["metadata"].items() if field not in _HIDDEN}
-    return {**found, "metadata": meta}
+    namespace = entry.object()
+    meta = {field: value for field, value in namespace["metadata"].items() if field not in _HIDDEN}
+    return {**namespace, "metadata": meta}

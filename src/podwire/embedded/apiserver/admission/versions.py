@@ -27,9 +27,11 @@ def in_version(request: AdmissionRequest, kind: ResourceKind, context: Admission
     if _has_other_body(request) or (kind == own and not kind.shared):
         return request
     objects = [obj for obj in (request.obj, request.old) if obj]
-    found = yield from converted(objects, own, kind, context)
-    obj = found.pop(0) if request.obj else None
-    return AdmissionRequest(request.call, request.operation, obj, found[0] if found else None, request.options)
+    converted_objects = yield from converted(objects, own, kind, context)
+    obj = converted_objects.pop(0) if request.obj else None
+    return AdmissionRequest(
+        request.call, request.operation, obj, converted_objects[0] if converted_objects else None, request.options
+    )
 
 
 def accepted(
@@ -53,10 +55,10 @@ def converted(
     Raises: ApiError when a conversion webhook fails.
     """
     if kind.webhook and kind != own:
-        found = yield context.convert(kind, objects)
-        if isinstance(found, ApiError):
-            raise found
-        return list(found)
+        results = yield context.convert(kind, objects)
+        if isinstance(results, ApiError):
+            raise results
+        return list(results)
     return [conversion.view(kind, obj) for obj in objects]
 
 

@@ -62,8 +62,8 @@ class Configured(msgspec.Struct, frozen=True):
 
 def read_webhooks(store: Store, table: str) -> tuple[Configured, ...]:
     """The webhooks of all configurations in a table, in the order of the configurations' names."""
-    found = []
+    webhooks = []
     for entry in store.entries(table):
         for index, hook in enumerate(entry.object().get("webhooks") or ()):
-            found.append(Configured(f"{entry.name}/{index}", msgspec.convert(hook, Webhook)))
-    return tuple(found)
+            webhooks.append(Configured(f"{entry.name}/{index}", msgspec.convert(hook, Webhook)))
+    return tuple(webhooks)

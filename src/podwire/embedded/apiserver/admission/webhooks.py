@@ -76,11 +76,11 @@ class WebhookCaller:
         return list(self._matching(request, self._webhooks))
 
     def _matching(self, request: AdmissionRequest, webhooks: tuple[Configured, ...]) -> Iterator[_Chosen]:
-        for found in webhooks:
-            webhook = found.webhook
+        for matching_webhook in webhooks:
+            webhook = matching_webhook.webhook
             kind = covered_kind(webhook.rules, webhook.match_policy, request, self._kinds)
             if kind is not None:
-                yield _Chosen(found.uid, webhook, kind)
+                yield _Chosen(matching_webhook.uid, webhook, kind)
 
     def shown(
         self, chosen: _Chosen, request: AdmissionRequest, known: dict[ResourceKind, AdmissionRequest]
@@ -122,11 +122,11 @@ class WebhookCaller:
         body = msgspec.json.encode(review.render_review(request, chosen.kind, uid))
         try:
             try:
-                found = await self._client.post(webhook.client_config, body, webhook.timeout_seconds)
+                reply = await self._client.post(webhook.client_config, body, webhook.timeout_seconds)
             except WebhookFailure as failure:
                 raise WebhookFailure(f"failed to call webhook: {failure!s}") from failure
             try:
-                answer = review.parse_review(found, uid, mutating=self._table == MUTATING)
+                answer = review.parse_review(reply, uid, mutating=self._table == MUTATING)
             except WebhookFailure as failure:
                 raise WebhookFailure(f"received invalid webhook response: {failure!s}") from failure
         except WebhookFailure as failure:
@@ -174,27 +174,27 @@ class MutatingAdmissionWebhook:
         memory = request.invoked.setdefault("webhooks", {"object": None, "again": set(), "callable": set()})
         if request.repeated and memory["object"] != request.obj:
             memory["again"] |= memory["callable"]
-        for found in chosen:
-            if request.repeated and found.uid not in memory["again"]:
+        for matching_hook in chosen:
+            if request.repeated and matching_hook.uid not in memory["again"]:
                 continue
-            shown = yield from self._caller.shown(found, request, {})
+            shown = yield from self._caller.shown(matching_hook, request, {})
             if shown is None:
                 continue
-            if (yield from self._call(found, request, shown)):
+            if (yield from self._call(matching_hook, request, shown)):
                 memory["again"] |= memory["callable"]
                 request.again = True
-            if found.webhook.reinvocation_policy == "IfNeeded":
-                memory["callable"].add(found.uid)
+            if matching_hook.webhook.reinvocation_policy == "IfNeeded":
+                memory["callable"].add(matching_hook.uid)
         memory["object"] = request.obj if request.repeated else msgspec.json.decode(msgspec.json.encode(request.obj))
 
-    def _call(self, found: _Chosen, request: AdmissionRequest, shown: AdmissionRequest) -> Waits[bool]:
+    def _call(self, hook: _Chosen, request: AdmissionRequest, shown: AdmissionRequest) -> Waits[bool]:
         """Calls the webhook with the request ``shown``. Returns whether it changed the object."""
-        answer = _accept(found, request, (yield self._caller.ask(found, shown)))
+        answer = _accept(hook, request, (yield self._caller.ask(hook, shown)))
         if not answer.patch:
             return False
         if not request.obj:
             problem = (
-                f'admission webhook "{found.webhook.name}" attempted to modify the object, which is not supported '
+                f'admission webhook "{hook.webhook.name}" attempted to modify the object, which is not supported '
                 "for this operation"
             )
             raise review.internal_error(problem)
@@ -205,7 +205,7 @@ class MutatingAdmissionWebhook:
             raise review.internal_error(failure.message) from failure
         if not isinstance(patched, dict) or not isinstance(patched.get("metadata", {}), dict):
             raise review.internal_error("the patched value is not an object")
-        request.obj = yield from accepted(request, found.kind, patched, self._context)
+        request.obj = yield from accepted(request, hook.kind, patched, self._context)
         return request.obj != before
 
 
@@ -226,12 +226,12 @@ class ValidatingAdmissionWebhook:
     def _validate(self, request: AdmissionRequest, chosen: list[_Chosen]) -> Waits[None]:
         known: dict[ResourceKind, AdmissionRequest] = {}
         asked = []
-        for found in chosen:
-            shown = yield from self._caller.shown(found, request, known)
+        for matching_hook in chosen:
+            shown = yield from self._caller.shown(matching_hook, request, known)
             if shown is not None:
-                asked.append((found, shown))
+                asked.append((matching_hook, shown))
         if not asked:
             return
-        answers = yield asyncio.gather(*(self._caller.ask(found, shown) for found, shown in asked))
-        for (found, _), answer in zip(asked, answers, strict=True):
-            _accept(found, request, answer)
+        answers = yield asyncio.gather(*(self._caller.ask(hook, shown) for hook, shown in asked))
+        for (matching_hook, _), answer in zip(asked, answers, strict=True):
+            _accept(matching_hook, request, answer)

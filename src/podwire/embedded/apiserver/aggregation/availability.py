@@ -75,12 +75,12 @@ class AvailabilityChecks:
         self._follow()
 
     def _follow(self) -> None:
-        wanted = {extension.name: extension for extension in self._extensions.all()}
+        extensions = {extension.name: extension for extension in self._extensions.all()}
         for name, watched in tuple(self._watched.items()):
-            if wanted.get(name) != watched.extension:
+            if extensions.get(name) != watched.extension:
                 watched.task.cancel()
                 del self._watched[name]
-        for name, extension in wanted.items():
+        for name, extension in extensions.items():
             if name not in self._watched:
                 wake = asyncio.Event()
                 task = self._tasks.start(f"checks of {name}", self._check_periodically(extension, wake))
@@ -99,9 +99,9 @@ class AvailabilityChecks:
         failures, anew = 0, True
         while True:
             wake.clear()
-            found = await self._check(extension, anew=anew)
-            self._report(extension, found)
-            failures = 0 if found.status == "True" else failures + 1
+            availability = await self._check(extension, anew=anew)
+            self._report(extension, availability)
+            failures = 0 if availability.status == "True" else failures + 1
             delay_s = min(_RETRY_S * 2 ** min(failures - 1, 10), _PERIOD_S) if failures else _PERIOD_S
             try:
                 async with asyncio.timeout(delay_s):
@@ -118,16 +118,16 @@ class AvailabilityChecks:
         url = f"https://{extension.service.host}:{extension.service.port}/{extension.path}"
         try:
             async with asyncio.timeout(_CHECK_S):
-                found = await self._client.ask(extension, "GET", f"/{extension.path}", _JSON)
+                reply = await self._client.ask(extension, "GET", f"/{extension.path}", _JSON)
         except TimeoutError:
             return Availability("False", "FailedDiscoveryCheck", f"timed out waiting for {url}")
         except (OSError, ValueError, ApiError, Disconnected) as failure:
             problem = f'failing or missing response from {url}: Get "{url}": {describe_failure(failure)}'
             return Availability("False", "FailedDiscoveryCheck", problem)
-        if not 200 <= found.status < 300:
-            problem = f"failing or missing response from {url}: bad status from {url}: {found.status}"
+        if not 200 <= reply.status < 300:
+            problem = f"failing or missing response from {url}: bad status from {url}: {reply.status}"
             return Availability("False", "FailedDiscoveryCheck", problem)
-        resources, known = _resources(found), self._extensions.documents(extension)
+        resources, known = _resources(reply), self._extensions.documents(extension)
         if anew or resources != known.resources:
             v3 = await self._document(extension, f"/openapi/v3/{extension.path}")
             v2 = await self._document(extension, "/openapi/v2")
@@ -148,13 +148,13 @@ class AvailabilityChecks:
         if not names:
             return Availability("False", "ServicePortError", f"{noun} is not listening on port {service.port}")
         slices = [
-            found.object()
-            for found in self._store.entries(_SLICES, service.namespace)
-            if found.labels.get(_SERVICE_LABEL) == service.name
+            found_entry.object()
+            for found_entry in self._store.entries(_SLICES, service.namespace)
+            if found_entry.labels.get(_SERVICE_LABEL) == service.name
         ]
         if not slices:
             return Availability("False", "EndpointsNotFound", f"cannot find endpointslices for {noun}")
-        if not any(_has_endpoint(found, names[0]) for found in slices):
+        if not any(_has_endpoint(endpoint_slice, names[0]) for endpoint_slice in slices):
             problem = f'endpointslices for {noun} have no addresses with port name "{names[0]}"'
             return Availability("False", "MissingEndpoints", problem)
         return None
@@ -163,19 +163,25 @@ class AvailabilityChecks:
         """A document; empty when there is none."""
         try:
             async with asyncio.timeout(_CHECK_S):
-                found = await self._client.ask(extension, "GET", target, _JSON)
+                reply = await self._client.ask(extension, "GET", target, _JSON)
         except (OSError, ValueError, ApiError, Disconnected):
             return {}
-        return _object(found.body) if found.status == 200 else {}
+        return _object(reply.body) if reply.status == 200 else {}
 
-    def _report(self, extension: Extension, found: Availability) -> None:
+    def _report(self, extension: Extension, availability: Availability) -> None:
         entry = self._store.get(TABLE, "", extension.name)
         if entry is None:
             return
         obj = entry.object()
         before = (obj.get("status") or {}).get("conditions") or []
         status = obj.setdefault("status", {})
-        set_condition(status, "Available", found.status, (found.reason, found.message), rfc3339(self._clock.now()))
+        set_condition(
+            status,
+            "Available",
+            availability.status,
+            (availability.reason, availability.message),
+            rfc3339(self._clock.now()),
+        )
         if status["conditions"] != before:
             self._store.put(TABLE, obj)
 
@@ -184,21 +190,25 @@ def _service_of(entry: StoredObject) -> str:
     return entry.name if entry.table == _SERVICES else entry.labels.get(_SERVICE_LABEL, "")
 
 
-def _has_endpoint(found: Object, port: str) -> bool:
+def _has_endpoint(endpoint_slice: Object, port: str) -> bool:
     """Whether a slice has a ready endpoint of a port."""
-    if not any((item.get("name") or "") == port and item.get("port") for item in found.get("ports") or ()):
+    if not any((item.get("name") or "") == port and item.get("port") for item in endpoint_slice.get("ports") or ()):
         return False
-    return any((item.get("conditions") or {}).get("ready") is not False for item in found.get("endpoints") or ())
+    return any(
+        (item.get("conditions") or {}).get("ready") is not False for item in endpoint_slice.get("endpoints") or ()
+    )
 
 
 def _object(body: bytes) -> Object:
     try:
-        found = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _resources(listed: FetchedDocument) -> tuple[Object, ...]:
-    found = _object(listed.body).get("resources")
-    return tuple(item for item in found if isinstance(item, dict)) if isinstance(found, list) else ()
+    listed_resources = _object(listed.body).get("resources")
+    return (
+        tuple(item for item in listed_resources if isinstance(item, dict)) if isinstance(listed_resources, list) else ()
+    )

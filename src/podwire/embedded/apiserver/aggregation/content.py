@@ -45,19 +45,19 @@ class ExtensionContent:
 
     async def delete(self, namespace: str) -> ForeignContent:
         """Deletes the objects of a namespace; returns what remains. Skips resources without the verb ``delete``."""
-        found = ForeignContent([], Counter(), Counter(), [])
+        content = ForeignContent([], Counter(), Counter(), [])
         for extension in tuple(self._extensions.all()):
             if not self._extensions.is_available(extension):
-                found.undiscovered.append(f"{extension.group}/{extension.version}")
+                content.undiscovered.append(f"{extension.group}/{extension.version}")
                 continue
             for resource in self._extensions.documents(extension).resources:
                 verbs = resource.get("verbs") or ()
                 if resource.get("namespaced") and "/" not in str(resource.get("name", "/")) and "delete" in verbs:
-                    await self._empty(extension, resource, namespace, found)
-        found.undiscovered.sort()
-        return found
+                    await self._empty(extension, resource, namespace, content)
+        content.undiscovered.sort()
+        return content
 
-    async def _empty(self, extension: Extension, resource: Object, namespace: str, found: ForeignContent) -> None:
+    async def _empty(self, extension: Extension, resource: Object, namespace: str, content: ForeignContent) -> None:
         path = f"/{extension.path}/namespaces/{quote(namespace)}/{resource['name']}"
         verbs = resource["verbs"]
         try:
@@ -71,12 +71,12 @@ class ExtensionContent:
                     await self._client.ask(extension, "DELETE", f"{path}/{name}", "application/json")
                 items = await self._items(extension, path)
         except (OSError, ValueError, KeyError, TypeError, ApiError, Disconnected) as failure:
-            found.failures.append(describe_failure(failure))
+            content.failures.append(describe_failure(failure))
             return
         if items:
-            found.left[f"{resource['name']}.{extension.group}"] += len(items)
+            content.left[f"{resource['name']}.{extension.group}"] += len(items)
         for item in items:
-            found.finalizers.update(item["metadata"].get("finalizers") or ())
+            content.finalizers.update(item["metadata"].get("finalizers") or ())
 
     async def _items(self, extension: Extension, path: str) -> list[Object]:
         answer = await self._client.ask(extension, "GET", path, "application/json")

@@ -55,19 +55,19 @@ def aggregated_version(extensions: Extensions, group: str, version: str) -> Obje
 
 
 def _resources(listed: Iterable[Object], group: str, version: str) -> list[Object]:
-    found: dict[str, Object] = {}
+    resources: dict[str, Object] = {}
     for item in sorted(listed, key=lambda item: "/" in str(item.get("name", ""))):
         name, _, subresource = str(item.get("name", "")).partition("/")
         kind = {"group": item.get("group") or group, "version": item.get("version") or version,
                 "kind": item.get("kind", "")}  # fmt: skip
         if subresource:
-            if name in found:
+            if name in resources:
                 entry = {"subresource": subresource, "responseKind": kind, "verbs": list(item.get("verbs") or ())}
-                found[name].setdefault("subresources", []).append(entry)
+                resources[name].setdefault("subresources", []).append(entry)
             continue
-        found[name] = {
+        resources[name] = {
             "resource": name, "responseKind": kind, "scope": "Namespaced" if item.get("namespaced") else "Cluster",
             "singularResource": item.get("singularName") or "", "verbs": list(item.get("verbs") or ()),
             **{key: item[key] for key in ("shortNames", "categories") if item.get(key)},
         }  # fmt: skip
-    return list(found.values())
+    return list(resources.values())

@@ -72,14 +72,14 @@ class Extensions:
 
     def _derive(self) -> None:
         entries = [entry for entry in self._store.entries(TABLE) if b'"service"' in entry.raw]
-        pairs = [(entry, found) for entry in entries if (found := _extension(entry)) is not None]
-        served = {(found.group, found.version): found for _, found in pairs}
+        pairs = [(entry, extension) for entry in entries if (extension := _extension(entry)) is not None]
+        served = {(extension.group, extension.version): extension for _, extension in pairs}
         available = frozenset(entry.name for entry, _ in pairs if is_available(entry.object()))
         if (served, available) == (self._served, self._available):
             return
         self._served, self._available = served, available
-        names = {found.name for found in served.values()}
-        self._documents = {name: found for name, found in self._documents.items() if name in names}
+        names = {extension.name for extension in served.values()}
+        self._documents = {name: document for name, document in self._documents.items() if name in names}
         self._tell()
 
     def _tell(self) -> None:

@@ -95,16 +95,16 @@ class LocalServices:
         self._scheduled = False
         now = self._clock.monotonic()
         self._paused = {name: end for name, end in self._paused.items() if end > now}
-        wanted = {
+        managed_names = {
             f"{kind.version}.{kind.group}": (kind.group, kind.version)
             for kind in self._kinds.values()
             if kind.group != GROUP
         }
-        for name, (group, version) in sorted(wanted.items()):
+        for name, (group, version) in sorted(managed_names.items()):
             if self._store.get(TABLE, "", name) is None and name not in self._paused:
                 self._store.put(TABLE, _service(name, (group, version), rfc3339(self._clock.now())))
         for entry in self._store.entries(TABLE):
-            if entry.name not in wanted and entry.labels.get(_MANAGED) and b'"service"' not in entry.raw:
+            if entry.name not in managed_names and entry.labels.get(_MANAGED) and b'"service"' not in entry.raw:
                 self._store.delete(entry)
 
 

@@ -66,15 +66,15 @@ def objects() -> Iterator[tuple[str, Object]]:
         yield policy.ROLE_BINDINGS, _binding(_metadata(name, namespace), "Role", role, subjects)
 
 
-def as_created(wanted: Object, kind: str, manager: str, now: str) -> Object:
+def as_created(default: Object, kind: str, manager: str, now: str) -> Object:
     """A default object as the request path would store it when ``manager`` creates it, in a tenth of the time.
 
     Nothing of it has a default value or depends on other objects. The owned fields are the same for every object of a
     kind, but for the names of the labels.
     """
     api_version = f"{policy.GROUP}/v1"
-    meta = {**wanted["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now}
-    owned: Object = {f"f:{field}": _FIELDS.get(field, {}) for field in wanted if field != "metadata"}
+    meta = {**default["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now}
+    owned: Object = {f"f:{field}": _FIELDS.get(field, {}) for field in default if field != "metadata"}
     owned["f:metadata"] = {
         f"f:{field}": {".": {}, **{f"f:{key}": {} for key in sorted(meta[field])}}
         for field in ("annotations", "labels")
@@ -83,28 +83,28 @@ def as_created(wanted: Object, kind: str, manager: str, now: str) -> Object:
         "manager": manager, "operation": "Update", "apiVersion": api_version, "time": now, "fieldsType": "FieldsV1",
         "fieldsV1": dict(sorted(owned.items())),
     }]  # fmt: skip
-    return {"apiVersion": api_version, "kind": kind, **wanted, "metadata": meta}
+    return {"apiVersion": api_version, "kind": kind, **default, "metadata": meta}
 
 
-def completed(stored: Object, wanted: Object) -> Object | None:
+def completed(entry: Object, default: Object) -> Object | None:
     """The stored object with what it lacks; None when it lacks nothing or is not to be changed."""
-    meta = stored["metadata"]
+    meta = entry["metadata"]
     if (meta.get("annotations") or {}).get(AUTOUPDATE) == "false":
         return None
-    new = {**stored, "metadata": dict(meta)}
+    new = {**entry, "metadata": dict(meta)}
     for field in ("labels", "annotations"):
-        new["metadata"][field] = {**wanted["metadata"][field], **(meta.get(field) or {})}
-    if "roleRef" in wanted:
-        present = stored.get("subjects") or []
-        missing = [subject for subject in wanted.get("subjects") or () if subject not in present]
+        new["metadata"][field] = {**default["metadata"][field], **(meta.get(field) or {})}
+    if "roleRef" in default:
+        present = entry.get("subjects") or []
+        missing = [subject for subject in default.get("subjects") or () if subject not in present]
         if missing:
             new["subjects"] = [*present, *missing]
-    elif "aggregationRule" in wanted:
-        new["aggregationRule"] = stored.get("aggregationRule") or wanted["aggregationRule"]
+    elif "aggregationRule" in default:
+        new["aggregationRule"] = entry.get("aggregationRule") or default["aggregationRule"]
     else:
-        present = stored.get("rules") or []
-        lacking = [rule for rule in wanted["rules"] if rule not in present]
+        present = entry.get("rules") or []
+        lacking = [rule for rule in default["rules"] if rule not in present]
         missing_now = missing_rules(parse_rules(present), parse_rules(lacking)) if lacking else []
         if missing_now:
             new["rules"] = [*present, *rendered(tuple(missing_now))]
-    return None if new == stored else new
+    return None if new == entry else new

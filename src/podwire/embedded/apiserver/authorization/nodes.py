@@ -107,11 +107,11 @@ class NodeAuthorizer:
     def _related(self, node: str, asked: RequestAttributes, resource: str = "") -> AccessDecision:
         if not asked.name:
             return AccessDecision(False, "No Object name found")
-        wanted = (resource or asked.resource, asked.name)
+        reference = (resource or asked.resource, asked.name)
         # The name of an ephemeral volume's claim is POD-VOLUME, so it does not occur in the pod's text as a whole.
-        mentioning = "" if wanted[0] == "persistentvolumeclaims" else asked.name
+        mentioning = "" if reference[0] == "persistentvolumeclaims" else asked.name
         for pod in self._objects.pods(node, asked.namespace, mentioning):
-            if wanted in references(pod):
+            if reference in references(pod):
                 return _ALLOWED
         return _unrelated(node)
 

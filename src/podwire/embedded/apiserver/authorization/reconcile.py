@@ -26,17 +26,17 @@ _ROLE = _KINDS[policy.CLUSTER_ROLES]
 def ensure_defaults(store: Store, writer: Writer) -> None:
     """Creates the default roles and bindings that are missing, and completes those that lack something."""
     now, manager = writer.now(), ""
-    for table, wanted in defaultobjects.objects():
-        kind, meta = _KINDS[table], wanted["metadata"]
+    for table, default in defaultobjects.objects():
+        kind, meta = _KINDS[table], default["metadata"]
         entry = store.get(table, meta.get("namespace", ""), meta["name"])
-        if entry is not None and "roleRef" in wanted and entry.object().get("roleRef") != wanted["roleRef"]:
+        if entry is not None and "roleRef" in default and entry.object().get("roleRef") != default["roleRef"]:
             store.delete(entry)
             entry = None
         if entry is None:
             manager = manager or internal_call(kind, "").manager
-            store.put(table, defaultobjects.as_created(wanted, kind.kind, manager, now))
+            store.put(table, defaultobjects.as_created(default, kind.kind, manager, now))
             continue
-        new = defaultobjects.completed(entry.object(), wanted)
+        new = defaultobjects.completed(entry.object(), default)
         if new is not None:
             _replace(writer, kind, entry, new)
 
@@ -80,7 +80,7 @@ class Aggregation:
         matching = [msgspec.convert(selector, LabelSelector).requirements() for selector in selectors]
         rules: list[Object] = []
         for other in entries:
-            if other.name != entry.name and any(found.matches(other.labels) for found in matching):
+            if other.name != entry.name and any(selector.matches(other.labels) for selector in matching):
                 rules += (rule for rule in other.object().get("rules") or () if rule not in rules)
         if not role.get("aggregationRule") or rules == (role.get("rules") or []):
             return False

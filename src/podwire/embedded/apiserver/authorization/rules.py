@@ -65,8 +65,8 @@ class PolicyRule(msgspec.Struct, frozen=True, rename="camel"):
             return any(url_matches(url, single.non_resource_urls[0]) for url in self.non_resource_urls)
         if not _has_all(self.api_groups, single.api_groups):
             return False
-        wanted = single.resources[0]
-        if not _resource_matches(self.resources, wanted, wanted.partition("/")[2]):
+        resource = single.resources[0]
+        if not _resource_matches(self.resources, resource, resource.partition("/")[2]):
             return False
         names = single.resource_names
         return not self.resource_names or (bool(names) and set(names) <= set(self.resource_names))
@@ -108,13 +108,13 @@ def _resource_matches(patterns: tuple[str, ...], target: str, subresource: str) 
     return bool(subresource) and f"*/{subresource}" in patterns
 
 
-def _has_all(held: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    return ANY in held or all(value in held for value in wanted)
+def _has_all(held: tuple[str, ...], requested: tuple[str, ...]) -> bool:
+    return ANY in held or all(value in held for value in requested)
 
 
-def parse_rules(found: Any) -> tuple[PolicyRule, ...]:
+def parse_rules(raw: Any) -> tuple[PolicyRule, ...]:
     """The rules of a stored role; ``null`` is no rule."""
-    return msgspec.convert(found or (), tuple[PolicyRule, ...])
+    return msgspec.convert(raw or (), tuple[PolicyRule, ...])
 
 
 def single_actions(rule: PolicyRule) -> Iterable[PolicyRule]:
@@ -129,11 +129,11 @@ def single_actions(rule: PolicyRule) -> Iterable[PolicyRule]:
             yield PolicyRule((verb,), non_resource_urls=(url,))
 
 
-def missing_rules(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """The rules of ``wanted`` that ``held`` does not cover; rules that differ in their verbs only are merged."""
+def missing_rules(held: Iterable[PolicyRule], requested: Iterable[PolicyRule]) -> list[PolicyRule]:
+    """The rules of ``requested`` that ``held`` does not cover; rules that differ in their verbs only are merged."""
     held = tuple(held)
     missing: dict[PolicyRule, list[str]] = {}
-    for rule in wanted:
+    for rule in requested:
         for single in single_actions(rule):
             if not any(own.covers(single) for own in held):
                 key = msgspec.structs.replace(single, verbs=())

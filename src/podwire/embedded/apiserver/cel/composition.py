@@ -23,15 +23,15 @@ def names_in(source: str, known: Iterable[str]) -> tuple[str, ...]:
     if NAME not in source:
         return ()
     token_list = [token for token in sources.tokens(source) if not token.isspace() and not token.startswith("//")]
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for index, token in enumerate(token_list):
         if token != NAME:
             continue
         after = token_list[index + 1 : index + 4]
         if after[:1] != ["."]:
             return tuple(known)
-        found[after[2] if after[1:2] == ["?"] and len(after) > 2 else after[-1] if len(after) == 2 else after[1]] = None
-    return tuple(name for name in known if name in found)
+        names[after[2] if after[1:2] == ["?"] and len(after) > 2 else after[-1] if len(after) == 2 else after[1]] = None
+    return tuple(name for name in known if name in names)
 
 
 class Composition:
@@ -82,9 +82,9 @@ class VariableScope:
         try:
             return expression.evaluate(self._all, self._decide)
         except EvaluationError as failure:
-            found = _MISSING.fullmatch(str(failure))
-            if found is not None and found[1] in self._failed:
-                text = f'composited variable "{found[1]}" fails to evaluate: {self._failed[found[1]]}'
+            match = _MISSING.fullmatch(str(failure))
+            if match is not None and match[1] in self._failed:
+                text = f'composited variable "{match[1]}" fails to evaluate: {self._failed[match[1]]}'
                 raise EvaluationError(text) from failure
             raise
 

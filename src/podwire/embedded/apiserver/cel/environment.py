@@ -132,4 +132,4 @@ def _declarations(*, checked: bool) -> list[Any]:
         overloads.setdefault(shown.name, {})[label] = cel.Overload(
             label, type_of(shown.result), types, shown.method, call
         )
-    return [cel.FunctionDecl(name, list(found.values())) for name, found in overloads.items()]
+    return [cel.FunctionDecl(name, list(by_signature.values())) for name, by_signature in overloads.items()]

@@ -27,8 +27,8 @@ def type_of(root: SchemaNode, kind: str) -> str:
 
 
 def _fields(node: SchemaNode, known: dict[str, str], within: tuple[str, ...]) -> dict[str, str]:
-    found = {escaped(name): _type(sub, name, known, within) for name, sub in node.properties.items()}
-    return {name: text for name, text in found.items() if text}
+    types = {escaped(name): _type(sub, name, known, within) for name, sub in node.properties.items()}
+    return {name: text for name, text in types.items() if text}
 
 
 def _type(node: SchemaNode, label: str, known: dict[str, str], within: tuple[str, ...]) -> str:
@@ -37,14 +37,14 @@ def _type(node: SchemaNode, label: str, known: dict[str, str], within: tuple[str
         return "dyn"
     if node.name not in known:
         inner = (*within, node.name) if node.name else within
-        text = _made(node, node.name.rpartition(".")[2] or label.replace("-", "_"), known, inner)
+        text = _published_name(node, node.name.rpartition(".")[2] or label.replace("-", "_"), known, inner)
         if not node.name:
             return text
         known[node.name] = text
     return known[node.name]
 
 
-def _made(node: SchemaNode, label: str, known: dict[str, str], within: tuple[str, ...]) -> str:
+def _published_name(node: SchemaNode, label: str, known: dict[str, str], within: tuple[str, ...]) -> str:
     if node.type == "array":
         items = _type(node.items, label, known, within)
         return f"list({items})" if items else ""

@@ -19,7 +19,7 @@ _PART = re.compile(
 
 def without_groups(pattern: str) -> str:
     """The pattern with groups that do not capture."""
-    return _PART.sub(lambda found: "(?:" if found["group"] else found[0], pattern)
+    return _PART.sub(lambda match: "(?:" if match["group"] else match[0], pattern)
 
 
 @cache
@@ -34,10 +34,10 @@ def _program(source: str) -> Any:
 def _search(source: str, text: str, pattern: str) -> Any:
     from cel_expr_python import cel
 
-    found = _program(source).eval(data={"text": text, "pattern": without_groups(pattern)})
-    if found.type() == cel.Type.ERROR:
+    result = _program(source).eval(data={"text": text, "pattern": without_groups(pattern)})
+    if result.type() == cel.Type.ERROR:
         raise ValueError(f"invalid regular expression: {pattern}")
-    return found.plain_value()
+    return result.plain_value()
 
 
 @cache
@@ -69,5 +69,5 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 
     Raises: ValueError for a pattern that RE2 does not take.
     """
-    found: list[str] = _search("regex.extractAll(text, pattern)", text, pattern)
-    return found if limit < 0 else found[:limit]
+    matches: list[str] = _search("regex.extractAll(text, pattern)", text, pattern)
+    return matches if limit < 0 else matches[:limit]

@@ -59,7 +59,7 @@ AUTHORIZER = "kubernetes.authorization.Authorizer"
 
 def variables(*, params: bool, authorizer: bool = True) -> dict[str, str]:
     """The types of all variables; ``params`` and ``authorizer`` only where the expression may use them."""
-    found = {"object": "dyn", "oldObject": "dyn", "request": _REQUEST, "namespaceObject": _NAMESPACE}
+    declarations = {"object": "dyn", "oldObject": "dyn", "request": _REQUEST, "namespaceObject": _NAMESPACE}
     if authorizer:
-        found["authorizer"] = AUTHORIZER
-    return {**found, "params": "dyn"} if params else found
+        declarations["authorizer"] = AUTHORIZER
+    return {**declarations, "params": "dyn"} if params else declarations

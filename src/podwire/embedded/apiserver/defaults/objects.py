@@ -70,9 +70,9 @@ def _limit_range(obj: Json) -> None:
             continue
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
         requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
-        for field, found in (("default", limits), ("defaultRequest", requests)):
-            if found:
-                item[field] = found
+        for field, amounts in (("default", limits), ("defaultRequest", requests)):
+            if amounts:
+                item[field] = amounts
 
 
 def _definition(obj: Json) -> None:

@@ -26,19 +26,19 @@ def fill(target: Json, values: Mapping[str, Any]) -> None:
             target[key] = value
 
 
-def items_of(found: Json, *fields: str) -> Iterator[Json]:
+def items_of(obj: Json, *fields: str) -> Iterator[Json]:
     """All objects in the named lists of objects."""
     for field in fields:
-        for item in found.get(field) or ():
+        for item in obj.get(field) or ():
             if isinstance(item, dict):
                 yield item
 
 
-def section(found: Json, field: str) -> Json:
+def section(obj: Json, field: str) -> Json:
     """The object in a field, made where it is missing."""
-    if not isinstance(found.get(field), dict):
-        found[field] = {}
-    out: Json = found[field]
+    if not isinstance(obj.get(field), dict):
+        obj[field] = {}
+    out: Json = obj[field]
     return out
 
 

@@ -26,10 +26,10 @@ def binding(obj: Json) -> None:
         fill(spec["paramRef"], {"parameterNotFoundAction": "Deny"})
 
 
-def _match(found: Any) -> None:
-    if not isinstance(found, dict):
+def _match(rules: Any) -> None:
+    if not isinstance(rules, dict):
         return
-    fill(found, {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}})
+    fill(rules, {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}})
     for field in ("resourceRules", "excludeResourceRules"):
-        for rule in items_of(found, field):
+        for rule in items_of(rules, field):
             fill(rule, {"scope": "*"})

@@ -7,14 +7,14 @@ Item = Any
 
 
 def ordered(
-    merged: Sequence[Item], wanted: Sequence[Item], live: Sequence[Item], identity: Callable[[Item], Any]
+    merged: Sequence[Item], patched: Sequence[Item], live: Sequence[Item], identity: Callable[[Item], Any]
 ) -> list[Item]:
     """Merged items in the wanted order, with the items that only the server has put between them.
 
     Both relative orders are kept; a server's item goes before the first wanted item that follows it in the
     live list.
     """
-    wanted_index = {identity(item): index for index, item in reversed(list(enumerate(wanted)))}
+    wanted_index = {identity(item): index for index, item in reversed(list(enumerate(patched)))}
     before = {identity(item): index for index, item in reversed(list(enumerate(live)))}
     right = sorted(
         (item for item in merged if identity(item) in wanted_index), key=lambda it: wanted_index[identity(it)]

@@ -224,16 +224,16 @@ def apply(live: Json | None, applied: Json, schema: SchemaNode, author: Author) 
     me = FieldManager(author.manager, "Apply", config.get("apiVersion", ""), author.subresource)
     mine = _tracked(typed.to_set(_content(config), schema), schema, author.subresource)
     last = _last(managers, me)
-    others = {manager: managed for manager, managed in managers.items() if not _same_applier(manager, me)}
+    other_managers = {manager: managed for manager, managed in managers.items() if not _same_applier(manager, me)}
     new: Json = typed.merge(past, config, schema)
     if last.fields:
         kept_fields = fieldset.union(mine, _NAME)
-        for managed in others.values():
+        for managed in other_managers.values():
             kept_fields = fieldset.union(kept_fields, managed.fields)
         new = typed.remove(new, schema, last.fields, kept_fields)
-    others = _settle(past, new, others, schema, author)
+    other_managers = _settle(past, new, other_managers, schema, author)
     same = new == past and mine == last.fields
-    managers = {**others, me: ManagedFields(mine, last.time if same else author.now)}
+    managers = {**other_managers, me: ManagedFields(mine, last.time if same else author.now)}
     new["metadata"] = {**new.get("metadata", {}), "managedFields": render(managers)}
     return new
 
@@ -249,7 +249,7 @@ def _last(managers: FieldManagers, me: FieldManager) -> ManagedFields:
     return appliers[0] if appliers else ManagedFields({}, me.version)
 
 
-def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, author: Author) -> FieldManagers:
+def _settle(past: Json, new: Json, other_managers: FieldManagers, schema: SchemaNode, author: Author) -> FieldManagers:
     """The other managers after the change: they lose the fields that were changed or removed.
 
     Raises: Conflict where they own a changed field and the author does not force the change.
@@ -258,7 +258,9 @@ def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, au
     comparison = typed.compare(before or _blank(schema), after, schema)
     changed = _tracked(comparison.changed, schema, author.subresource)
     conflicts = {
-        manager: both for manager, managed in others.items() if (both := fieldset.intersection(managed.fields, changed))
+        manager: both
+        for manager, managed in other_managers.items()
+        if (both := fieldset.intersection(managed.fields, changed))
     }
     if conflicts and not author.force:
         allowed = _explained(past, schema) if author.manager == "kubectl" else {}
@@ -268,7 +270,7 @@ def _settle(past: Json, new: Json, others: FieldManagers, schema: SchemaNode, au
         if rest:
             raise conflict(rest)
     nobody = FieldManager("", "", "")
-    return _subtract(others, fieldset.union(changed, comparison.removed), nobody)
+    return _subtract(other_managers, fieldset.union(changed, comparison.removed), nobody)
 
 
 def _explained(live: Json, schema: SchemaNode) -> Node:
@@ -324,9 +326,9 @@ def conflict(conflicts: Mapping[FieldManager, Node]) -> Conflict:
     return Conflict(409, "Conflict", text, {"causes": causes})
 
 
-def _lines(found: Iterable[tuple[FieldManager, str]]) -> Iterator[str]:
+def _lines(conflicts: Iterable[tuple[FieldManager, str]]) -> Iterator[str]:
     last: FieldManager | None = None
-    for manager, path in found:
+    for manager, path in conflicts:
         if manager != last:
             yield f"conflicts with {manager}:"
         last = manager

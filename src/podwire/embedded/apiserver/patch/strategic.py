@@ -119,8 +119,8 @@ def _is_directive(key: str) -> bool:
 
 
 def _merge_list(old: Sequence[Any], patch: Sequence[Any], schema: SchemaNode) -> list[Any]:
-    merged, wanted = _merge_items(old, patch, schema)
-    return ordered(merged, wanted, old, _identity(schema.merge_key, merged))
+    merged, patch_items = _merge_items(old, patch, schema)
+    return ordered(merged, patch_items, old, _identity(schema.merge_key, merged))
 
 
 def _merge_items(old: Sequence[Any], patch: Sequence[Any], schema: SchemaNode) -> tuple[list[Any], Sequence[Any]]:

@@ -131,9 +131,9 @@ def _compare(old: Any, new: Any, schema: SchemaNode, out: tuple[Node, Node, Node
         elif past != item or type(past) is not type(item):
             below: tuple[Node, Node, Node] = ({}, {}, {})
             _compare(past, item, sub, below)
-            for tree, found in zip(out, below, strict=True):
-                if found:
-                    tree[step] = found
+            for tree, subtree in zip(out, below, strict=True):
+                if subtree:
+                    tree[step] = subtree
     for step, item in before.items():
         sub = (schema.child(step[2:]) if isinstance(old, dict) else schema.items) or FREE
         out[1][step] = all_fields(item, sub)
@@ -166,8 +166,8 @@ def _merge_list(live: list[Any], applied: list[Any], schema: SchemaNode) -> list
     return ordered(merged, applied, live, lambda item: item_step(item, schema))
 
 
-def remove(value: Any, schema: SchemaNode, gone: Node, kept: Node) -> Any:
-    """The value without the fields in ``gone``, except those in ``kept`` and the fields that contain them.
+def remove(value: Any, schema: SchemaNode, gone: Node, kept_fields: Node) -> Any:
+    """The value without the fields in ``gone``, except those in ``kept_fields`` and the fields that contain them.
 
     A field without kept content is removed as a whole.
     """
@@ -176,7 +176,7 @@ def remove(value: Any, schema: SchemaNode, gone: Node, kept: Node) -> Any:
     out = []
     for step, item, sub in _children(value, schema):
         if step in gone:
-            keep = kept.get(step)
+            keep = kept_fields.get(step)
             if keep is None:
                 continue
             item = remove(item, sub, gone[step], keep)

@@ -249,8 +249,8 @@ _EVENTS = Printer(
 
 
 def _param_kind(obj: Json) -> str:
-    found = (obj.get("spec") or {}).get("paramKind")
-    return f"{found.get('apiVersion', '')}/{found.get('kind', '')}" if found else UNSET
+    param_kind = (obj.get("spec") or {}).get("paramKind")
+    return f"{param_kind.get('apiVersion', '')}/{param_kind.get('kind', '')}" if param_kind else UNSET
 
 
 def _policy(field: str) -> Printer:

@@ -35,19 +35,19 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def _field(key: str) -> Step:
     if key == "*":
         return _each
-    return lambda found: [value[key] for value in found if isinstance(value, dict) and key in value]
+    return lambda values: [value[key] for value in values if isinstance(value, dict) and key in value]
 
 
-def _each(found: list[Any]) -> list[Any]:
+def _each(values: list[Any]) -> list[Any]:
     out: list[Any] = []
-    for value in found:
+    for value in values:
         out.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
     return out
 
 
 def _index(position: int) -> Step:
-    def step(found: list[Any]) -> list[Any]:
-        lists = [value for value in found if isinstance(value, list)]
+    def step(values: list[Any]) -> list[Any]:
+        lists = [value for value in values if isinstance(value, list)]
         return [value[position] for value in lists if -len(value) <= position < len(value)]
 
     return step
@@ -55,7 +55,7 @@ def _index(position: int) -> Step:
 
 def _slice(text: str) -> Step:
     bounds = slice(*(int(part) if part else None for part in text.split(":")))
-    return lambda found: [item for value in found if isinstance(value, list) for item in value[bounds]]
+    return lambda values: [item for value in values if isinstance(value, list) for item in value[bounds]]
 
 
 def _walk(value: Any) -> Iterator[Any]:
@@ -66,7 +66,7 @@ def _walk(value: Any) -> Iterator[Any]:
 
 def _deep(key: str) -> Step:
     last = _field(key)
-    return lambda found: last([inner for value in found for inner in _walk(value)])
+    return lambda values: last([inner for value in values for inner in _walk(value)])
 
 
 def _literal(text: str) -> Any:
@@ -86,18 +86,18 @@ def _filter(text: str) -> Step:
         raise ValueError(f"unrecognized filter {text}")
     steps = _compile(match["path"]) if match["path"] else ()
     compare = _COMPARE[match["op"]] if match["op"] else None
-    wanted = _literal(match["value"]) if match["op"] else None
+    literal = _literal(match["value"]) if match["op"] else None
 
     def passes(item: Any) -> bool:
-        found = _run(steps, item)
-        if compare is None or not found:
-            return bool(found)
+        results = _run(steps, item)
+        if compare is None or not results:
+            return bool(results)
         try:
-            return compare(found[0], wanted)
+            return compare(results[0], literal)
         except TypeError:
             return False
 
-    return lambda found: [item for item in _each(found) if passes(item)]
+    return lambda values: [item for item in _each(values) if passes(item)]
 
 
 def _step(match: re.Match[str]) -> Step:

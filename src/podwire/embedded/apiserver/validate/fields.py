@@ -229,8 +229,8 @@ class _Repeated(dict[str, Any]):
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = _Repeated(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
-        members.twice = tuple(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        keys: set[str] = set()
+        members.twice = tuple(key for key, _ in pairs if key in keys or keys.add(key))  # type: ignore[func-returns-value]
     return members
 
 

@@ -97,15 +97,15 @@ def _environment(container: Json, path: str) -> Iterator[Cause]:
 
 
 def _mounts(container: Json, path: str, volumes: set[str]) -> Iterator[Cause]:
-    seen: set[str] = set()
+    paths: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         where = f"{path}.volumeMounts[{index}]"
         name, mount_path = mount.get("name"), mount.get("mountPath")
         if name and name not in volumes:
             yield causes.not_found(f"{where}.name", name)
-        if mount_path in seen:
+        if mount_path in paths:
             yield causes.invalid(f"{where}.mountPath", mount_path, "must be unique")
-        seen.add(mount_path or "")
+        paths.add(mount_path or "")
         if mount.get("subPath") and ".." in mount["subPath"].split("/"):
             yield causes.invalid(f"{where}.subPath", mount["subPath"], "must not contain '..'")
 

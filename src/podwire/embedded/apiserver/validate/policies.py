@@ -152,16 +152,16 @@ def _annotations(new: Json, audit_annotations: list[Json], types: Mapping[str, s
     if len(audit_annotations) > _MOST_ANNOTATIONS:
         detail = f"must not have more than {_MOST_ANNOTATIONS} auditAnnotations"
         yield causes.invalid("spec.auditAnnotations", audit_annotations, detail)
-    seen: set[str] = set()
+    keys: set[str] = set()
     for index, item in enumerate(audit_annotations):
         path, key = f"spec.auditAnnotations[{index}]", str(item.get("key") or "")
         full = f"{new['metadata'].get('name') or ''}/{key}"
         if problem := names.qualified(full):
             yield causes.invalid(f"{path}.key", full, problem)
         yield from _annotation(item, types, f"{path}.valueExpression")
-        if key in seen:
+        if key in keys:
             yield causes.duplicate(f"{path}.key", key)
-        seen.add(key)
+        keys.add(key)
 
 
 def _annotation(item: Json, types: Mapping[str, str], path: str) -> Iterator[Cause]:

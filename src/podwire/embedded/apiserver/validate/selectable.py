@@ -32,9 +32,9 @@ def check_selectable(declared: Any, schema: Any, path: str) -> Iterator[Cause]:
             yield causes.invalid(f"{where}.jsonPath", text, detail)
         elif text.split(".")[1] == "metadata":
             yield causes.invalid(where, text, "must not point to fields in metadata")
-        elif (found := _schema_at(text, schema)) is None:
+        elif (node := _schema_at(text, schema)) is None:
             yield causes.invalid(f"{where}.jsonPath", text, "is an invalid path: does not refer to a valid field")
-        elif found.get("type") not in _TYPES:
+        elif node.get("type") not in _TYPES:
             yield causes.invalid(where, text, _WRONG_TYPE)
         elif text in known:
             yield causes.duplicate(where, text)

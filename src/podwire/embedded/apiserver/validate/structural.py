@@ -122,15 +122,15 @@ def _unique(value: list[Any], schema: Json, path: str) -> Iterator[Cause]:
     if kind not in ("map", "set"):
         return
     properties = (schema.get("items") or {}).get("properties") or {}
-    seen: set[str] = set()
+    texts: set[str] = set()
     for index, item in enumerate(value):
         key = item
         if kind == "map" and isinstance(item, dict):
             key = {name: item.get(name, (properties.get(name) or {}).get("default")) for name in keys}
         text = causes.quoted(key)
-        if text in seen:
+        if text in texts:
             yield causes.duplicate(f"{path}[{index}]", key)
-        seen.add(text)
+        texts.add(text)
 
 
 def _join(path: str, name: str) -> str:

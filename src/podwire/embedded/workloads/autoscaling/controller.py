@@ -96,20 +96,20 @@ class AutoscalerController:
     def _rivals(self, scaler: HorizontalPodAutoscaler, pods: list[Pod]) -> str:
         """All autoscalers that select one of the pods; empty when there is only one."""
         namespace = scaler.metadata.namespace
-        found = [
+        rivals = [
             other.metadata.name
             for key, other in sorted(self._scalers.objects.items())
             if other.metadata.namespace == namespace
             and (selector := self._selectors.get(key)) is not None
             and any(selector.matches(pod.metadata.labels) for pod in pods)
         ]
-        return f"[{' '.join(f'{{{name} {namespace}}}' for name in found)}]" if len(found) > 1 else ""
+        return f"[{' '.join(f'{{{name} {namespace}}}' for name in rivals)}]" if len(rivals) > 1 else ""
 
     def _remember(self, key: str, new: Recommendation | ScaleEvent) -> None:
         past, oldest_s = self._past.get(key, Past()), new.at_s - _LONGEST_S
         if isinstance(new, Recommendation):
-            kept = [entry for entry in past.recommendations if entry.at_s >= oldest_s]
-            self._past[key] = Past((*kept, new), past.events)
+            recent = [entry for entry in past.recommendations if entry.at_s >= oldest_s]
+            self._past[key] = Past((*recent, new), past.events)
         else:
             events = [entry for entry in past.events if entry.at_s >= oldest_s]
             self._past[key] = Past(past.recommendations, (*events, new))

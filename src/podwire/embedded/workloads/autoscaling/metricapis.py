@@ -106,12 +106,12 @@ class ExtensionMetrics:
         if answer.status != 200:
             raise MetricFailure(f"{prefix}: {decode_failure(answer.status, answer.body).message}")
         try:
-            found = msgspec.json.decode(answer.body, type=_Values).items
+            items = msgspec.json.decode(answer.body, type=_Values).items
         except msgspec.DecodeError as failure:
             raise MetricFailure(f"{prefix}: cannot decode the answer: {failure}") from failure
-        if not found:
+        if not items:
             raise MetricFailure(f"no metrics returned from {title} metrics API")
-        return found
+        return items
 
     async def _version(self, group: str) -> str:
         answer = await self._client.raw("GET", f"/apis/{group}")

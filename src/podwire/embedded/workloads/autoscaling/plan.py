@@ -202,19 +202,19 @@ class Wanted(NamedTuple):
 
 
 def _normalized(
-    spec: AutoscalerSpec, status: AutoscalerStatus, observed: Observed, settings: AutoscalerSettings, wanted: Wanted
+    spec: AutoscalerSpec, status: AutoscalerStatus, observed: Observed, settings: AutoscalerSettings, desired: Wanted
 ) -> ScalingDecision:
     current = observed.replicas
     result = normalize(
-        spec, current, wanted.replicas, observed.past, observed.now_s, settings.downscale_stabilization_s
+        spec, current, desired.replicas, observed.past, observed.now_s, settings.downscale_stabilization_s
     )
     status = with_condition(status, ABLE, "True", result.able, observed.now)
     status = with_condition(status, LIMITED, "True" if result.limited else "False", result.limit, observed.now)
-    decision = ScalingDecision(status, events=wanted.events, recommendation=wanted.replicas)
+    decision = ScalingDecision(status, events=desired.events, recommendation=desired.replicas)
     if result.replicas == current:
         status = msgspec.structs.replace(status, desired_replicas=current)
-        return ScalingDecision(status, events=wanted.events, recommendation=wanted.replicas)
-    reason = "All metrics below target" if wanted.replicas < current else f"{wanted.metric} above target"
+        return ScalingDecision(status, events=desired.events, recommendation=desired.replicas)
+    reason = "All metrics below target" if desired.replicas < current else f"{desired.metric} above target"
     return _changed(decision, observed, result.replicas, reason)
 
 
@@ -299,8 +299,8 @@ def _named_title(metric: MetricSpec) -> str:
     if metric.external is not None:
         return f"external metric {metric.external.metric.name}({selector_text(metric.external.metric.selector)})"
     if metric.object is not None:
-        described = metric.object.described_object
-        return f"{described.kind if described is not None else ''} metric {metric.object.metric.name}"
+        target = metric.object.described_object
+        return f"{target.kind if target is not None else ''} metric {metric.object.metric.name}"
     return f"pods metric {_name(metric)}"
 
 

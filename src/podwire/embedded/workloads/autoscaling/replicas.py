@@ -225,11 +225,11 @@ def _counted(situation: Situation, target: _Average | _Utilization) -> Proposal:
         values |= dict.fromkeys(groups.unready, 0)
     again = target.measure(values)[0]
     turned = (ratio < 1.0 < again) or (ratio > 1.0 > again)
-    wanted = math.ceil(again * len(values))
-    wrong_way = (again < 1.0 and wanted > situation.replicas) or (again > 1.0 and wanted < situation.replicas)
+    replicas = math.ceil(again * len(values))
+    wrong_way = (again < 1.0 and replicas > situation.replicas) or (again > 1.0 and replicas < situation.replicas)
     if situation.tolerance.covers(again) or turned or wrong_way:
         return stay
-    return Proposal(wanted, mean, percent)
+    return Proposal(replicas, mean, percent)
 
 
 def _group(situation: Situation) -> _Groups:

@@ -140,17 +140,17 @@ class MetricReader:
                 return await self._extensions.external(name, selector)
             if metric.object is None:
                 return await self._extensions.of_pods(name, self._selector, selector)
-            described = metric.object.described_object or ScaleTarget()
-            resource = await self._scales.resource_of(described)
+            target = metric.object.described_object or ScaleTarget()
+            resource = await self._scales.resource_of(target)
             plural = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
-            return await self._extensions.of_object(name, plural, described.name, selector)
+            return await self._extensions.of_object(name, plural, target.name, selector)
         except (MetricFailure, ScaleFailure) as failure:
             return MetricFailure(self._explain(metric, str(failure)))
 
     def _explain(self, metric: MetricSpec, problem: str) -> str:
         if metric.external is not None:
-            wanted = metric.external.metric
-            where = f"{self._namespace}/{wanted.name}/{selector_text(wanted.selector)}"
+            external_metric = metric.external.metric
+            where = f"{self._namespace}/{external_metric.name}/{selector_text(external_metric.selector)}"
             return f"unable to get external metric {where}: {problem}"
         if metric.object is not None:
             described = metric.object.described_object or ScaleTarget()
@@ -160,15 +160,15 @@ class MetricReader:
 
     async def _list(self) -> list[Json] | MetricFailure:
         try:
-            found = await self._client.list(POD_METRICS, self._namespace, label_selector=self._selector)
+            pod_metrics = await self._client.list(POD_METRICS, self._namespace, label_selector=self._selector)
         except (ApiError, NotFound) as failure:
             return MetricFailure(f"unable to fetch metrics from resource metrics API: {failure.message}")
-        return list(found.items) or MetricFailure("no metrics returned from resource metrics API")
+        return list(pod_metrics.items) or MetricFailure("no metrics returned from resource metrics API")
 
 
 def read_metrics(items: list[Json], resource: str, container: str) -> Reading:
     """The use of each pod; a pod is left out when one of its containers does not have the resource."""
-    found: dict[str, PodMetric] = {}
+    metrics: dict[str, PodMetric] = {}
     for item in items:
         meta: dict[str, Any] = item["metadata"]
         chosen = [c for c in item["containers"] if container in ("", c["name"])]
@@ -181,8 +181,8 @@ def read_metrics(items: list[Json], resource: str, container: str) -> Reading:
         if at is None or any(resource not in c["usage"] for c in chosen):
             continue
         milli = sum(-(-parse_nano(c["usage"][resource]) // 10**6) for c in chosen)
-        found[meta["name"]] = PodMetric(milli, at, parse_window(str(item.get("window", "0s"))))
-    return found
+        metrics[meta["name"]] = PodMetric(milli, at, parse_window(str(item.get("window", "0s"))))
+    return metrics
 
 
 def parse_window(text: str) -> float:

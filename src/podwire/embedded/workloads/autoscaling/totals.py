@@ -23,13 +23,13 @@ def propose_total(
 
     Raises: MetricFailure when no pod can be counted, or the target names no value.
     """
-    wanted, existing = replicas
+    proposed, existing = replicas
     if target.value is not None:
         ratio = _ratio(milli, parse_milli(target.value))
-        if not wanted:
+        if not proposed:
             return Proposal(math.ceil(ratio), value_milli=milli)
         if tolerance.covers(ratio):
-            return Proposal(wanted, value_milli=milli)
+            return Proposal(proposed, value_milli=milli)
         return Proposal(math.ceil(ratio * _ready(pods)), value_milli=milli)
     if target.average_value is None:
         raise MetricFailure("invalid metric source: neither a value target nor an average value target was set")

@@ -93,7 +93,7 @@ class Contents:
 
         Raises: KernelError when the packet mark has too few numbers for all profiles and tables.
         """
-        for key in delta.made:
+        for key in delta.new_profiles:
             self._write(profiles[key])
         left_profiles = profiles_left(self._placed, delta)
         for key, change in group_changes(delta):

@@ -99,7 +99,7 @@ class IptablesPolicy:
         """Whether another program may have changed these rules or sets since the last call."""
         ticked, changed = self._ticker.ticked(), self._watch.changed()
         self._ticks += ticked
-        if (changed and self.programs.kind == "nft") or self._looks.found(self._resized):
+        if (changed and self.programs.kind == "nft") or self._looks.differs(self._resized):
             return True
         return (ticked or changed) and (self._ticks % _FULL_COMPARISON == 0 or self._differs())
 
@@ -178,7 +178,7 @@ class IptablesPolicy:
             if facts is not None and not self._moved(facts, self._uplinks(devices)):
                 return self.load(compiler, devices)
             for family, contents in self._contents.items():
-                self._counters.settle(family, contents.denials(delta.groups.keys() | delta.made))
+                self._counters.settle(family, contents.denials(delta.groups.keys() | delta.new_profiles))
                 follow(contents, compiler, delta, devices)
                 done.append(contents.changed())
                 self._apply(self._tools[family], done[-1])

@@ -63,14 +63,14 @@ class Numbers:
         self._last = last
         self._next = max(first, max(known.values(), default=first - 1) + 1)
         self._free = sorted(set(range(first, self._next)) - set(known.values()))
-        self._left = dict(known)
+        self._not_claimed = dict(known)
         self._new: set[str] = set()
         self.used: dict[str, int] = {}
 
     @property
     def leading(self) -> dict[str, int]:
         """The numbers in use, and those given back since the last :meth:`settle`."""
-        return {**self._left, **self.used}
+        return {**self._not_claimed, **self.used}
 
     def take(self, name: str) -> int:
         """The number of a name; a new name gets a free number.
@@ -78,8 +78,8 @@ class Numbers:
         Raises: KernelError when no number is free.
         """
         if name not in self.used:
-            if name in self._left:
-                self.used[name] = self._left.pop(name)
+            if name in self._not_claimed:
+                self.used[name] = self._not_claimed.pop(name)
             else:
                 self.used[name] = self._fresh()
                 self._new.add(name)
@@ -103,13 +103,13 @@ class Numbers:
             self._new.remove(name)
             heapq.heappush(self._free, self.used.pop(name))
         else:
-            self._left[name] = self.used.pop(name)
+            self._not_claimed[name] = self.used.pop(name)
 
     def settle(self) -> None:
         """Frees the numbers that were given back; to be called when no element of a set uses them any more."""
-        for number in self._left.values():
+        for number in self._not_claimed.values():
             heapq.heappush(self._free, number)
-        self._left.clear()
+        self._not_claimed.clear()
         self._new.clear()
 
 
@@ -147,17 +147,17 @@ def known_numbers(chains: Mapping[str, Rules], root: str, prefix: str, marks: Ma
         if chain != root and not chain.startswith(f"{root}-"):
             continue
         for rule in rules:
-            words = rule.split()
-            branch = words[-1].startswith(f"{root}-") and "-" in words[-1].removeprefix(f"{root}-")
+            tokens = rule.split()
+            branch = tokens[-1].startswith(f"{root}-") and "-" in tokens[-1].removeprefix(f"{root}-")
             if (
-                words[:3] == ["-m", "mark", "--mark"]
-                and words[-2] == "-g"
-                and words[-1].startswith(prefix)
+                tokens[:3] == ["-m", "mark", "--mark"]
+                and tokens[-2] == "-g"
+                and tokens[-1].startswith(prefix)
                 and not branch
             ):
-                value = int(words[3].partition("/")[0], 16)
+                value = int(tokens[3].partition("/")[0], 16)
                 number = value // marks.of(1)[0]
-                if words[3] != marks.within(number):
+                if tokens[3] != marks.within(number):
                     return {}
-                numbers[words[-1]] = number
+                numbers[tokens[-1]] = number
     return numbers if len(set(numbers.values())) == len(numbers) else {}

@@ -114,7 +114,7 @@ class Contents:
 
     def follow(self, profiles: Mapping[ProfileKey, Profile], delta: PolicyDelta) -> None:
         """Updates profiles; :meth:`place` updates the pods that have them."""
-        for key in delta.made:
+        for key in delta.new_profiles:
             self._write(profiles[key])
         left_profiles = profiles_left(self._pods.profiles, delta)
         for key, change in group_changes(delta):

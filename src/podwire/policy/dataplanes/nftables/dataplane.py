@@ -106,7 +106,7 @@ class NftablesPolicy:
             for family, contents in self._contents.items():
                 if facts is not None:
                     contents.move(layout_of(facts, family))
-                self._counters.settle(family, contents.denials(delta.groups.keys() | delta.made))
+                self._counters.settle(family, contents.denials(delta.groups.keys() | delta.new_profiles))
                 follow(contents, compiler, delta, devices)
                 committed.append(contents.commit())
                 self._commit(committed[-1])

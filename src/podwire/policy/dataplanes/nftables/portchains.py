@@ -106,7 +106,7 @@ def _map_names(chain: str) -> Iterable[str]:
 
 
 def _signature(name: str, chain: Chain, sets: Iterable[Set]) -> str:
-    rules = (f"{rule.wanted}".replace(f"@{name}-", "@-") for rule in chain.rules)
+    rules = (f"{rule.without_counts}".replace(f"@{name}-", "@-") for rule in chain.rules)
     maps = (
         f"{declared.name.removeprefix(name)} {declared.flags} {sorted(declared.elements.items(), key=_key)}"
         for declared in sets

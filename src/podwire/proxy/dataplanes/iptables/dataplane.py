@@ -263,7 +263,7 @@ def clear(netns_path: NetnsPath = None) -> bool:
 
     Raises: KernelError.
     """
-    for _, saved in xtables.left(netns_path, PROXY_IPTABLES):
+    for _, saved in xtables.leftover_rules(netns_path, PROXY_IPTABLES):
         _disable_loopback(netns_path, saved["ip"])
     removed = xtables.clear(netns_path, PROXY_IPTABLES, KUBE_PROXY_MARK)
     if removed:

@@ -103,11 +103,11 @@ class IpvsDataPlane:
         if not self._lock.acquire(blocking=False):
             self._unhandled = bool(self._monitor.read()) or self._unhandled
             self._ticker.ticked()
-            self._looks.found(lambda: False)
+            self._looks.differs(lambda: False)
             return False
         try:
             changed = self._rules.watch.changed()
-            changed = self._looks.found(self._altered) or changed
+            changed = self._looks.differs(self._altered) or changed
             if self._monitor.read() or self._unhandled:
                 self._unhandled = False
                 changed = changed or self._addresses_changed()

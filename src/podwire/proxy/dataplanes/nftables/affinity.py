@@ -87,7 +87,7 @@ class AffinityNumbers:
     def __init__(self, reserved: Iterable[int] = ()) -> None:
         """``reserved`` numbers are assigned only on request, until :meth:`end_reservations`."""
         self._reserved = frozenset(reserved)
-        self._taken: set[int] = set()
+        self._in_use: set[int] = set()
         self._next_number = 0
 
     def end_reservations(self) -> None:
@@ -96,19 +96,19 @@ class AffinityNumbers:
 
     def take(self, preferred: int | None = None) -> int | None:
         """Takes a number, the preferred number if it is free; None when all are in use."""
-        number = self._next() if preferred is None or preferred in self._taken else preferred
+        number = self._next() if preferred is None or preferred in self._in_use else preferred
         if number is not None:
-            self._taken.add(number)
+            self._in_use.add(number)
         return number
 
     def _next(self) -> int | None:
         for step in range(LISTS):
             number = (self._next_number + step) % LISTS
-            if number not in self._taken and number not in self._reserved:
+            if number not in self._in_use and number not in self._reserved:
                 self._next_number = (number + 1) % LISTS
                 return number
         return None
 
     def release(self, number: int) -> None:
         """Releases a number."""
-        self._taken.discard(number)
+        self._in_use.discard(number)

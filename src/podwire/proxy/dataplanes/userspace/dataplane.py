@@ -89,9 +89,9 @@ class UserspaceDataPlane:
         self._lost = True
         self._follow(False)
         self._client.open()
-        wanted = self._wanted(services)
-        self._pool_keys = {service: tuple(by_key) for service, by_key in wanted.items() if by_key}
-        arranged = self._arrange(_flat(wanted), everything=True)
+        desired_pools = self._pools_of(services)
+        self._pool_keys = {service: tuple(by_key) for service, by_key in desired_pools.items() if by_key}
+        arranged = self._arrange(_flat(desired_pools), everything=True)
         committed = tuple(self._load_families(services))
         retired = self._client.retire(Retire(tuple(self._pools), others=True))
         self._follow(True)
@@ -114,7 +114,7 @@ class UserspaceDataPlane:
                 self._poll.unregister(self._followed)
         self._followed = -1
 
-    def _wanted(self, services: ServiceMap) -> dict[str, dict[str, RelayPool]]:
+    def _pools_of(self, services: ServiceMap) -> dict[str, dict[str, RelayPool]]:
         """The pools that each Service needs, by their keys."""
         layouts = {family: UserspaceLayout(family, self._facts) for family in FAMILIES}
         return {
@@ -126,9 +126,9 @@ class UserspaceDataPlane:
             for service, ports in services.items()
         }
 
-    def _arrange(self, wanted: Mapping[str, RelayPool], *, everything: bool) -> Arranged:
+    def _arrange(self, desired_pools: Mapping[str, RelayPool], *, everything: bool) -> Arranged:
         """Sends the pools that changed, or all pools, to the relay, and stores their ports."""
-        changed = tuple(pool for key, pool in wanted.items() if everything or self._pools.get(key) != pool)
+        changed = tuple(pool for key, pool in desired_pools.items() if everything or self._pools.get(key) != pool)
         if not changed and not everything:
             return Arranged({}, ())
         arranged = self._client.arrange(changed)
@@ -164,13 +164,13 @@ class UserspaceDataPlane:
             return self.load(services)
 
     def _update(self, changed: ServiceMap) -> Written:
-        by_service = self._wanted(changed)
-        wanted = _flat(by_service)
-        unused = self._replace_keys(by_service, wanted)
+        by_service = self._pools_of(changed)
+        desired_pools = _flat(by_service)
+        unused = self._replace_keys(by_service, desired_pools)
         for key in unused:
             self._ports.pop(key, None)
             self._pools.pop(key, None)
-        arranged = self._arrange(wanted, everything=False)
+        arranged = self._arrange(desired_pools, everything=False)
         committed = []
         for family, contents in self._contents.items():
             transaction = contents.change(ports_of_family(changed, family))
@@ -183,12 +183,12 @@ class UserspaceDataPlane:
         return (*committed, *arranged.changed, *unused)
 
     def _replace_keys(
-        self, by_service: Mapping[str, Mapping[str, RelayPool]], wanted: Mapping[str, RelayPool]
+        self, by_service: Mapping[str, Mapping[str, RelayPool]], desired_pools: Mapping[str, RelayPool]
     ) -> tuple[str, ...]:
         """Stores the pool keys of changed Services; returns the keys of pools that no Service needs any more."""
         before = [key for service in by_service for key in self._pool_keys.pop(service, ())]
         self._pool_keys |= {service: tuple(by_key) for service, by_key in by_service.items() if by_key}
-        return tuple(key for key in before if key not in wanted)
+        return tuple(key for key in before if key not in desired_pools)
 
     def heal(self, services: ServiceMap) -> Written:
         """Reads kernel and relay and writes what differs; returns what had to change.

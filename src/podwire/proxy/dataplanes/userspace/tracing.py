@@ -32,10 +32,16 @@ class Tracer:
     """The rules, and the relay behind them."""
 
     def __init__(
-        self, tables: Iterable[Table], machine: LocalAddresses, relay: Mapping[str, int], made: Iterable[RelayPool]
+        self,
+        tables: Iterable[Table],
+        machine: LocalAddresses,
+        relay: Mapping[str, int],
+        relay_pools: Iterable[RelayPool],
     ) -> None:
         self._rules = nft.Tracer(tables, machine)
-        self._pools = {(pool.protocol, pool.address, relay[pool.key]): pool for pool in made if pool.key in relay}
+        self._pools = {
+            (pool.protocol, pool.address, relay[pool.key]): pool for pool in relay_pools if pool.key in relay
+        }
         self._balancers = {pool.key: Balancer(pool.endpoints, pool.affinity_s) for pool in self._pools.values()}
 
     def trace(self, packet: Packet, choices: Iterable[int] = ()) -> Outcome:
@@ -99,19 +105,19 @@ def _relayed(
 def planned(services: ServiceMap, facts: NodeFacts, machine: LocalAddresses) -> Tracer:
     """A tracer for the state that the data plane would program."""
     layouts = {family: UserspaceLayout(family, facts) for family in FAMILIES}
-    made = tuple(
+    relay_pools = tuple(
         pool
         for family, layout in layouts.items()
         for ports in ports_of_family(services, family).values()
         for pool in pools(ports, layout)
     )
-    relay = {pool.key: _FIRST_PORT + number for number, pool in enumerate(made)}
+    relay = {pool.key: _FIRST_PORT + number for number, pool in enumerate(relay_pools)}
     tables = []
     for family, layout in layouts.items():
         contents = Contents(layout, relay)
         contents.change(ports_of_family(services, family))
         tables.append(contents.table())
-    return Tracer(tables, machine, relay, made)
+    return Tracer(tables, machine, relay, relay_pools)
 
 
 def held(values: Sequence[StateValue], netns_path: NetnsPath, machine: LocalAddresses) -> Tracer:

@@ -93,12 +93,12 @@ class PolicyHooks:
         kind = call.kind
         namespaced = bool(call.namespace) and kind.namespaced
         key = (kind.table, kind.version, call.subresource, request.operation, namespaced)
-        found = self._candidates.get(key)
-        if found is None:
-            found = self._candidates[key] = tuple(
+        known_candidates = self._candidates.get(key)
+        if known_candidates is None:
+            known_candidates = self._candidates[key] = tuple(
                 policy for policy in self._policies if self._may_cover(policy, request, namespaced=namespaced)
             )
-        return found
+        return known_candidates
 
     def _may_cover(self, policy: BoundPolicy, request: AdmissionRequest, *, namespaced: bool) -> bool:
         match, call = policy.spec.match_constraints, request.call
@@ -135,13 +135,13 @@ class PolicyHooks:
         return covered_kind(match.resource_rules, match.match_policy, request, self._kinds)
 
     def _params(
-        self, wanted: ParamKind | None, ref: ParamRef | None, request: AdmissionRequest
+        self, param_kind: ParamKind | None, ref: ParamRef | None, request: AdmissionRequest
     ) -> Waits[Sequence[Object | None]]:
-        if wanted is None or ref is None:
+        if param_kind is None or ref is None:
             return [None]
-        kind = kind_named(wanted.api_version, wanted.kind, self._kinds)
+        kind = kind_named(param_kind.api_version, param_kind.kind, self._kinds)
         if kind is None:
-            raise Misconfigured(f"paramKind kind `{wanted}` not known")
+            raise Misconfigured(f"paramKind kind `{param_kind}` not known")
         namespace = ""
         if kind.namespaced:
             namespace = ref.namespace or request.call.namespace
@@ -151,10 +151,10 @@ class PolicyHooks:
                 )
         elif ref.namespace:
             raise Misconfigured("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")
-        found = yield from self._selected(kind, namespace, ref)
-        if not found and ref.parameter_not_found_action == "Deny":
+        parameters = yield from self._selected(kind, namespace, ref)
+        if not parameters and ref.parameter_not_found_action == "Deny":
             raise Misconfigured("no params found for policy binding with `Deny` parameterNotFoundAction")
-        return found
+        return parameters
 
     def _selected(self, kind: ResourceKind, namespace: str, ref: ParamRef) -> Waits[list[Object]]:
         """The parameters, in the version of ``kind``."""
@@ -167,10 +167,10 @@ class PolicyHooks:
                 entry for entry in self._store.entries(kind.table)
                 if entry.namespace == namespace and selector.matches(entry.labels)
             ]  # fmt: skip
-        found = []
+        matching_entries = []
         for entry in entries:
             try:
-                found.append((yield from self._view(kind, entry)))
+                matching_entries.append((yield from self._view(kind, entry)))
             except ApiError as failure:
                 raise Misconfigured(f"failed to convert params: {failure.message}") from failure
-        return found
+        return matching_entries

@@ -102,8 +102,8 @@ class MutatingAdmissionPolicy:
             try:
                 shown = yield from in_version(request, met.kind, self._context)
                 variables = RequestVariables(shown, met.kind, self._context, met.param)
-                found = program.composition.scope(variables, variables.decide).evaluate(mutation.expression)
-                changed = self._changed(mutation, found, met, variables["object"])
+                value = program.composition.scope(variables, variables.decide).evaluate(mutation.expression)
+                changed = self._changed(mutation, value, met, variables["object"])
                 request.obj = yield from accepted(request, met.kind, changed, self._context)
             except EvaluationError as failure:
                 errors.append(PolicyError(met, failure_of(mutation.expression, failure)))
@@ -113,11 +113,11 @@ class MutatingAdmissionPolicy:
                 errors.append(PolicyError(met, failure.message))
         return errors
 
-    def _changed(self, mutation: CompiledMutation, found: Any, met: Invocation, obj: Object) -> Object:
+    def _changed(self, mutation: CompiledMutation, value: Any, met: Invocation, obj: Object) -> Object:
         if mutation.patch_type == "JSONPatch":
-            return _patched(found, obj)
+            return _patched(value, obj)
         schema = self._context.schema(met.kind)
-        config = {**found, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
+        config = {**value, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
         unknown = list(typed.undeclared(config, schema))
         if unknown:
             problem = f"{unknown[0]}: field not declared in schema"
@@ -172,6 +172,6 @@ def _refusal(request: AdmissionRequest, errors: list[PolicyError]) -> ApiError:
         f"policy '{error.met.policy.name}' with binding '{error.met.binding.name}' denied request: {error.message}"
         for error in errors
     ]
-    found = failures.forbidden(request.call.kind, request.name, "")
-    details: Object = {**found.details, "causes": [{"message": text} for text in texts]}
+    denial = failures.forbidden(request.call.kind, request.name, "")
+    details: Object = {**denial.details, "causes": [{"message": text} for text in texts]}
     return ApiError(403, errors[0].reason or "Forbidden", texts[0], details)

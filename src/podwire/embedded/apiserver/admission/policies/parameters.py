@@ -44,13 +44,14 @@ class PolicyParameterAccess:
             self._check_binding(request)
 
     def _check_policy(self, request: AdmissionRequest) -> None:
-        wanted = _spec(request.obj).get("paramKind")
-        if not wanted or wanted == _spec(request.old).get("paramKind"):
+        param_kind = _spec(request.obj).get("paramKind")
+        if not param_kind or param_kind == _spec(request.old).get("paramKind"):
             return
-        if not self._may_read(request, "get", wanted, ANY, ANY):
+        if not self._may_read(request, "get", param_kind, ANY, ANY):
             raise _forbidden(
                 request, "spec.paramKind", "get",
-                f"all objects of the referenced paramKind (kind={wanted['kind']}, apiVersion={wanted['apiVersion']})",
+                f"all objects of the referenced paramKind (kind={param_kind['kind']}, "
+                f"apiVersion={param_kind['apiVersion']})",
             )  # fmt: skip
 
     def _check_binding(self, request: AdmissionRequest) -> None:
@@ -59,18 +60,20 @@ class PolicyParameterAccess:
         if not reference or all(spec.get(field) == old.get(field) for field in ("paramRef", "policyName")):
             return
         policy = self._store.get(_POLICIES_OF[request.table], "", str(spec.get("policyName") or ""))
-        wanted = _spec(policy.object()).get("paramKind") if policy is not None else None
+        param_kind = _spec(policy.object()).get("paramKind") if policy is not None else None
         name, namespace = reference.get("name") or "", reference.get("namespace") or ""
         verb = "get" if name else "list"
-        if not self._may_read(request, verb, wanted, namespace, name):
+        if not self._may_read(request, verb, param_kind, namespace, name):
             raise _forbidden(request, "spec.paramRef", verb, "the objects referenced by paramRef")
 
-    def _may_read(self, request: AdmissionRequest, verb: str, wanted: Object | None, namespace: str, name: str) -> bool:
+    def _may_read(
+        self, request: AdmissionRequest, verb: str, param_kind: Object | None, namespace: str, name: str
+    ) -> bool:
         """Whether the client may read a kind of parameters; None is an unknown kind, for which all kinds are needed."""
         group, version, resource = ANY, ANY, ANY
-        if wanted is not None:
-            group, _, version = wanted["apiVersion"].rpartition("/")
-            kind = kind_named(wanted["apiVersion"], wanted["kind"], self._kinds)
+        if param_kind is not None:
+            group, _, version = param_kind["apiVersion"].rpartition("/")
+            kind = kind_named(param_kind["apiVersion"], param_kind["kind"], self._kinds)
             resource = kind.plural if kind is not None else ANY
         asked = RequestAttributes(verb, group, version, resource, namespace=namespace, name=name)
         return self._authorizer.decide(request.call.user, asked).allowed

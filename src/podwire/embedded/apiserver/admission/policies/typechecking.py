@@ -93,15 +93,15 @@ class PolicyTypeChecker:
 
     def _kinds_of(self, spec: PolicySpec) -> list[ResourceKind]:
         """The kinds that the rules name, by group, version and kind."""
-        found = []
+        kinds = []
         for rule in spec.match_constraints.resource_rules:
             if "*" in rule.api_groups or "*" in rule.api_versions:
                 continue
             for group in sorted(rule.api_groups):
                 for version in sorted(rule.api_versions):
                     keys = [(group, version, plural) for plural in sorted(rule.resources)]
-                    found += [self._kinds[key] for key in keys if key in self._kinds]
-        chosen = list(dict.fromkeys(found))[:_MOST_KINDS]
+                    kinds += [self._kinds[key] for key in keys if key in self._kinds]
+        chosen = list(dict.fromkeys(kinds))[:_MOST_KINDS]
         return sorted(chosen, key=lambda kind: (kind.group, kind.version, kind.kind))
 
     def _types(self, spec: PolicySpec, kind: ResourceKind) -> dict[str, str]:
@@ -110,9 +110,9 @@ class PolicyTypeChecker:
         whole = published.type_of(self._schema(kind), kind.kind)
         types = {**requests.variables(params=params), "object": whole, "oldObject": whole}
         if spec.param_kind is not None:
-            found = kind_named(spec.param_kind.api_version, spec.param_kind.kind, self._kinds)
-            if found is not None:
-                types["params"] = published.type_of(self._schema(found), found.kind)
+            resolved = kind_named(spec.param_kind.api_version, spec.param_kind.kind, self._kinds)
+            if resolved is not None:
+                types["params"] = published.type_of(self._schema(resolved), resolved.kind)
         defined: dict[str, str] = {}
         for variable in spec.variables:
             try:

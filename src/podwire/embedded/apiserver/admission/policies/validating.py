@@ -121,22 +121,22 @@ def _evaluated_message(expression: Expression | None, scope: VariableScope) -> s
     if expression is None:
         return ""
     try:
-        found = scope.evaluate(expression)
+        value = scope.evaluate(expression)
     except EvaluationError:
         return ""
-    text = found.strip() if isinstance(found, str) else ""
+    text = value.strip() if isinstance(value, str) else ""
     return "" if "\n" in text or len(text.encode()) > _MOST_MESSAGE_BYTES else text
 
 
 def _failed_annotations(program: ValidatingProgram, scope: VariableScope, *, ignore: bool) -> Iterator[Denial]:
     for expression in program.annotations:
         try:
-            found = scope.evaluate(expression)
+            value = scope.evaluate(expression)
         except EvaluationError as failure:
             if not ignore:
                 yield Denial(failure_of(expression, failure), audit=True)
             continue
-        if found is not None and not isinstance(found, str):
+        if value is not None and not isinstance(value, str):
             problem = f"valueExpression '{expression.source}' resulted in unsupported return type"
             yield Denial(f"{problem}. Return type must be either string or null.", audit=True)
 

@@ -45,9 +45,9 @@ class ResourceQuotaAdmission:
         for name, spec in specs.items():
             self._check(request, name, spec, increase)
 
-    def _check(self, request: AdmissionRequest, name: str, spec: Mapping[str, Any], wanted: Resources) -> None:
+    def _check(self, request: AdmissionRequest, name: str, spec: Mapping[str, Any], demanded: Resources) -> None:
         hard = parse_resources(spec.get("hard"))
-        requested = mask(wanted, hard)
+        requested = mask(demanded, hard)
         if not requested:
             return
         used = self._ledger.used(request.call.namespace, spec)
