@@ -370,7 +370,7 @@ def test_any_partially_applied_state_converges(node: Netlink, seed: int) -> None
     full = vxlan(6)
     network.apply(node, full, owner).check()
     steps = network.plan(node, vxlan(chance.randrange(6)) if seed % 3 else NetworkState(), owner).steps
-    some = tuple(step.value for step in steps if chance.random() < 0.5 and not isinstance(step.value, Link))
+    some = tuple(step.value for step in steps if chance.random() < 0.5 and not isinstance(step.value, Link | Sysctl))
     indexes = {x.name: x.index for x in network.read_links(node)}
     kinds = {Address: 21, Route: 25, Neighbour: 29, Fdb: 29, FibRule: 33}
     node.batch([Message(kinds[type(x)], 0, network.encode(x, indexes), "delete", x) for x in some])
