@@ -224,3 +224,13 @@ def test_the_reader_may_go_away(nine: Cluster) -> None:
     )
     assert list(json.loads(found.stdout)) == FIELDS
     assert "Traceback" not in found.stderr
+
+
+def test_routes_between_the_nodes_follow_the_results(nine: Cluster) -> None:
+    words = ("probe", "--name", NAME, "--from", "default/web-1", "--to", "default/web-2", "--port", "80", "--routes")
+    text = run(*words, "--timeout", "10").stdout
+    assert "route     node-1 to node-2 by vxlan\n" in text, text
+    document = run(*words, "--timeout", "10", "-o", "json").stdout.splitlines()[-1]
+    route = json.loads(document)["nodeRoute"]
+    assert (route["state"], route["backend"], route["tunnel"]["port"]) == ("held", "vxlan", 8472)
+    assert route["mtu"] and not route.get("missing")

@@ -30,13 +30,15 @@ shop/app=web   a label selector in a namespace; */app=web in all
 svc/shop/web   a Service by its DNS name; from the host, by its NodePorts
 
 Exit status 1 when a connection that should be allowed fails, or the reverse. Unexpected results come first. More than
-100 results are summed up by workload; --show all prints each result.
+100 results are summed up by workload; --show all prints each result. Below the results of connections between nodes
+that failed unexpectedly stands the way of their packets, as "podwire why" tells it; --routes shows all ways.
 
 \b
 podwire probe --from shop/app=web --to svc/shop/catalog -o json
 podwire probe --from host --to svc/shop/web
 podwire probe --port 5432/TCP --port 53/UDP
 podwire probe --show unexpected
+podwire probe --from shop/app=web --to svc/shop/catalog --routes
 """
 
 SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
@@ -70,6 +72,12 @@ SHOW = ("all", "unexpected", "reached", "failed", "denied", "sums")
 @click.option(
     "--show", type=click.Choice(SHOW), help="Only these results, or sums.  [default: all, or sums of more than 100]"
 )
+@click.option(
+    "--routes",
+    "all_routes",
+    is_flag=True,
+    help="Also show how packets travel between the nodes: backend, route, device, MTU, tunnel.",
+)
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", show_default=True)
 def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     name: str | None,
@@ -78,6 +86,7 @@ def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     ports: tuple[str, ...],
     timeout_s: float,
     show: str | None,
+    all_routes: bool,
     output: str,
 ) -> int:
     """Runs the probe and prints the results."""
@@ -91,16 +100,20 @@ def probe(  # noqa: PLR0913 - one parameter an option, as click calls it
     raise_open_files()
     progress = _Progress()
     topology = running_cluster(name)
+    words = sources, targets, typed_ports
     with message_when_interrupted("a probe leaves nothing behind"):
-        results = asyncio.run(session.run(topology, (sources, targets, typed_ports), timeout_s, progress.begin))
+        outcome = asyncio.run(session.run(topology, words, timeout_s, progress.begin, all_routes=all_routes))
     progress.end()
+    results = outcome.results
     if not results:
         raise ConfigError("podwire probe", "", "these sources and targets have no port to try; give a port with --port")
     if output == "json":
         for attempt in table.choose(results, show or ""):
             click.echo(result.as_json(attempt))
+        if all_routes and outcome.routes.by_pair:
+            click.echo(outcome.routes.as_json())
     else:
-        click.echo(table.render(results, show or "", _width()))
+        click.echo(table.render(results, show or "", _width(), outcome.routes.text()))
     return 1 if any(attempt.surprising for attempt in results) else 0
 
 

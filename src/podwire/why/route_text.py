@@ -27,10 +27,11 @@ def routes(answer: Answer) -> Iterator[str]:
     """The lines of all ways, an empty line before each."""
     for route in answer.routes:
         yield ""
-        yield from _lines(route)
+        yield from lines(route)
 
 
-def _lines(route: NodeRoute) -> Iterator[str]:
+def lines(route: NodeRoute) -> Iterator[str]:
+    """The lines of one way: nodes and backend, route and MTU, tunnel, missing entries, differences from the plan."""
     label = "route" if route.direction == "request" else "back"
     by = f" by {route.backend}" if route.backend else ", not routed by podwire"
     planned = "" if route.state == "held" else ", as it should be"

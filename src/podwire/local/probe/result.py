@@ -5,6 +5,7 @@ exit status and the tables (:mod:`podwire.local.probe.table`) show which results
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,13 @@ _DENIED = "."
 _NOBODY = "-"
 _WORSE = "o-.X"
 """The marks in the tables, from best to worst."""
+
+
+class NodePair(NamedTuple):
+    """The node that sends, and another node with the pod that receives."""
+
+    node: str
+    peer: str
 
 
 class ProbeResult(msgspec.Struct, frozen=True):

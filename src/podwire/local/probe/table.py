@@ -44,15 +44,15 @@ def choose(results: Sequence[ProbeResult], show: str) -> tuple[ProbeResult, ...]
     return tuple(result for result in results if chosen is None or chosen(result))
 
 
-def render(results: Sequence[ProbeResult], show: str = "", width: int = 0) -> str:
-    """The text for a person: rows or sums, then one line for all results.
+def render(results: Sequence[ProbeResult], show: str = "", width: int = 0, routes: str = "") -> str:
+    """The text for a person: rows or sums, the ways between nodes, then one line for all results.
 
     ``show`` is a word of :data:`CHOICES`, or empty for all, summed up when they are many. ``width`` is that of the
     terminal, 0 for no limit.
     """
     sums = show == "sums" or (not show and len(results) > _MANY)
     sections = [_summed_up(results, width)] if sums else [as_table(choose(results, show), width)]
-    return "\n\n".join([*filter(None, sections), summary(results)])
+    return "\n\n".join([*filter(None, (*sections, routes)), summary(results)])
 
 
 def as_table(results: Sequence[ProbeResult], width: int = 0) -> str:

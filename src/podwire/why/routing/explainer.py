@@ -35,7 +35,7 @@ async def explain_routing(question: Question, answer: Answer, cluster: ClusterAc
     ends = list(dict.fromkeys(_ends(answer)))
     if not ends:
         return answer
-    owners = _PodOwners(await cluster.objects.nodes())
+    owners = PodOwners(await cluster.objects.nodes())
     sender = owners.named(answer.hops[-1].node)
     if sender is None:
         return answer
@@ -59,7 +59,7 @@ async def explain_routing(question: Question, answer: Answer, cluster: ClusterAc
     )
 
 
-class _PodOwners:
+class PodOwners:
     """Nodes by the pod networks that they have."""
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
@@ -77,7 +77,7 @@ class _PodOwners:
         return None
 
 
-def _owner(owners: _PodOwners, text: str) -> str:
+def _owner(owners: PodOwners, text: str) -> str:
     owner = owners.of(ip_address(text))
     return owner.metadata.name if owner is not None else ""
 
@@ -97,7 +97,7 @@ def _ends(answer: Answer) -> Iterator[str]:
 class _Ways:
     """The ways from one node to others, and back to the client; ``notes`` say how nodes were read."""
 
-    def __init__(self, answer: Answer, sender: Node, owners: _PodOwners, nodes: Nodes) -> None:
+    def __init__(self, answer: Answer, sender: Node, owners: PodOwners, nodes: Nodes) -> None:
         self.notes: list[str] = []
         self._sender = sender
         self._nodes = nodes
@@ -110,34 +110,45 @@ class _Ways:
 
     def both(self, peer: Node, address: Address) -> Iterator[NodeRoute]:
         """The way to a pod of a peer, and the way back."""
-        yield self._way("request", self._sender, peer, address)
+        yield self._told(*explain_way(self._nodes, self._sender, peer, address))
         if self._client is None or self._client.version != address.version:
             return
         try:
-            yield self._way("reply", peer, self._sender, self._client)
+            yield self._told(*explain_way(self._nodes, peer, self._sender, self._client, "reply"))
         except ClusterError as failure:
             self.notes.append(f"the way back is not told: {failure}")
 
-    def _way(self, direction: Direction, sender: Node, peer: Node, address: Address) -> NodeRoute:
-        routes = self._nodes.routes(sender, peer)
-        self.notes += routes.notes
-        state = routes.held or routes.desired
-        backend, problem = _sender(routes)
-        path = PeerPath(missing=(problem,)) if problem else _path(routes, backend, address, state)
-        return NodeRoute(
-            direction=direction,
-            node=sender.metadata.name,
-            peer=peer.metadata.name,
-            backend=backend,
-            state="held" if routes.held is not None else "planned",
-            address=str(address),
-            route=shown(path.route) if path.route is not None else "",
-            device=path.route.link if path.route is not None else "",
-            mtu=path.mtu,
-            tunnel=_header(path, state),
-            missing=path.missing,
-            drift=tuple(Drift(where="routing", sign=sign, text=text) for sign, text in routes.drift),
-        )
+    def _told(self, route: NodeRoute, notes: tuple[str, ...]) -> NodeRoute:
+        self.notes += notes
+        return route
+
+
+def explain_way(
+    nodes: Nodes, sender: Node, peer: Node, address: Address, direction: Direction = "request"
+) -> tuple[NodeRoute, tuple[str, ...]]:
+    """The way from one node to an address of another node, and notes on how the nodes were read.
+
+    Raises: KernelError, ClusterError when the sender cannot be read.
+    """
+    routes = nodes.routes(sender, peer)
+    state = routes.held or routes.desired
+    backend, problem = _sender(routes)
+    path = PeerPath(missing=(problem,)) if problem else _path(routes, backend, address, state)
+    way = NodeRoute(
+        direction=direction,
+        node=sender.metadata.name,
+        peer=peer.metadata.name,
+        backend=backend,
+        state="held" if routes.held is not None else "planned",
+        address=str(address),
+        route=shown(path.route) if path.route is not None else "",
+        device=path.route.link if path.route is not None else "",
+        mtu=path.mtu,
+        tunnel=_header(path, state),
+        missing=path.missing,
+        drift=tuple(Drift(where="routing", sign=sign, text=text) for sign, text in routes.drift),
+    )
+    return way, routes.notes
 
 
 def _sender(routes: NodeRoutes) -> tuple[str, str]:
