@@ -161,7 +161,7 @@ class PodNetwork:
     def _check_ports(self, mappings: tuple[spec.PortMapping, ...]) -> None:
         for mapping in mappings:
             ports.check(mapping)
-        if mappings and (holder := ports.taken(mappings, self._attachments.by_key.values())):
+        if mappings and (holder := ports.holder_of(mappings, self._attachments.by_key.values())):
             raise CniError(HOST_PORT_HELD, "a hostPort is in use", holder)
 
 

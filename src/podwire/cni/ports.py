@@ -38,7 +38,7 @@ def check(mapping: PortMapping) -> None:
         raise CniError(INVALID_CONFIG, f"portMappings: hostIP {mapping.host_ip!r} is not an address") from problem
 
 
-def taken(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]) -> str:
+def holder_of(mappings: Iterable[PortMapping], attachments: Iterable[Attachment]) -> str:
     """Names the attachment that already holds one of the ports; empty when all ports are free."""
     claims = {_claim(mapping): mapping for mapping in mappings}
     for attachment in attachments:

@@ -112,17 +112,17 @@ def make(folder: Path) -> None:
 
 def enable(folder: Path) -> None:
     """Gives the folders in a folder of version 2 the controllers that the folder itself has."""
-    for controller in sorted(_words(folder / "cgroup.controllers") & set(CONTROLLERS)):
+    for controller in sorted(_names_in(folder / "cgroup.controllers") & set(CONTROLLERS)):
         with contextlib.suppress(OSError):
             (folder / "cgroup.subtree_control").write_text(f"+{controller}", encoding="ascii")
 
 
 def _enabled(folder: Path) -> frozenset[Controller]:
-    enabled = _words(folder / "cgroup.subtree_control")
+    enabled = _names_in(folder / "cgroup.subtree_control")
     return frozenset(controller for controller in CONTROLLERS if controller in enabled)
 
 
-def _words(path: Path) -> set[str]:
+def _names_in(path: Path) -> set[str]:
     try:
         return set(path.read_text(encoding="ascii").split())
     except OSError:
@@ -140,7 +140,7 @@ def join(folders: tuple[str, ...]) -> None:
 
 def members(folder: Path) -> list[int]:
     """The processes in a folder; empty when the folder is gone."""
-    return [int(word) for word in sorted(_words(folder / _PROCS))]
+    return [int(word) for word in sorted(_names_in(folder / _PROCS))]
 
 
 # -- limits

@@ -306,13 +306,13 @@ def _where(file: str, node: yaml.Node) -> str:
 
 def _node_at(node: yaml.Node, path: str) -> yaml.Node:
     """The node at a path, or the innermost existing node on the way; for a field, the node of its name."""
-    found = node
+    current = node
     for step in _STEP.finditer(path):
         inner = _inside(node, step[1] if step[1] is not None else step[2])
         if inner is None:
             break
-        found, node = inner
-    return found
+        current, node = inner
+    return current
 
 
 def _inside(node: yaml.Node, step: str) -> tuple[yaml.Node, yaml.Node] | None:

@@ -58,7 +58,7 @@ def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
         head, _, path = text.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
     if head.startswith(_WORD):
-        expected = _words(kind, path, keys=bool(key))
+        expected = _accepted_values(kind, path, keys=bool(key))
         problem = f"{head.removeprefix(_WORD)} is not known" + (
             f"; there are {', '.join(expected)}" if expected else ""
         )
@@ -70,8 +70,8 @@ def refusal(failure: msgspec.ValidationError, kind: Any) -> tuple[str, str]:
     return path, problem
 
 
-def _words(kind: Any, path: str, *, keys: bool) -> tuple[str, ...]:
-    """The words that the field at a path may have, or its keys."""
+def _accepted_values(kind: Any, path: str, *, keys: bool) -> tuple[str, ...]:
+    """The values that the field at a path may have, or its keys."""
     from msgspec.inspect import DictType, EnumType, LiteralType
 
     expected: list[str] = []

@@ -72,7 +72,7 @@ class CompiledPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the policy is in audit, and so not in force."""
     log: str = ""
     """Which packets are logged: ``all``, ``drops`` or ``none``; empty: the node's settings decide."""
-    taken: tuple[int, ...] = ()
+    selector_numbers: tuple[int, ...] = ()
 
     def concerns(self, direction: str) -> bool:
         """Whether the policy changes anything for its pods in a direction."""
@@ -84,7 +84,7 @@ class CompiledPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def release(self, index: SelectorIndex) -> None:
         """Releases the selectors of the policy."""
-        for number in self.taken:
+        for number in self.selector_numbers:
             index.release(number)
 
 

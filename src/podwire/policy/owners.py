@@ -69,7 +69,7 @@ class AddressOwners:
             self._nodes[name] = node
         after = node_addresses(node)
         self._node_at.update(dict.fromkeys(after, name))
-        if list(_places(old)) != list(_places(node)):
+        if list(_address_pairs(old)) != list(_address_pairs(node)):
             self._nodes_in_order.clear()
         return (*before, *after)
 
@@ -156,7 +156,9 @@ class AddressOwners:
         """The addresses of nodes in a range, also those in pod ranges of nodes with another address in the range."""
         order = self._nodes_in_order.get(family)
         if order is None:
-            entries = (pair for node in self._nodes.values() for pair in _places(node) if _version(pair[0]) == family)
+            entries = (
+                pair for node in self._nodes.values() for pair in _address_pairs(node) if _version(pair[0]) == family
+            )
             order = self._nodes_in_order[family] = AddressOrder(entries)
         return order.within(first, last, self._node_at.__contains__)
 
@@ -196,7 +198,7 @@ def node_addresses(node: Node | None) -> tuple[str, ...]:
     return (*node.addresses, *pod_side_addresses(node)) if node is not None else ()
 
 
-def _places(node: Node | None) -> Iterator[tuple[str, str]]:
+def _address_pairs(node: Node | None) -> Iterator[tuple[str, str]]:
     """The addresses of a node, each with the addresses by which blocks match it."""
     yield from ((address, address) for address in node_addresses(node))
     for address, known in pod_side_addresses(node).items() if node is not None else ():

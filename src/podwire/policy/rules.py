@@ -41,11 +41,11 @@ class _SelectorNumbers:
 
     def __init__(self, index: SelectorIndex) -> None:
         self._index = index
-        self.taken: list[int] = []
+        self.numbers: list[int] = []
 
     def __call__(self, selector: PodSelector) -> int:
         number = self._index.take(selector)
-        self.taken.append(number)
+        self.numbers.append(number)
         return number
 
 
@@ -69,7 +69,7 @@ def network_policy(policy: NetworkPolicy, index: SelectorIndex) -> CompiledPolic
         selects=index.text(subject),
         rules=rules,
         names=_names(rules),
-        taken=tuple(take.taken),
+        selector_numbers=tuple(take.numbers),
     )
     return _annotated(compiled, policy.metadata.annotations)
 
@@ -98,7 +98,7 @@ def cluster_network_policy(policy: ClusterNetworkPolicy, index: SelectorIndex) -
         selects=index.text(subject),
         rules=rules,
         names=_names(rules),
-        taken=tuple(take.taken),
+        selector_numbers=tuple(take.numbers),
     )
     return _annotated(compiled, policy.metadata.annotations)
 

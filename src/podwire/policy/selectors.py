@@ -50,15 +50,15 @@ class PodSelector(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """The names of the pod labels that the selector mentions."""
         return {*self.pods.match_labels, *(term.key for term in self.pods.match_expressions)}
 
-    def places(self) -> list[tuple[Place, ...]]:
+    def index_groups(self) -> list[tuple[Place, ...]]:
         """Alternative groups of places for the index: a pod at no place of a group is not selected."""
         if self.namespace:
-            return list(_places(self.namespace, self.pods)) or [((self.namespace, "", None),)]
-        groups = [*_places(_EVERYWHERE, self.pods), *_places(_NAMESPACES, self.namespaces)]
+            return list(_index_groups(self.namespace, self.pods)) or [((self.namespace, "", None),)]
+        groups = [*_index_groups(_EVERYWHERE, self.pods), *_index_groups(_NAMESPACES, self.namespaces)]
         return groups or [((_EVERYWHERE, "", None),)]
 
 
-def _places(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, ...]]:
+def _index_groups(scope: str, selector: LabelSelector) -> Iterator[tuple[Place, ...]]:
     for key, value in selector.match_labels.items():
         yield ((scope, key, value),)
     for term in selector.match_expressions:
@@ -91,7 +91,7 @@ class SelectorIndex:
         self._selectors: dict[int, tuple[bytes, PodSelector]] = {}
         self._next = 1
         self._matches: dict[str, dict[tuple[tuple[str, str], ...], SelectorMatches]] = {}
-        self._places: dict[int, tuple[Place, ...]] = {}
+        self._entry_of: dict[int, tuple[Place, ...]] = {}
         self._at: dict[Place, set[int]] = {}
         self._keys: Counter[str] = Counter()
         self.version = 0
@@ -122,7 +122,7 @@ class SelectorIndex:
 
     def _put(self, number: int, selector: PodSelector) -> None:
         """Indexes a selector; from now on the sets of labels include the labels that the selector mentions."""
-        chosen = self._places[number] = min(selector.places(), key=self._crowd)
+        chosen = self._entry_of[number] = min(selector.index_groups(), key=self._crowd)
         for place in chosen:
             self._at.setdefault(place, set()).add(number)
         keys = selector.keys()
@@ -144,7 +144,7 @@ class SelectorIndex:
             text, selector = self._selectors.pop(number)
             del self._numbers[text]
             self._keys.subtract(selector.keys())
-            for place in self._places.pop(number):
+            for place in self._entry_of.pop(number):
                 self._at[place].discard(number)
                 if not self._at[place]:
                     del self._at[place]

@@ -286,26 +286,26 @@ def _commands(change: Change) -> list[str]:
             return _link_commands(change.verb, value)
         case Address():
             dad = " nodad" if ":" in value.cidr and value.nodad and change.verb == "add" else ""
-            return [f"ip address {change.verb} {_words(replace(value, nodad=True), 1)}{dad}"]
+            return [f"ip address {change.verb} {_without_first(replace(value, nodad=True), 1)}{dad}"]
         case Route():
             family = "-6 " if ":" in value.dst else ""
-            return [f"ip {family}route {change.verb} {_words(value, 1)}"]
+            return [f"ip {family}route {change.verb} {_without_first(value, 1)}"]
         case Neighbour():
             state = " nud permanent" if value.permanent and not value.proxy and change.verb != "delete" else ""
-            return [f"ip neighbour {change.verb} {_words(value, 1)}{state}"]
+            return [f"ip neighbour {change.verb} {_without_first(value, 1)}{state}"]
         case Fdb():
             verb = "append" if change.verb == "add" and not value.bridge else change.verb
             table = "static" if value.bridge else "self permanent"  # "master" is a word of the value.
-            return [f"bridge fdb {verb} {_words(value, 1)} {table}"]
+            return [f"bridge fdb {verb} {_without_first(value, 1)} {table}"]
         case FibRule():
             family = "-6 " if value.v6 else ""
-            rule = _words(value, 1).replace(" -6", "").replace(" mask ", "/")
+            rule = _without_first(value, 1).replace(" -6", "").replace(" mask ", "/")
             return [f"ip {family}rule {'add' if change.verb == 'replace' else change.verb} priority {rule}"]
         case Sysctl():
             return [f"sysctl -w {value.path}={grammar.quote(value.value)}"]
 
 
-def _words(value: Object, skip: int) -> str:
+def _without_first(value: Object, skip: int) -> str:
     return str(value).split(" ", skip)[skip]
 
 

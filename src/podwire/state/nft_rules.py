@@ -255,10 +255,10 @@ class Notrack(msgspec.Struct, frozen=True, gc=False):
 class Opaque(msgspec.Struct, frozen=True, gc=False):
     """Kernel expressions that this package cannot express, by name."""
 
-    what: str
+    name: str
 
     def __str__(self) -> str:
-        return f"<{self.what}>"
+        return f"<{self.name}>"
 
 
 Statement = (

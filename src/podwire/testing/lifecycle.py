@@ -63,18 +63,18 @@ class StartingCluster:
         inventory.check_root()
         for stale_name in stale(inventory.names()):
             down(stale_name)
-        self._words = ["up", "--name", name, "--nodes", str(nodes)]
-        self._words += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
+        self._arguments = ["up", "--name", name, "--nodes", str(nodes)]
+        self._arguments += ["--state-dir", str(_MEMORY / name)] if _MEMORY.is_dir() else []
         self._config_file: IO[bytes] | None = None
         if isinstance(config, Mapping):
             self._config_file = tempfile.NamedTemporaryFile(suffix=".yaml")  # noqa: SIM115 - until it has been read
             self._config_file.write(msgspec.yaml.encode(dict(config)))
             self._config_file.flush()
-            self._words += ["--config", self._config_file.name]
+            self._arguments += ["--config", self._config_file.name]
         elif config is not None:
-            self._words += ["--config", os.fspath(config)]
+            self._arguments += ["--config", os.fspath(config)]
         # -P: a module in the folder of the tests must not be imported instead of a podwire module.
-        command = [sys.executable, "-P", "-m", "podwire.cli.main", *self._words]
+        command = [sys.executable, "-P", "-m", "podwire.cli.main", *self._arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def topology(self, timeout_s: float = _UP_S) -> Topology:
@@ -85,7 +85,7 @@ class StartingCluster:
         try:
             output, _ = self._process.communicate(timeout=timeout_s)
             if self._process.returncode != 0:
-                arguments = " ".join(self._words)
+                arguments = " ".join(self._arguments)
                 raise ClusterError(f"podwire {arguments}: exit status {self._process.returncode}\n{output.strip()}")
             return inventory.existing(self.name)
         except BaseException:

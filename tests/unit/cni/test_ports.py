@@ -64,6 +64,6 @@ def test_a_mapping_that_cannot_be(mapping: PortMapping) -> None:
 def test_a_port_is_held_once_per_address() -> None:
     held = [one("web", PortMapping(host_port=80, container_port=80, host_ip="10.0.0.1"))]
     ask = [PortMapping(host_port=80, container_port=8080)]
-    assert "shop/web" in ports.taken(ask, held)
-    assert not ports.taken([PortMapping(host_port=80, container_port=1, protocol="udp")], held)
-    assert not ports.taken([PortMapping(host_port=80, container_port=1, host_ip="10.0.0.2")], held)
+    assert "shop/web" in ports.holder_of(ask, held)
+    assert not ports.holder_of([PortMapping(host_port=80, container_port=1, protocol="udp")], held)
+    assert not ports.holder_of([PortMapping(host_port=80, container_port=1, host_ip="10.0.0.2")], held)

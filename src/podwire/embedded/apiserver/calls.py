@@ -148,7 +148,7 @@ def parse_target(segments: list[str], kinds: Mapping[Key, ResourceKind]) -> Reso
     if kind is None or (namespace and not kind.namespaced):
         raise failures.no_resource()
     name = rest[1] if len(rest) > 1 else ""
-    if name and kind.namespaced and not namespace and kind.stored:
+    if name and kind.namespaced and not namespace and kind.has_objects:
         raise failures.no_resource()
     subresource = rest[2] if len(rest) > 2 else ""
     if subresource and kind.subresource(subresource) is None:

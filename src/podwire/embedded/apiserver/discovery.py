@@ -35,7 +35,7 @@ def _resource(kind: ResourceKind) -> Object:
         resource["shortNames"] = list(kind.short_names)
     if kind.categories:
         resource["categories"] = list(kind.categories)
-    if kind.stored:
+    if kind.has_objects:
         resource["storageVersionHash"] = _storage_hash(kind)
     return resource
 

@@ -43,9 +43,9 @@ class ObjectForm(Protocol):
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """One resource in one group and version.
 
-    ``storage`` is the name of the table of its objects, ``group/plural`` by default. ``stored`` is False for reviews,
-    which are answered and not stored, and for objects that are computed for each request. ``custom`` is True for kinds
-    of CustomResourceDefinitions, ``webhook`` for kinds whose versions a webhook converts.
+    ``storage`` is the name of the table of its objects, ``group/plural`` by default. ``has_objects`` is False for
+    reviews, which are answered and not stored, and for objects that are computed for each request. ``custom`` is True
+    for kinds of CustomResourceDefinitions, ``webhook`` for kinds whose versions a webhook converts.
     """
 
     group: str
@@ -59,7 +59,7 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     verbs: tuple[str, ...] = ALL
     subresources: tuple[Subresource, ...] = ()
     storage: str = ""
-    stored: bool = True
+    has_objects: bool = True
     custom: bool = False
     webhook: bool = False
     list_kind: str = ""
@@ -192,12 +192,12 @@ _POD_SUBRESOURCES = (
     Subresource("resize", "Pod", WRITE),
 )
 _PROXY_VERBS = ("create", "delete", "get", "patch", "update")
-_REVIEW: dict[str, Any] = {"namespaced": False, "verbs": CREATE, "stored": False}
-_MEASURED: dict[str, Any] = {"version": "v1beta1", "verbs": ("get", "list"), "stored": False}
+_REVIEW: dict[str, Any] = {"namespaced": False, "verbs": CREATE, "has_objects": False}
+_MEASURED: dict[str, Any] = {"version": "v1beta1", "verbs": ("get", "list"), "has_objects": False}
 
 _LIST: tuple[ResourceKind, ...] = (
-    _core("Binding", "bindings", verbs=CREATE, stored=False),
-    _core("ComponentStatus", "componentstatuses", ("cs",), namespaced=False, verbs=("get", "list"), stored=False),
+    _core("Binding", "bindings", verbs=CREATE, has_objects=False),
+    _core("ComponentStatus", "componentstatuses", ("cs",), namespaced=False, verbs=("get", "list"), has_objects=False),
     _core("ConfigMap", "configmaps", ("cm",)),
     _core("Endpoints", "endpoints", ("ep",)),
     _core("Event", "events", ("ev",)),
@@ -284,7 +284,7 @@ _LIST: tuple[ResourceKind, ...] = (
         "LocalSubjectAccessReview",
         "localsubjectaccessreviews",
         verbs=CREATE,
-        stored=False,
+        has_objects=False,
     ),
     _named("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews", **_REVIEW),
     _named("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews", **_REVIEW),

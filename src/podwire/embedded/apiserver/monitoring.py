@@ -81,7 +81,7 @@ class Metrics:
 
     def _lines(self) -> Iterable[str]:
         counts = {table.name: len(table.objects) for table in self._store.tables()}
-        kinds = {kind.table: kind.resource for kind in self._kinds.values() if kind.stored}
+        kinds = {kind.table: kind.resource for kind in self._kinds.values() if kind.has_objects}
         yield "# HELP apiserver_storage_objects Number of stored objects at the time of last check split by kind."
         yield "# TYPE apiserver_storage_objects gauge"
         for resource, count in sorted((kinds[name], count) for name, count in counts.items() if name in kinds):

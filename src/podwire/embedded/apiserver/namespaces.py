@@ -128,7 +128,7 @@ class Namespaces:
         entry = self._store.get(_TABLE, "", name)
         if entry is None:
             return
-        self._report(entry, remaining + outcome.left, finalizers + outcome.finalizers, outcome)
+        self._report(entry, remaining + outcome.remaining, finalizers + outcome.finalizers, outcome)
         if not outcome.is_empty:
             await self._clock.sleep(_RETRY_S)
             self._schedule(name)
@@ -136,7 +136,7 @@ class Namespaces:
     def _content_kinds(self) -> list[ResourceKind]:
         tables: dict[str, ResourceKind] = {}
         for kind in self._kinds.values():
-            if kind.namespaced and kind.stored:
+            if kind.namespaced and kind.has_objects:
                 tables.setdefault(kind.table, kind)
         return sorted(tables.values(), key=lambda kind: kind.table != f"/{_PODS}")
 

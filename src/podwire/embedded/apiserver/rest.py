@@ -144,7 +144,7 @@ class Api:
         computed = self._computed.get(kind.kind)
         if computed is not None:
             return computed(call)
-        if not kind.stored:
+        if not kind.has_objects:
             return _begin(self._attempt(call, self._review))
         if method in ("GET", "HEAD"):
             return self._read(call)

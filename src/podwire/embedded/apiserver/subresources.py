@@ -112,9 +112,11 @@ class Subresources:
         written = yield from self._writer.replace(call, scale.write(obj, paths, replicas), entry)
         if written.entry is None:
             return 200, _encode(scale.read(written.obj or obj, paths)), 0
-        stored = written.entry
-        shown = (yield from self._writer.conversions.view(call.kind, stored)) if call.kind.custom else stored.object()
-        return 200, _encode(scale.read(shown, paths)), stored.version
+        new_entry = written.entry
+        shown = (
+            (yield from self._writer.conversions.view(call.kind, new_entry)) if call.kind.custom else new_entry.object()
+        )
+        return 200, _encode(scale.read(shown, paths)), new_entry.version
 
     # -- pods
 

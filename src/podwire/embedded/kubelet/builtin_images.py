@@ -14,7 +14,7 @@ from podwire.observe.log import configure
 from podwire.runtime.clock import SystemClock
 
 
-class _Given(msgspec.Struct, frozen=True):
+class _Arguments(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -22,7 +22,7 @@ class _Given(msgspec.Struct, frozen=True):
 
 def run_dns(payload: bytes, started: Started) -> None:
     """``podwire/dns``: cluster DNS with the file that ``--config`` in the container's arguments names."""
-    arguments = msgspec.json.decode(payload, type=_Given)
+    arguments = msgspec.json.decode(payload, type=_Arguments)
     options = [option for argument in arguments.args for option in argument.split("=", 1)]
     settings = DnsConfig()
     if "--config" in options[:-1]:

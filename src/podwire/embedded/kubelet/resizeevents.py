@@ -26,7 +26,11 @@ def resize_message(outcome: str, pod: Pod, problem: str = "") -> str:
 def _summary(container: Container) -> Json:
     resources: Resources = container.resources
     amounts = (("limits", resources.limits), ("requests", resources.requests))
-    shown = {field: {kind: str(amount) for kind, amount in found.items()} for field, found in amounts if found}
+    shown = {
+        field: {kind: str(amount) for kind, amount in amounts_by_kind.items()}
+        for field, amounts_by_kind in amounts
+        if amounts_by_kind
+    }
     return {"name": container.name, "resources": shown}
 
 

@@ -37,7 +37,7 @@ class VolumeDemand(msgspec.Struct, frozen=True):
     """Claims to be bound once the pod's node is chosen."""
     static: tuple[PersistentVolumeClaim, ...] = ()
     """The claims of ``delayed`` that need an existing volume."""
-    taken: bool = False
+    in_use: bool = False
     """Whether another pod uses a claim that only one pod may use (``ReadWriteOncePod``)."""
 
 
@@ -101,7 +101,7 @@ def _waits(claim: PersistentVolumeClaim, classes: Mapping[str, StorageClass]) ->
 
 def volume_refusal(demand: VolumeDemand, volumes: Iterable[PersistentVolume], node: Node) -> str:
     """Why the pod's volumes keep it from a node; empty when they do not."""
-    if demand.taken:
+    if demand.in_use:
         return TAKEN
     if any(not node_selected(selector, node) for selector in demand.selectors):
         return AFFINITY_CONFLICT

@@ -37,10 +37,11 @@ def ephemeral_claims(pod: Pod) -> list[Json]:
         template = (volume.get("ephemeral") or {}).get("volumeClaimTemplate")
         if not template:
             continue
-        given = template.get("metadata") or {}
+        template_metadata = template.get("metadata") or {}
         metadata = {
             "name": claim_of(volume, meta.name), "namespace": meta.namespace, "ownerReferences": [owner],
-            "labels": dict(given.get("labels") or {}), "annotations": dict(given.get("annotations") or {}),
+            "labels": dict(template_metadata.get("labels") or {}),
+            "annotations": dict(template_metadata.get("annotations") or {}),
         }  # fmt: skip
         spec = copy.deepcopy(template.get("spec") or {})
         claims.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})

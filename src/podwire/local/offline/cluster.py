@@ -91,8 +91,10 @@ def describe(paths: tuple[str, ...], *, recursive: bool = False) -> DescribedClu
     Raises: ConfigError with file, line and field of a mistake.
     """
     passed_over: list[str] = []
-    found = describe_manifests(read_manifests(paths, recursive=recursive, foreign=passed_over.append))
-    return msgspec.structs.replace(found, notes=(*passed_over, *found.notes), passed_over=tuple(passed_over))
+    description = describe_manifests(read_manifests(paths, recursive=recursive, foreign=passed_over.append))
+    return msgspec.structs.replace(
+        description, notes=(*passed_over, *description.notes), passed_over=tuple(passed_over)
+    )
 
 
 def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
@@ -125,7 +127,7 @@ def describe_manifests(manifests: Iterable[Manifest]) -> DescribedCluster:
         bodies[kind].append(admitted_object.body)
     cluster = _ClusterMaker(
         bodies, {place: admitted_object.manifest for place, admitted_object in objects.items()}, remarks
-    ).described()
+    ).build()
     return msgspec.structs.replace(cluster, duplicates=duplicates, unenforced=unenforced, operated=_operated(manifests))
 
 
@@ -170,7 +172,7 @@ class _ClusterMaker:
         self.nodes = self._nodes()
         self.pods = list(self._pods())
 
-    def described(self) -> DescribedCluster:
+    def build(self) -> DescribedCluster:
         """The described cluster."""
         self._make_slices()
         own = [cidr for node in self.nodes for cidr in node.pod_cidrs]
@@ -249,8 +251,8 @@ class _ClusterMaker:
         if kind == "CronJob":
             spec = spec["jobTemplate"]["spec"]
         nodes = [node.metadata.name for node in self.nodes]
-        wanted = spec.get("parallelism", 1) if kind in ("Job", "CronJob") else spec.get("replicas", 1)
-        for number in range(len(nodes) if kind == "DaemonSet" else int(wanted)):
+        number_of_pods = spec.get("parallelism", 1) if kind in ("Job", "CronJob") else spec.get("replicas", 1)
+        for number in range(len(nodes) if kind == "DaemonSet" else int(number_of_pods)):
             body = msgspec.json.decode(msgspec.json.encode(spec["template"]))
             own = body.setdefault("metadata", {})
             own |= {"name": f"{meta['name']}-{number}", "namespace": meta["namespace"]}

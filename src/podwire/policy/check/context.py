@@ -74,7 +74,7 @@ class ClusterIndex:
         listed = {namespace.metadata.name for namespace in world.namespaces}
         self.namespaces = {name: world.labels_of(name) for name in sorted(listed | set(self.groups))}
         """The labels of all known namespaces, also of those that only pods name."""
-        self.described = frozenset(listed)
+        self.with_object = frozenset(listed)
         """Namespaces that have a Namespace object, so their labels are known."""
         self._groups_by_selector: dict[bytes, tuple[PodGroup, ...]] = {}
         self._services: dict[str, list[Service]] = {}

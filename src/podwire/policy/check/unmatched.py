@@ -150,7 +150,7 @@ def _namespaces(
 ) -> Iterator[Finding]:
     """A finding about a peer whose namespaces do not exist."""
     keys = {term.key for term in selector.requirements().requirements if term.operator == "In"}
-    known = {key for name in index.described for key in index.namespaces[name]}
+    known = {key for name in index.with_object for key in index.namespaces[name]}
     reason = explain_mismatch(selector, _labels(index), "namespace")
     advice = ""
     if "name" in keys and "name" not in known:

@@ -29,8 +29,8 @@ def text(comparison: ClusterComparison, lines: tuple[Line, Line]) -> Iterator[st
     groups = comparison.groups
     pods = _by_workload(groups.workloads, groups.workloads)
     for difference in comparison.differences:
-        source = ", ".join(_some(_names(difference.sources, groups.workloads, pods)))
-        destination = ", ".join(_some(_names(difference.destinations, groups.workloads, pods)))
+        source = ", ".join(_shortened(_names(difference.sources, groups.workloads, pods)))
+        destination = ", ".join(_shortened(_names(difference.destinations, groups.workloads, pods)))
         own = _own(difference)
         yield f"{source} -> {destination}{own}{_family(difference)}"
         for (before, after), ports in _by_outcome(difference.changes).items():
@@ -39,7 +39,7 @@ def text(comparison: ClusterComparison, lines: tuple[Line, Line]) -> Iterator[st
             yield f"    after:  {_outcome(after, lines[1])}"
     for change, only in (("gone", groups.only_old), ("new", groups.only_new)):
         if only:
-            yield f"{change}, so not compared: pods {', '.join(_some(only))}"
+            yield f"{change}, so not compared: pods {', '.join(_shortened(only))}"
     denied, allowed = _pairs(comparison.differences)
     yield f"{count(denied, 'pair')} now denied, {count(allowed, 'pair')} now allowed"
 
@@ -115,13 +115,13 @@ def _names(every: Sequence[Peers], workloads: Mapping[str, str], whole: Mapping[
     for workload, pods in _by_workload(_all(every, PODS), workloads).items():
         number = len(whole[workload])
         if len(pods) < number:
-            yield f"{len(pods)} of {number} pods of {workload} ({', '.join(_some(pods))})"
+            yield f"{len(pods)} of {number} pods of {workload} ({', '.join(_shortened(pods))})"
         else:
             yield workload if workload.startswith("Pod ") else f"{workload} ({number} pod{'s' * (number != 1)})"
     yield from (f"Node {name}" for name in _all(every, NODES))
     for ends in every:
         if ends.kind == EXTERNAL:
-            yield "external" if ends.rest else " ".join(_some(ends.names))
+            yield "external" if ends.rest else " ".join(_shortened(ends.names))
 
 
 def _own(difference: VerdictDifference) -> str:
@@ -154,7 +154,8 @@ def _ports(changes: Sequence[PortChange]) -> str:
         return "everything"
     named = {OTHER: "protocols without ports"}
     return "; ".join(
-        f"{named.get(name, name)} {', '.join(_some(ranges, 8))}".rstrip() for name, ranges in ranges_by_protocol.items()
+        f"{named.get(name, name)} {', '.join(_shortened(ranges, 8))}".rstrip()
+        for name, ranges in ranges_by_protocol.items()
     )
 
 
@@ -174,7 +175,7 @@ def _outcome(outcome: DecidedVerdict, line: Line) -> str:
 def _reason(reason: DecidingRule, line: Line) -> str:
     direction = reason.direction.lower()
     if not reason.policy:
-        return f"no {direction} rule of {', '.join(_some(reason.isolated_by))} allows it"
+        return f"no {direction} rule of {', '.join(_shortened(reason.isolated_by))} allows it"
     where = _where(reason, line)
     return f"{reason.policy} {direction} {reason.rule}" + (f" ({where})" if where else "")
 
@@ -188,7 +189,7 @@ def _where(reason: DecidingRule, line: Line) -> str:
     return line(kind, reason.policy, f"spec.{section}[{reason.rule}]")
 
 
-def _some(names: Iterable[str], most: int = _SHOWN_NAMES) -> list[str]:
+def _shortened(names: Iterable[str], most: int = _SHOWN_NAMES) -> list[str]:
     listed = list(names)
     return listed if len(listed) <= most + 1 else [*listed[:most], f"{len(listed) - most} more"]
 

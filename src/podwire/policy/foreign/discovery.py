@@ -135,7 +135,7 @@ class PodDiscovery:
         if any(event.kind not in ("neighbour", "address") or self.unlocated for event in events):
             self._wake.set()
 
-    def _wanted(self) -> Mapping[str, Pod]:
+    def _unreported_pods(self) -> Mapping[str, Pod]:
         """The pods of this node that have addresses, without those that another source reported."""
         reported = {attached.pod for link, attached in self._enforcer.attached.items() if link not in self._own}
         local = (pod for pod in self._pods.objects.values() if pod.spec.node_name == self._node)
@@ -143,7 +143,7 @@ class PodDiscovery:
         return {key: pod for key, pod in pods.items() if key not in reported}
 
     def _scan(self) -> None:
-        pods = self._wanted()
+        pods = self._unreported_pods()
         previous = {attached.pod: PodLink(attached.device, attached.port) for attached in self._own.values()}
         try:
             state, ports = self._links.read()

@@ -45,7 +45,7 @@ async def explain_routing(question: Question, answer: Answer, cluster: ClusterAc
         owner = owners.of(address)
         if owner is not None and owner.metadata.name != sender.metadata.name:
             peers.setdefault(owner.metadata.name, (owner, address))
-    explained = _Ways(answer, sender, owners, cluster.nodes)
+    explained = _Routes(answer, sender, owners, cluster.nodes)
     routes = [way for node, address in list(peers.values())[:_NAMED_PEERS] for way in explained.both(node, address)]
     if len(peers) > _NAMED_PEERS:
         explained.notes.append(f"the ways to {len(peers) - _NAMED_PEERS} more nodes are not told")
@@ -94,8 +94,8 @@ def _ends(answer: Answer) -> Iterator[str]:
         yield answer.target.address
 
 
-class _Ways:
-    """The ways from one node to others, and back to the client; ``notes`` say how nodes were read."""
+class _Routes:
+    """The routes from one node to others, and back to the client; ``notes`` say how nodes were read."""
 
     def __init__(self, answer: Answer, sender: Node, owners: PodOwners, nodes: Nodes) -> None:
         self.notes: list[str] = []

@@ -21,7 +21,7 @@ from podwire.embedded.apiserver.validate import fields, objects
 from podwire.errors import ApiError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-STORED = sorted({kind.kind: kind for kind in KINDS.values() if kind.stored}.items())
+STORED = sorted({kind.kind: kind for kind in KINDS.values() if kind.has_objects}.items())
 TEXTS = ["", "a", "TCP", "10.0.0.1", "10.0.0.0/8", "x/y", "In", "25%", "None", "Always", "http", "*", "A b"]
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.sampled_from(TEXTS),

@@ -21,7 +21,7 @@ class ForeignContent(msgspec.Struct):
 
     undiscovered: list[str] = []
     """Groups and versions (``GROUP/VERSION``) whose server is away."""
-    left: Counter[str] = msgspec.field(default_factory=Counter)
+    remaining: Counter[str] = msgspec.field(default_factory=Counter)
     """Objects by resource."""
     finalizers: Counter[str] = msgspec.field(default_factory=Counter)
     """Objects by finalizer."""
@@ -30,7 +30,7 @@ class ForeignContent(msgspec.Struct):
     @property
     def is_empty(self) -> bool:
         """Whether the namespace can be deleted: no object remains, and every server answered."""
-        return not (self.undiscovered or self.left or self.failures)
+        return not (self.undiscovered or self.remaining or self.failures)
 
 
 class ExtensionContent:
@@ -74,7 +74,7 @@ class ExtensionContent:
             content.failures.append(describe_failure(failure))
             return
         if items:
-            content.left[f"{resource['name']}.{extension.group}"] += len(items)
+            content.remaining[f"{resource['name']}.{extension.group}"] += len(items)
         for item in items:
             content.finalizers.update(item["metadata"].get("finalizers") or ())
 

@@ -97,14 +97,14 @@ class ForeignOwners:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 answer = await self._client.ask(extension, "GET", path, "application/json")
-            found = msgspec.json.decode(answer.body)
+            document = msgspec.json.decode(answer.body)
         except (OSError, ValueError, TimeoutError, RecursionError, ApiError, Disconnected):
             return False
-        if not isinstance(found, dict):
+        if not isinstance(document, dict):
             return False
         if answer.status == 404:
-            return (found.get("kind"), found.get("reason")) == ("Status", "NotFound")
-        meta = found.get("metadata")
+            return (document.get("kind"), document.get("reason")) == ("Status", "NotFound")
+        meta = document.get("metadata")
         uid = meta.get("uid") if isinstance(meta, dict) else None
         return answer.status == 200 and isinstance(uid, str) and bool(uid) and uid != owner.uid
 

@@ -260,11 +260,16 @@ def _refusal(rule: SchemaRule, variables: Json, value: Any, path: str) -> Cause:
     text, shown = rule.default_message, value
     if rule.message is not None:
         try:
-            made = rule.message.evaluate(variables)
+            message = rule.message.evaluate(variables)
         except EvaluationError:
-            made = ""
-        if isinstance(made, str) and made.strip() and "\n" not in made and len(made) <= _MOST_MESSAGE_CHARACTERS:
-            text, shown = made.strip(), {}
+            message = ""
+        if (
+            isinstance(message, str)
+            and message.strip()
+            and "\n" not in message
+            and len(message) <= _MOST_MESSAGE_CHARACTERS
+        ):
+            text, shown = message.strip(), {}
     field_path = f"{path}{rule.field_path}" if path else rule.field_path.removeprefix(".")
     return _broken(field_path, shown, text, rule.rule.get("reason") or "")
 

@@ -265,7 +265,9 @@ def _settle(past: Json, new: Json, other_managers: FieldManagers, schema: Schema
     if conflicts and not author.force:
         allowed = _explained(past, schema) if author.manager == "kubectl" else {}
         rest = {
-            manager: left for manager, fields in conflicts.items() if (left := fieldset.difference(fields, allowed))
+            manager: unsettled
+            for manager, fields in conflicts.items()
+            if (unsettled := fieldset.difference(fields, allowed))
         }
         if rest:
             raise conflict(rest)

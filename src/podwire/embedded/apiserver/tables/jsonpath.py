@@ -34,11 +34,11 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 def _field(key: str) -> Step:
     if key == "*":
-        return _each
+        return _members_of
     return lambda values: [value[key] for value in values if isinstance(value, dict) and key in value]
 
 
-def _each(values: list[Any]) -> list[Any]:
+def _members_of(values: list[Any]) -> list[Any]:
     out: list[Any] = []
     for value in values:
         out.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
@@ -97,7 +97,7 @@ def _filter(text: str) -> Step:
         except TypeError:
             return False
 
-    return lambda values: [item for item in _each(values) if passes(item)]
+    return lambda values: [item for item in _members_of(values) if passes(item)]
 
 
 def _step(match: re.Match[str]) -> Step:
@@ -111,7 +111,7 @@ def _step(match: re.Match[str]) -> Step:
         return _filter(match["filter"])
     if match["slice"]:
         return _slice(match["slice"])
-    return _each if match["index"] == "*" else _index(int(match["index"]))
+    return _members_of if match["index"] == "*" else _index(int(match["index"]))
 
 
 @lru_cache(maxsize=512)

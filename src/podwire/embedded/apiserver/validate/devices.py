@@ -54,13 +54,13 @@ def _spec(spec: Json, path: str) -> Iterator[Cause]:
     requests = (spec.get("devices") or {}).get("requests") or []
     if len(requests) > _LIMIT:
         yield causes.too_many(f"{path}.devices.requests", len(requests), _LIMIT)
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, request in enumerate(requests):
         request_path = f"{path}.devices.requests[{index}]"
         yield from _request(request, request_path)
-        if (name := request.get("name", "")) in seen:
+        if (name := request.get("name", "")) in known_names:
             yield causes.duplicate(f"{request_path}.name", name)
-        seen.add(name)
+        known_names.add(name)
 
 
 def check_device_class(new: Json, _: Json | None) -> Iterator[Cause]:
@@ -114,11 +114,11 @@ def _placed(spec: Json) -> Iterator[Cause]:
 
 def _devices(spec: Json) -> Iterator[Cause]:
     """The names of the devices of a slice."""
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, device in enumerate(spec.get("devices") or ()):
         name = device.get("name") or ""
         if problem := names.label(name):
             yield causes.invalid(f"spec.devices[{index}].name", name, problem)
-        elif name in seen:
+        elif name in known_names:
             yield causes.duplicate(f"spec.devices[{index}].name", name)
-        seen.add(name)
+        known_names.add(name)

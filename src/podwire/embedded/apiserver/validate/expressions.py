@@ -29,7 +29,7 @@ def check_conditions(conditions: list[Json], path: str, *, params: bool) -> Iter
     types = requests.variables(params=params)
     if len(conditions) > _MOST_CONDITIONS:
         yield causes.too_many(path, len(conditions), _MOST_CONDITIONS)
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, condition in enumerate(conditions):
         condition_path, name = f"{path}[{index}]", str(condition.get("name") or "")
         source = str(condition.get("expression") or "").strip()
@@ -41,6 +41,6 @@ def check_conditions(conditions: list[Json], path: str, *, params: bool) -> Iter
             yield causes.required(f"{condition_path}.name")
         elif problem := names.qualified(name):
             yield causes.invalid(f"{condition_path}.name", name, problem)
-        if name and name in seen:
+        if name and name in known_names:
             yield causes.duplicate(f"{condition_path}.name", name)
-        seen.add(name)
+        known_names.add(name)

@@ -77,11 +77,11 @@ def _service_affinity(spec: Json) -> Iterator[Cause]:
 
 def _service_ports(spec: Json) -> Iterator[Cause]:
     ports = spec.get("ports") or ()
-    seen: set[str] = set()
+    known_names: set[str] = set()
     pairs: set[tuple[Any, Any]] = set()
     for index, port in enumerate(ports):
         path = f"spec.ports[{index}]"
-        yield from _port_name(port.get("name"), path, seen, needed=len(ports) > 1)
+        yield from _port_name(port.get("name"), path, known_names, needed=len(ports) > 1)
         if problem := names.port(port.get("port")):
             yield causes.invalid(f"{path}.port", port.get("port", 0), problem)
         yield from one_of(port.get("protocol"), PROTOCOLS, f"{path}.protocol")
@@ -106,16 +106,16 @@ def _node_ports(ports: Iterable[Json]) -> Iterator[Cause]:
         pairs.add(pair)
 
 
-def _port_name(name: Any, path: str, seen: set[str], *, needed: bool) -> Iterator[Cause]:
+def _port_name(name: Any, path: str, known_names: set[str], *, needed: bool) -> Iterator[Cause]:
     if not name:
         if needed:
             yield causes.required(f"{path}.name")
         return
     if problem := names.label(name):
         yield causes.invalid(f"{path}.name", name, problem)
-    elif name in seen:
+    elif name in known_names:
         yield causes.duplicate(f"{path}.name", name)
-    seen.add(name)
+    known_names.add(name)
 
 
 def _service_kept(spec: Json, old: Json) -> Iterator[Cause]:
@@ -182,14 +182,14 @@ def check_endpoint_slice(new: Json, old: Json | None) -> Iterator[Cause]:
         yield causes.too_many("endpoints", len(endpoints), 1000)
     for index, endpoint in enumerate(endpoints):
         yield from _endpoint(endpoint, kind, f"endpoints[{index}]")
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, port in enumerate(new.get("ports") or ()):
         path, name = f"ports[{index}]", port.get("name") or ""
-        if name in seen:
+        if name in known_names:
             yield causes.duplicate(f"{path}.name", name)
         elif name and (problem := names.label(name)):
             yield causes.invalid(f"{path}.name", name, problem)
-        seen.add(name)
+        known_names.add(name)
         yield from one_of(port.get("protocol"), PROTOCOLS, f"{path}.protocol")
 
 

@@ -60,16 +60,16 @@ def at_least(value: Any, least: int, path: str) -> Iterator[Cause]:
 
 
 def _ports(container: Json, path: str) -> Iterator[Cause]:
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, port in enumerate(container.get("ports") or ()):
         where = f"{path}.ports[{index}]"
         name = port.get("name")
         if name:
             if problem := names.port_name(name):
                 yield causes.invalid(f"{where}.name", name, problem)
-            elif name in seen:
+            elif name in known_names:
                 yield causes.duplicate(f"{where}.name", name)
-            seen.add(name)
+            known_names.add(name)
         if port.get("containerPort") == 0:
             yield causes.required(f"{where}.containerPort")
         for field in ("containerPort", "hostPort"):
@@ -170,15 +170,15 @@ def _container(container: Json, path: str, volumes: set[str]) -> Iterator[Cause]
 
 
 def _containers(spec: Json, path: str, volumes: set[str]) -> Iterator[Cause]:
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for field in ("initContainers", "containers", "ephemeralContainers"):
         for index, container in enumerate(spec.get(field) or ()):
             where = f"{path}.{field}[{index}]"
             yield from _container(container, where, volumes)
             name = container.get("name") or ""
-            if name in seen:
+            if name in known_names:
                 yield causes.duplicate(f"{where}.name", name)
-            seen.add(name)
+            known_names.add(name)
     used: set[tuple[object, ...]] = set()
     for index, container in enumerate(spec.get("containers") or ()):
         for number, port in enumerate(container.get("ports") or ()):
@@ -192,14 +192,14 @@ def _containers(spec: Json, path: str, volumes: set[str]) -> Iterator[Cause]:
 
 
 def _volumes(spec: Json, path: str) -> Iterator[Cause]:
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, volume in enumerate(spec.get("volumes") or ()):
         where, name = f"{path}.volumes[{index}]", volume.get("name") or ""
         if name and (problem := names.label(name)):
             yield causes.invalid(f"{where}.name", name, problem)
-        if name in seen:
+        if name in known_names:
             yield causes.duplicate(f"{where}.name", name)
-        seen.add(name)
+        known_names.add(name)
         sources = [key for key, value in volume.items() if key != "name" and value is not None]
         for extra in sources[1:]:
             yield causes.forbidden(f"{where}.{extra}", "may not specify more than 1 volume type")
@@ -245,16 +245,16 @@ def _scheduling(spec: Json, path: str) -> Iterator[Cause]:
 
 
 def _sysctls(spec: Json, path: str) -> Iterator[Cause]:
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, item in enumerate((spec.get("securityContext") or {}).get("sysctls") or ()):
         name, where = item.get("name") or "", f"{path}.securityContext.sysctls[{index}].name"
-        if name in seen:
+        if name in known_names:
             yield causes.duplicate(where, name)
         elif name and (len(name) > _SYSCTL_LENGTH or not re.fullmatch(_SYSCTL, name)):
             yield causes.invalid(
                 where, name, f"must have at most {_SYSCTL_LENGTH} characters and match regex {_SYSCTL}"
             )
-        seen.add(name)
+        known_names.add(name)
 
 
 def check_spec(spec: Json, path: str, claims: Iterable[str] = ()) -> Iterator[Cause]:

@@ -100,13 +100,13 @@ def _match(constraints: Json, path: str) -> Iterator[Cause]:
 
 
 def _named_rule(rule: Json, path: str) -> Iterator[Cause]:
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, name in enumerate(rule.get("resourceNames") or ()):
         if problem := names.path_segment(name):
             yield causes.invalid(f"{path}.resourceNames[{index}]", name, problem)
-        if name in seen:
+        if name in known_names:
             yield causes.duplicate(f"{path}.resourceNames[{index}]", name)
-        seen.add(name)
+        known_names.add(name)
     yield from check_rule(rule, path)
 
 

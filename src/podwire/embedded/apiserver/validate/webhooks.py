@@ -25,13 +25,13 @@ _TIMEOUT_S = (1, 30)
 def check_configuration(new: Json, old: Json | None) -> Iterator[Cause]:
     """A MutatingWebhookConfiguration or a ValidatingWebhookConfiguration."""
     del old
-    seen: set[str] = set()
+    known_names: set[str] = set()
     for index, hook in enumerate(new.get("webhooks") or ()):
         path = f"webhooks[{index}]"
         yield from _name(hook.get("name") or "", f"{path}.name")
-        if hook.get("name") in seen:
+        if hook.get("name") in known_names:
             yield causes.duplicate(f"{path}.name", hook["name"])
-        seen.add(str(hook.get("name")))
+        known_names.add(str(hook.get("name")))
         yield from _webhook(hook, path)
 
 

@@ -190,10 +190,10 @@ def _by_metrics(
         return ScalingDecision(status, events=(*events, WarningEvent("FailedComputeMetricsReplicas", whole)))
     text = ("ValidMetricFound", f"the HPA was able to successfully calculate a replica count from {best_name}")
     status = with_condition(status, ACTIVE, "True", text, observed.now)
-    return _normalized(spec, status, observed, settings, Wanted(best, best_name, tuple(events)))
+    return _normalized(spec, status, observed, settings, DesiredReplicas(best, best_name, tuple(events)))
 
 
-class Wanted(NamedTuple):
+class DesiredReplicas(NamedTuple):
     """The replicas that the metrics ask for, the metric that asks for the most, and failures of others."""
 
     replicas: int
@@ -202,7 +202,11 @@ class Wanted(NamedTuple):
 
 
 def _normalized(
-    spec: AutoscalerSpec, status: AutoscalerStatus, observed: Observed, settings: AutoscalerSettings, desired: Wanted
+    spec: AutoscalerSpec,
+    status: AutoscalerStatus,
+    observed: Observed,
+    settings: AutoscalerSettings,
+    desired: DesiredReplicas,
 ) -> ScalingDecision:
     current = observed.replicas
     result = normalize(

@@ -153,8 +153,8 @@ class MetricReader:
             where = f"{self._namespace}/{external_metric.name}/{selector_text(external_metric.selector)}"
             return f"unable to get external metric {where}: {problem}"
         if metric.object is not None:
-            described = metric.object.described_object or ScaleTarget()
-            target = f"{described.kind} on {self._namespace} {described.name}"
+            referenced = metric.object.described_object or ScaleTarget()
+            target = f"{referenced.kind} on {self._namespace} {referenced.name}"
             return f"unable to get metric {metric.object.metric.name}: {target}/{problem}"
         return f"unable to get metric {metric.pods.metric.name if metric.pods is not None else ''}: {problem}"
 

@@ -93,7 +93,7 @@ class UserspaceDataPlane:
         self._pool_keys = {service: tuple(by_key) for service, by_key in desired_pools.items() if by_key}
         arranged = self._arrange(_flat(desired_pools), everything=True)
         committed = tuple(self._load_families(services))
-        retired = self._client.retire(Retire(tuple(self._pools), others=True))
+        retired = self._client.retire(Retire(tuple(self._pools), all_others=True))
         self._follow(True)
         self._lost = False
         _check(arranged)

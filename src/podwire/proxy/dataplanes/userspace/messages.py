@@ -38,10 +38,10 @@ class Arrange(msgspec.Struct, frozen=True, tag=True):
 
 
 class Retire(msgspec.Struct, frozen=True, tag=True):
-    """Retire these pools (``others``: all other pools): no rule leads to them, existing connections are served."""
+    """Retire these pools (``all_others``: all other pools): no rule leads to them, existing connections are served."""
 
     keys: tuple[str, ...]
-    others: bool = False
+    all_others: bool = msgspec.field(default=False, name="others")
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):

@@ -88,7 +88,7 @@ class Relay:
     def retire(self, request: Retire) -> Retired:
         """Retires the requested pools; no rule leads to them any more."""
         named = set(request.keys)
-        retired = [key for key in self._active if (key in named) != request.others]
+        retired = [key for key in self._active if (key in named) != request.all_others]
         for key in retired:
             self._retire(self._active.pop(key))
         self._compact_journal()
@@ -101,7 +101,7 @@ class Relay:
     def drain(self) -> None:
         """Retires all pools; the relay ends with its last connection."""
         self._draining = True
-        self.retire(Retire((), others=True))
+        self.retire(Retire((), all_others=True))
         self.loop.later(0, self._stop_when_idle)
 
     def remember_affinity(self, pool: int, client: str, target: Target) -> None:

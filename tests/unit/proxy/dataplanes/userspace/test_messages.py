@@ -43,7 +43,8 @@ def body(message: Request | Answer) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "request_", [Arrange((POOL,)), Retire(("a",), others=True), Drain(), Ask(), Show(), Renew(("python", "-m", "x"))]
+    "request_",
+    [Arrange((POOL,)), Retire(("a",), all_others=True), Drain(), Ask(), Show(), Renew(("python", "-m", "x"))],
 )
 def test_requests(request_: Request) -> None:
     assert parse_request(body(request_)) == request_

@@ -204,15 +204,15 @@ def seccomp_annotations(pod: Object) -> Violation | None:
     """Annotations with another seccomp profile than the runtime's or a local profile; the form before 1.19."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     keys = {_SECCOMP_POD, *(_SECCOMP + container["name"] for container in containers(pod["spec"]))}
-    found = sorted(
+    refused = sorted(
         f'{key}="{annotations[key]}"'
         for key in keys & annotations.keys()
         if annotations[key] not in ("runtime/default", "docker/default")
         and not annotations[key].startswith("localhost/")
     )
-    if not found:
+    if not refused:
         return None
-    return Violation("seccompProfile", f"forbidden {plural('annotation', found)} {', '.join(found)}")
+    return Violation("seccompProfile", f"forbidden {plural('annotation', refused)} {', '.join(refused)}")
 
 
 def wrong_seccomp(holder: Object) -> bool:

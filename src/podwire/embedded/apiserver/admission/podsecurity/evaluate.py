@@ -89,6 +89,6 @@ def violations(policy: LevelVersion, pod: Object) -> list[Violation]:
     return [violation for control in controls(policy) if (violation := control(pod)) is not None]
 
 
-def describe(found: list[Violation]) -> str:
+def describe(broken: list[Violation]) -> str:
     """The violations with their details, as Kubernetes lists them."""
-    return ", ".join(f"{reason} ({detail})" if detail else reason for reason, detail in found)
+    return ", ".join(f"{reason} ({detail})" if detail else reason for reason, detail in broken)

@@ -146,7 +146,7 @@ def _refusal(request: AdmissionRequest, met: Invocation, denial: Denial) -> ApiE
         f"ValidatingAdmissionPolicy '{met.policy.name}' with binding '{met.binding.name}' denied request: "
         f"{denial.message}"
     )
-    found = failures.forbidden(request.call.kind, request.name, message)
+    refused = failures.forbidden(request.call.kind, request.name, message)
     reason = denial.reason or "Invalid"
-    details: Object = {**found.details, "causes": [{"message": message}]}
-    return ApiError(_CODES.get(reason, 422), reason, found.message, details)
+    details: Object = {**refused.details, "causes": [{"message": message}]}
+    return ApiError(_CODES.get(reason, 422), reason, refused.message, details)
