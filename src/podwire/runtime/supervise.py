@@ -48,6 +48,15 @@ class Supervisor:
         """Starts ``body()`` under ``name``; the task ends when the body returns."""
         return self._group.create_task(self._keep_running(name, body), name=name)
 
+    async def contain(self, name: str, action: Awaitable[None]) -> bool:
+        """Awaits ``action`` and reports its failure under ``name``; returns whether it succeeded."""
+        try:
+            await action
+        except Exception as failure:
+            self._report(name, failure)
+            return False
+        return True
+
     async def _keep_running(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
         backoff = Backoff()
         while True:

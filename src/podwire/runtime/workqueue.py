@@ -13,6 +13,7 @@ Source: ``k8s.io/client-go/util/workqueue``. Cost: 3 us per add and get; no task
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Hashable, Iterable
+from functools import partial
 from typing import Generic, TypeVar
 
 from podwire.runtime.backoff import Backoff
@@ -138,8 +139,9 @@ class ReconcileLoop(Generic[K]):
     """Workers that bring keys to their desired state with ``reconcile(key)``.
 
     ``expected`` are failures of the environment (a conflict, an unreachable API): they are passed to ``report`` and
-    retried. Any other failure is a defect: it is retried too, and raised to the supervisor. ``touch`` keeps
-    ``interval_s`` between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
+    retried. Any other failure is a defect, or comes from an object that the API server should have refused: the
+    supervisor reports it, the key is retried, and the worker goes on with the next key. ``touch`` keeps ``interval_s``
+    between two runs of a key, so a burst of changes costs two runs: one at once and one for the rest.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class ReconcileLoop(Generic[K]):
         """Starts the workers and the timer of delayed keys."""
         supervisor.start(f"{self.name} delayed", self.queue.run_delayed)
         for number in range(workers):
-            supervisor.start(f"{self.name} {number}", self._work)
+            supervisor.start(f"{self.name} {number}", partial(self._work, supervisor))
 
     def touch(self, key: K) -> None:
         """Queues ``key``, because an object that it depends on changed."""
@@ -175,23 +177,25 @@ class ReconcileLoop(Generic[K]):
         now = self._clock.monotonic()
         self.queue.add_after(key, self._ran.get(key, now - self._interval_s) + self._interval_s - now)
 
-    async def _work(self) -> None:
+    async def _work(self, supervisor: Supervisor) -> None:
         while True:
             key = await self.queue.get()
             try:
-                if self._interval_s:
-                    self._stamp(key)
-                await self._reconcile(key)
-            except self._expected as failure:
-                self._report(self.name, key, failure)
-                self.queue.retry(key)
-            except BaseException:
-                self.queue.retry(key)
-                raise
-            else:
-                self.queue.forget(key)
+                if not await supervisor.contain(f"{self.name} {key}", self._run(key)):
+                    self.queue.retry(key)
             finally:
                 self.queue.done(key)
+
+    async def _run(self, key: K) -> None:
+        if self._interval_s:
+            self._stamp(key)
+        try:
+            await self._reconcile(key)
+        except self._expected as failure:
+            self._report(self.name, key, failure)
+            self.queue.retry(key)
+        else:
+            self.queue.forget(key)
 
     def _stamp(self, key: K) -> None:
         now = self._clock.monotonic()

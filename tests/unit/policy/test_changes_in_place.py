@@ -1,5 +1,9 @@
-"""Changes that leave a pod its profile: the rules are as in a new profile, and data planes learn all that changed."""
+"""Changes that leave a pod its profile: the rules are as in a new profile, and data planes learn all that changed.
 
+``SEED=n`` begins the random clusters with another seed than 0, ``SEEDS=n`` tries so many.
+"""
+
+import os
 from ipaddress import ip_network
 from typing import Any
 
@@ -19,6 +23,7 @@ EVERYONE: dict[str, Any] = {}
 WEB = {"matchLabels": {"app": "web"}}
 BOTH_WAYS = pytest.mark.parametrize(("old", "new"), [(EVERYONE, WEB), (WEB, EVERYONE)])
 PEER = "203.0.113.9"
+FIRST, COUNT = int(os.environ.get("SEED", "0")), int(os.environ.get("SEEDS", "15"))
 
 
 class Crowd(Chaos):
@@ -217,7 +222,7 @@ def test_egress_policy_with_a_known_port_name_changes_in_place() -> None:
 
 
 @pytest.mark.parametrize("kind", [Crowd, Blocks])
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_crowds_of_policies_agree_with_the_evaluator(seed: int, kind: type[Crowd]) -> None:
     crowd = kind(seed)
     mirror = {name: copy(compiler) for name, compiler in crowd.compilers.items()}

@@ -145,21 +145,24 @@ def test_an_expected_failure_is_reported_and_tried_again() -> None:
     reconcile(work, body)
 
 
-def test_a_defect_is_raised_to_the_supervisor_and_tried_again() -> None:
+def test_defects_are_reported_and_hold_up_no_other_key() -> None:
     tries: list[str] = []
 
     async def work(key: str) -> None:
         tries.append(key)
-        if len(tries) == 1:
+        if key.startswith("bad"):
             raise ZeroDivisionError
 
     async def body(
         clock: FakeClock, loop: ReconcileLoop[str], reports: list[Report], failures: list[BaseException]
     ) -> None:
-        loop.touch("k")
+        for key in ("bad 1", "bad 2", "bad 3", "good"):
+            loop.touch(key)
+        await clock.advance(0)
+        assert tries == ["bad 1", "bad 2", "bad 3", "good"]
+        assert [type(f) for f in failures] == [ZeroDivisionError] * 3
         await clock.advance(1)
-        assert tries == ["k", "k"]
-        assert [type(f) for f in failures] == [ZeroDivisionError]
+        assert tries.count("bad 1") > 1 and tries.count("good") == 1
 
     reconcile(work, body)
 
