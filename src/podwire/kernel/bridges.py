@@ -57,7 +57,7 @@ def read_wires(netlink: Netlink) -> tuple[Wire, ...]:
     Raises: KernelError.
     """
     body = link_codec.encode_dump()
-    links = [link_codec.decode(payload) for _, payload in netlink.dump(Message(RTM_GETLINK, 0, body, "list", "links"))]
+    links = [link_codec.decode(payload) for payload in netlink.dump(Message(RTM_GETLINK, 0, body, "list", "links"))]
     names = {entry.link.index: entry.link for entry in links}
     wires = []
     for entry in links:
@@ -81,7 +81,7 @@ def addresses_behind(netlink: Netlink, wire: Wire) -> frozenset[str]:
     except KernelNotFound:
         return frozenset()
     addresses = set()
-    for _, payload in answers:
+    for payload in answers:
         address = route_codec.decode_address(payload, {wire.peer_index: wire.name})
         if address is not None and not address.cidr.startswith("fe80:"):
             addresses.add(address.cidr.partition("/")[0])

@@ -298,7 +298,7 @@ class Conntrack:
             return [
                 decode(payload)
                 for body in bodies
-                for _, payload in self._netlink.dump(Message(kind, 0, body, "list", "tracked connections"), keep)
+                for payload in self._netlink.dump(Message(kind, 0, body, "list", "tracked connections"), keep)
             ]
         except KernelNotFound as failure:
             raise Unsupported("conntrack", "2.6.18", str(failure)) from failure

@@ -54,7 +54,7 @@ class IpSets:
         Raises: KernelError.
         """
         answers = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.names_only(), "list", "sets"))
-        return tuple(codec.read_name(payload) for _, payload in answers)
+        return tuple(codec.read_name(payload) for payload in answers)
 
     def sizes(self) -> dict[str, int]:
         """The number of elements of every set of the namespace.
@@ -62,7 +62,7 @@ class IpSets:
         Raises: KernelError.
         """
         answers = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.heads_only(), "list", "sets"))
-        return dict(codec.read_size(payload) for _, payload in answers)
+        return dict(codec.read_size(payload) for payload in answers)
 
     def read(self, name: str) -> IpSet | None:
         """One set with its elements, or None.
@@ -73,7 +73,7 @@ class IpSets:
             answers = self._netlink.dump(_message(codec.IPSET_CMD_LIST, codec.set_name(name), "read", f"set {name}"))
         except KernelNotFound:
             return None
-        return codec.read_set([payload for _, payload in answers])
+        return codec.read_set(answers)
 
     def apply(self, desired: IpSet) -> tuple[Operation, ...]:
         """Makes the kernel hold exactly this set; returns the operations that were needed.

@@ -75,7 +75,7 @@ class Ipvs:
         """
         body = codec.encode_plain(codec.IPVS_CMD_GET_SERVICE)
         answers = self._netlink.dump(self._message(body, "list", "virtual servers"))
-        decoded = (codec.decode_server(payload) for _, payload in answers)
+        decoded = (codec.decode_server(payload) for payload in answers)
         return tuple(server for server in decoded if server is not None)
 
     def destinations(self, key: Key) -> tuple[tuple[Destination, int], ...]:
@@ -90,7 +90,7 @@ class Ipvs:
             answers = self._netlink.dump(message)
         except KernelNotFound:
             return ()
-        decoded = (codec.decode_destination(payload, key) for _, payload in answers)
+        decoded = (codec.decode_destination(payload, key) for payload in answers)
         return tuple(sorted(decoded, key=lambda entry: str(entry[0])))
 
     def read(self, keys: Iterable[Key] | None = None) -> tuple[VirtualServer, ...]:

@@ -123,12 +123,12 @@ class Netlink:
             return {}
         first = self._sequence + 1
         self._sequence += len(messages)
-        chunks = []
-        for at, message in enumerate(messages):
-            flags = message.flags | NLM_F_REQUEST | (NLM_F_ACK if at == len(messages) - 1 else 0)
-            size = NLMSGHDR.size + len(message.body)
-            chunks.append(NLMSGHDR.pack(size, message.kind, flags, first + at, 0))
-            chunks.append(message.body)
+        chunks: list[bytes] = []
+        pack, header, last = NLMSGHDR.pack, NLMSGHDR.size, self._sequence
+        for sequence, message in enumerate(messages, first):
+            flags = message.flags | (NLM_F_REQUEST if sequence < last else NLM_F_REQUEST | NLM_F_ACK)
+            body = message.body
+            chunks += pack(header + len(body), message.kind, flags, sequence, 0), body
         self._send(b"".join(chunks), messages[0])
         failures: dict[int, KernelError] = {}
         while True:
@@ -142,33 +142,37 @@ class Netlink:
                 if at == len(messages) - 1:
                     return failures
 
-    def dump(self, message: Message, keep: Callable[[bytes], bool] | None = None) -> list[tuple[int, bytes]]:
-        """Type and payload of every object in the answer to a dump request, from one consistent state.
+    def dump(self, message: Message, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
+        """The payload of every object in the answer to a dump request, from one consistent state.
 
         ``keep`` says whether to keep a payload; only kept payloads take memory. After ten interrupted attempts the last
         answer is returned: the calling reconciler runs again anyway.
 
         Raises: KernelError.
         """
-        objects: list[tuple[int, bytes]] = []
+        objects: list[bytes] = []
         for _attempt in range(_DUMP_TRIES):
             objects, interrupted = self._dump_once(message, keep)
             if not interrupted:
                 break
         return objects
 
-    def _dump_once(
-        self, message: Message, keep: Callable[[bytes], bool] | None
-    ) -> tuple[list[tuple[int, bytes]], bool]:
+    def _dump_once(self, message: Message, keep: Callable[[bytes], bool] | None) -> tuple[list[bytes], bool]:
         self._sequence += 1
         sequence = self._sequence
         size = NLMSGHDR.size + len(message.body)
         flags = message.flags | NLM_F_REQUEST | NLM_F_DUMP
         self._send(NLMSGHDR.pack(size, message.kind, flags, sequence, 0) + message.body, message)
-        objects: list[tuple[int, bytes]] = []
+        objects: list[bytes] = []
         interrupted = False
         while True:
-            for kind, flags, answered_sequence, payload in attributes.messages(self._receive(message)):
+            datagram = self._receive(message)
+            alike = attributes.messages_alike(datagram)
+            if alike is not None and alike.sequence == sequence and alike.kind > NLMSG_DONE:
+                interrupted = interrupted or bool(alike.flags & NLM_F_DUMP_INTR)
+                objects += alike.payloads if keep is None else filter(keep, alike.payloads)
+                continue
+            for kind, flags, answered_sequence, payload in attributes.messages(datagram):
                 if answered_sequence != sequence:
                     continue
                 if flags & NLM_F_DUMP_INTR:
@@ -179,7 +183,7 @@ class Netlink:
                         raise failure
                     return objects, interrupted
                 if keep is None or keep(payload):
-                    objects.append((kind, payload))
+                    objects.append(payload)
 
     def get(self, message: Message) -> tuple[int, bytes]:
         """Type and payload of the single object in the answer to a request without NLM_F_DUMP.

@@ -13,7 +13,8 @@ one object; the others are applied.
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -112,6 +113,20 @@ def read_paths(netlink: Netlink) -> NetworkState:
     return NetworkState(links=devices.links, addresses=addresses, routes=routes)
 
 
+def read_underlay(netlink: Netlink) -> NetworkState:
+    """Devices, addresses and default routes alone; other routes are not decoded.
+
+    Raises: KernelError.
+    """
+    devices = _read_devices(netlink)
+    payloads: list[bytes] = []
+    for family in (AF_INET, AF_INET6):
+        message = Message(RTM_GETROUTE, 0, route_codec.encode_route_dump(family), "list", "routes")
+        payloads += netlink.dump(message, route_codec.is_default)
+    routes = _known(route_lists.decode_routes(payloads, devices.names))
+    return NetworkState(links=devices.links, addresses=_read_addresses(netlink, devices), routes=routes)
+
+
 def _read(netlink: Netlink, devices: _Devices, owner: OwnerMark | None, sysctls: tuple[str, ...]) -> NetworkState:
     proto = owner.route_protocol if owner else 0
     names = devices.names
@@ -144,12 +159,12 @@ def _read_routes(netlink: Netlink, devices: _Devices, proto: int) -> tuple[Route
     return _known(route_lists.decode_routes(payloads, devices.names))
 
 
-def _known(values: Any) -> tuple[Any, ...]:
-    return tuple(value for value in values if value is not None)
+def _known(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple([value for value in values if value is not None])
 
 
 def _dump(netlink: Netlink, kind: int, body: bytes, subject: str) -> list[bytes]:
-    return [payload for _, payload in netlink.dump(Message(kind, 0, body, "list", subject))]
+    return netlink.dump(Message(kind, 0, body, "list", subject))
 
 
 def _dump_neighbours(netlink: Netlink, names: Mapping[int, str], *, proxy: bool) -> Iterator[Neighbour | None]:
@@ -273,47 +288,64 @@ def add(netlink: Netlink, state: NetworkState) -> Report:
 
 
 def _has_side_effects(change: Change) -> bool:
-    return isinstance(change.value, Link) or (change.verb == "delete" and isinstance(change.value, Address))
+    kind = type(change.value)
+    return kind is Link or (kind is Address and change.verb == "delete")
 
 
 def _execute(
     netlink: Netlink, changes: Changes, indexes: dict[str, int], held: Collection[tuple[Any, ...]] = ()
 ) -> Report:
-    applied: list[Change] = []
-    failed: list[KernelError] = [
-        KernelExists("add", str(conflict.value), errno.EEXIST, conflict.reason) for conflict in changes.conflicts
-    ]
-    waiting: list[tuple[Change, Message]] = []
+    run = _Run(netlink)
+    run.failed += (KernelExists("add", str(each.value), errno.EEXIST, each.reason) for each in changes.conflicts)
+    for step in changes.steps:
+        try:
+            if type(step.value) in _TYPES:
+                run.waiting.append((step, _message(step, indexes, held)))
+            else:
+                run.take(step, indexes)
+        except KernelError as failure:
+            run.failed.append(failure)
+    deletions = list(takewhile(lambda each: _deletes_link(each[0]), reversed(run.waiting)))
+    if len(deletions) > 1:
+        run.waiting[-len(deletions) :] = _delete_together(run.waiting[-len(deletions) :])
+    run.flush()
+    return Report(tuple(run.applied), tuple(run.failed))
 
-    def flush() -> None:
-        failures = netlink.batch([message for _, message in waiting])
-        failed.extend(x for at, x in failures.items() if not _is_already_deleted(waiting[at][0], x))
+
+class _Run:
+    """The steps that are done, and those that wait for the next batch with their messages."""
+
+    def __init__(self, netlink: Netlink) -> None:
+        self.applied: list[Change] = []
+        self.failed: list[KernelError] = []
+        self.waiting: list[tuple[Change, Message]] = []
+        self._netlink = netlink
+
+    def take(self, step: Change, indexes: dict[str, int]) -> None:
+        """Takes a step that concerns a device or a sysctl.
+
+        Raises: KernelError.
+        """
+        verb, value = step
+        if isinstance(value, Link) and verb != "add":
+            self.waiting += ((step, message) for message in _link_messages(verb, value, indexes))
+            return
+        self.flush()
+        if isinstance(value, Link):
+            _make_link(self._netlink, value, indexes)
+        elif isinstance(value, Sysctl):
+            sysctl.write(value.path, value.value, self._netlink.netns)
+        self.applied.append(step)
+
+    def flush(self) -> None:
+        """Sends the messages that wait."""
+        applied, waiting = self.applied, self.waiting
+        failures = self._netlink.batch([message for _, message in waiting])
+        self.failed += (x for at, x in failures.items() if not _is_already_deleted(waiting[at][0], x))
         for at, (step, _) in enumerate(waiting):  # the messages of one step follow each other
             if at not in failures and (not applied or step is not applied[-1]):
                 applied.append(step)
         waiting.clear()
-
-    for step in changes.steps:
-        try:
-            if not isinstance(step.value, Sysctl | Link):
-                waiting.append((step, _message(step, indexes, held)))
-            elif isinstance(step.value, Sysctl):
-                flush()
-                sysctl.write(step.value.path, step.value.value, netlink.netns)
-                applied.append(step)
-            elif step.verb == "add":
-                flush()
-                _make_link(netlink, step.value, indexes)
-                applied.append(step)
-            else:
-                waiting.extend((step, message) for message in _link_messages(step.verb, step.value, indexes))
-        except KernelError as failure:
-            failed.append(failure)
-    deletions = [at for at, (step, _) in enumerate(waiting) if _deletes_link(step)]
-    if len(deletions) > 1:
-        waiting[deletions[0] :] = _delete_together(waiting[deletions[0] :])
-    flush()
-    return Report(tuple(applied), tuple(failed))
 
 
 def _deletes_link(step: Change) -> bool:
@@ -415,12 +447,13 @@ def _message(step: Change, indexes: Mapping[str, int], held: Collection[tuple[An
 
 def _new_flags(step: Change, held: Collection[tuple[Any, ...]]) -> int:
     """Flags of a creation: a new route must not replace another owner's; replacing a route must leave no gap."""
-    value = step.value
-    if isinstance(value, Fdb) and value.mac == ZERO_MAC:
-        return NLM_F_APPEND
-    if step.verb == "add" and isinstance(value, (Route, FibRule)):  # noqa: UP038 - a union is made at each call
-        return NLM_F_REPLACE if held and value.key in held else NLM_F_EXCL
-    return NLM_F_REPLACE
+    verb, value = step
+    if isinstance(value, Route):
+        exclusive = verb == "add" and not (held and value.key in held)
+        return NLM_F_EXCL if exclusive else NLM_F_REPLACE
+    if isinstance(value, FibRule) and verb == "add":
+        return NLM_F_EXCL
+    return NLM_F_APPEND if isinstance(value, Fdb) and value.mac == ZERO_MAC else NLM_F_REPLACE
 
 
 def encode(value: Address | Route | Neighbour | Fdb | FibRule, indexes: Mapping[str, int]) -> bytes:

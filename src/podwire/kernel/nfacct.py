@@ -80,7 +80,7 @@ class Counters:
         """
         kind = NFNL_SUBSYS_ACCT << 8 | NFNL_MSG_ACCT_GET
         counts: dict[str, int] = {}
-        for _, payload in self._netlink.dump(Message(kind, 0, _NFGENMSG, "list", "packet counters")):
+        for payload in self._netlink.dump(Message(kind, 0, _NFGENMSG, "list", "packet counters")):
             values = parse(payload, len(_NFGENMSG))
             counts[values[NFACCT_NAME].rstrip(b"\0").decode()] = int.from_bytes(values[NFACCT_PKTS], "big")
         return counts

@@ -201,8 +201,9 @@ def decode_address(payload: bytes, names: Mapping[int, str]) -> Address | None:
 
 def encode_route(route: Route, indexes: Mapping[str, int]) -> bytes:
     """RTM_NEWROUTE or RTM_DELROUTE."""
-    packed, length = _split_route(route.dst)
-    family, via, link, table = AF_INET6 if len(packed) == 16 else AF_INET, route.via, route.link, route.table
+    dst, via, link, table = route.dst, route.via, route.link, route.table
+    packed, length = (b"\0\0\0\0", 0) if dst == "default" else _split(dst)
+    family = AF_INET6 if len(packed) == 16 else AF_INET
     scope = SCOPES[route.scope or usual_scope(route)] if family == AF_INET else RT_SCOPE_UNIVERSE
     flags = RTNH_F_ONLINK if route.onlink else 0
     kind = KINDS[route.kind]
@@ -268,10 +269,6 @@ def _decode_encap(attributes: Mapping[int, bytes]) -> dict[str, Any]:
     }
 
 
-def _split_route(dst: str) -> tuple[bytes, int]:
-    return (b"\0\0\0\0", 0) if dst == "default" else _split(dst)
-
-
 def _encode_via(family: int, via: str) -> bytes:
     packed = pack_ip(via)
     if len(packed) == (16 if family == AF_INET6 else 4):
@@ -298,6 +295,11 @@ def encode_lookup(address: str) -> bytes:
 def is_local(payload: bytes) -> bool:
     """Whether the route in an RTM_NEWROUTE payload delivers to this machine."""
     return bool(RTMSG.unpack_from(payload)[7] == RTN_LOCAL)
+
+
+def is_default(payload: bytes) -> bool:
+    """Whether the route in an RTM_NEWROUTE payload is to all destinations."""
+    return not payload[1]
 
 
 def decode_route(payload: bytes, names: Mapping[int, str]) -> Route | None:

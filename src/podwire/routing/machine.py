@@ -65,7 +65,7 @@ class KernelMachine:
 
     def underlay(self, addresses: Sequence[Address]) -> Underlay | None:
         """The device with the node's addresses."""
-        return underlay.find(network.read_paths(self._netlink), addresses)
+        return underlay.find(network.read_underlay(self._netlink), addresses)
 
     def hold(self, state: NetworkState) -> Sequence[str]:
         """Makes the kernel hold the state of routing; returns the failures as text."""

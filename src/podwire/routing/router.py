@@ -24,7 +24,8 @@ Guarantees:
 9. every :data:`CHECK_S` a program that the configured backend lacks is looked for, and sysctls are compared, because
    the kernel does not notify of their changes; a run follows when one differs.
 
-Cost (CPU, bench/routing.py): at 1,000 peers the first run 0.2 s, one for another peer 0.05 s, a resync 0.03 s.
+Cost (CPU, bench/routing.py): at 1,000 peers the first run 0.1 s, one for another peer 3 ms, a resync 15 ms; at 5,000
+peers 1 s, 12 ms and 75 ms.
 """
 
 import asyncio

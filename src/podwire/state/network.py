@@ -9,7 +9,8 @@ belongs to the owner of its device. Sysctls are written and never removed.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
+from operator import attrgetter, eq
 from typing import Any, TypeVar
 
 from msgspec.structs import force_setattr, replace
@@ -41,8 +42,7 @@ class NetworkState(Value, frozen=True):
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            values = getattr(self, field)
-            force_setattr(self, field, tuple(sorted(dict.fromkeys(values), key=_order)))
+            force_setattr(self, field, _sorted(field, getattr(self, field)))
 
     def __str__(self) -> str:
         return "".join(f"{value}\n" for value in self.objects())
@@ -61,26 +61,32 @@ class NetworkState(Value, frozen=True):
         return next((candidate for candidate in self.links if candidate.name == name), None)
 
 
-def _order(value: Any) -> Any:
-    return (value.name,) if isinstance(value, Link) else value
+def _sorted(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values in order and without duplicates."""
+    if field == "links":
+        return tuple(sorted(dict.fromkeys(values), key=attrgetter("name")))
+    ordered = sorted(values)
+    if any(map(eq, ordered, islice(ordered, 1, None))):
+        ordered = list(dict.fromkeys(ordered))
+    return tuple(ordered)
 
 
 def merge(states: Iterable[NetworkState]) -> NetworkState:
     """One state that holds the objects of all; cheap where one state has nearly all objects of a kind."""
     every = tuple(states)
     return in_order(
-        {field: _merged([getattr(state, field) for state in every]) for field in NetworkState.__struct_fields__}
+        {field: _merged(field, [getattr(state, field) for state in every]) for field in NetworkState.__struct_fields__}
     )
 
 
-def _merged(tuples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+def _merged(field: str, tuples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
     """The values of tuples that are in order."""
     longest = max(tuples, key=len, default=())
     few = sum(map(len, tuples)) - len(longest)
     if not few:
         return longest
-    if few * _FEW > len(longest) or isinstance(longest[0], Link):
-        return tuple(sorted(dict.fromkeys(chain.from_iterable(tuples)), key=_order))
+    if few * _FEW > len(longest) or field == "links":
+        return _sorted(field, chain.from_iterable(tuples))
     values = list(longest)
     for value in chain.from_iterable(each for each in tuples if each is not longest):
         insert(values, value)
