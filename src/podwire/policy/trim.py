@@ -10,7 +10,7 @@ from functools import lru_cache
 from podwire.model.meta import ObjectMeta
 from podwire.model.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 
-_KEPT = 1 << 14
+_CACHE_SIZE = 1 << 14
 """The number of different sets of labels, and of ports, that are cached for pods with the same ones."""
 
 
@@ -43,11 +43,11 @@ def _with_names(containers: tuple[Container, ...]) -> tuple[Container, ...]:
     return _containers(tuple((container.ports, container.restart_policy) for container in named))
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _labels(items: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return {sys.intern(key): sys.intern(value) for key, value in items}
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHE_SIZE)
 def _containers(parts: tuple[tuple[tuple[ContainerPort, ...], str | None], ...]) -> tuple[Container, ...]:
     return tuple(Container(name="", ports=ports, restart_policy=policy) for ports, policy in parts)

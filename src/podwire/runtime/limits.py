@@ -7,11 +7,11 @@ CAP_SYS_RESOURCE beyond. Programs that it starts inherit the limit.
 
 import resource
 
-WANTED = 65536
+OPEN_FILES = 65536
 """Enough for thousands of pods; below the kernel's usual maximum for a process (fs.nr_open, 1048576)."""
 
 
-def raise_open_files(target: int = WANTED) -> int:
+def raise_open_files(target: int = OPEN_FILES) -> int:
     """Raises the limit of open files to ``target`` or as far as allowed; returns the resulting limit.
 
     A higher limit stays.
@@ -33,4 +33,4 @@ def _enough(limit: int, needed: int) -> bool:
 
 
 def _number(limit: int) -> int:
-    return WANTED if limit == resource.RLIM_INFINITY else limit
+    return OPEN_FILES if limit == resource.RLIM_INFINITY else limit

@@ -127,11 +127,11 @@ _FEW = 64
 def _with_prefix(values: tuple[Any, ...], prefixes: set[Any], prefix: Callable[[Any], Any]) -> tuple[Any, ...]:
     if len(prefixes) * _FEW > len(values):
         return tuple(value for value in values if prefix(value) in prefixes)
-    found: list[Any] = []
-    for wanted in sorted(prefixes):
-        start = bisect_left(values, wanted, key=prefix)
-        found += values[start : bisect_right(values, wanted, lo=start, key=prefix)]
-    return tuple(found)
+    same: list[Any] = []
+    for prefix_of_value in sorted(prefixes):
+        start = bisect_left(values, prefix_of_value, key=prefix)
+        same += values[start : bisect_right(values, prefix_of_value, lo=start, key=prefix)]
+    return tuple(same)
 
 
 def _by_gateway(step: Change) -> bool:

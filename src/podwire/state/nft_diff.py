@@ -270,10 +270,10 @@ def element_changes(old: Set | None, new: Set) -> tuple[DeleteElements | None, A
     )
 
 
-def _missing(elements: Mapping[bytes, Element], others: Mapping[bytes, Element]) -> dict[bytes, Element]:
-    """The elements that ``others`` lacks or has differently; asks first whether they are the same in memory."""
+def _missing(elements: Mapping[bytes, Element], other_elements: Mapping[bytes, Element]) -> dict[bytes, Element]:
+    """The elements that ``other_elements`` lacks or has differently; asks first whether they are the same in memory."""
     return {
         key: element
         for key, element in elements.items()
-        if (other := others.get(key)) is not element and other != element
+        if (other := other_elements.get(key)) is not element and other != element
     }

@@ -257,23 +257,23 @@ _STATEMENTS: dict[str, Callable[[Tokens, str], Statement]] = {
 
 
 def _match(tokens: Tokens) -> Statement:
-    left = _try_operand(tokens)
-    if left is None:
+    operand = _try_operand(tokens)
+    if operand is None:
         raise tokens.problem("unknown statement")
     if tokens.skip("vmap"):
-        if not isinstance(left, Field | Numgen | Concat):
+        if not isinstance(operand, Field | Numgen | Concat):
             raise tokens.problem("a vmap needs fields as its key")
-        return VerdictMap(left, tokens.take().removeprefix("@"))
+        return VerdictMap(operand, tokens.take().removeprefix("@"))
     if tokens.skip("set"):
-        if not isinstance(left, Field):
+        if not isinstance(operand, Field):
             raise tokens.problem("only a field can be set")
-        return Assign(left, _try_operand(tokens) or _value(tokens, operand_types(left)))
+        return Assign(operand, _try_operand(tokens) or _value(tokens, operand_types(operand)))
     op = tokens.take() if tokens.peek() in ("==", "!=", "<", ">", "<=", ">=") else "=="
     if tokens.peek().startswith("@"):
-        return Match(left, SetRef(tokens.take()[1:]), op)
+        return Match(operand, SetRef(tokens.take()[1:]), op)
     if tokens.skip("{"):
-        return Match(left, _values(tokens, operand_types(left)), op)
-    return Match(left, _value(tokens, operand_types(left)), op)
+        return Match(operand, _values(tokens, operand_types(operand)), op)
+    return Match(operand, _value(tokens, operand_types(operand)), op)
 
 
 def _values(tokens: Tokens, types: tuple[DataType, ...]) -> Values:
@@ -307,15 +307,15 @@ def _literal(tokens: Tokens, kind: DataType) -> str:
 
 
 def _try_operand(tokens: Tokens) -> Operand | None:
-    left = _try_concat(tokens)
-    if left is None:
+    operand = _try_concat(tokens)
+    if operand is None:
         return None
-    if isinstance(left, Field) and tokens.peek() in ("&", "|", "^"):
+    if isinstance(operand, Field) and tokens.peek() in ("&", "|", "^"):
         op = tokens.take()
-        return Masked(left, op, _value(tokens, operand_types(left)))
+        return Masked(operand, op, _value(tokens, operand_types(operand)))
     if tokens.skip("map"):
-        return Mapped(left, tokens.take().removeprefix("@"))
-    return left
+        return Mapped(operand, tokens.take().removeprefix("@"))
+    return operand
 
 
 def _concat(tokens: Tokens) -> Field | Numgen | Concat:

@@ -53,7 +53,7 @@ from podwire.testing.targets import SCTP, attempts_of, external
 from podwire.why.explain import explain_connection
 from podwire.why.policy_text import at_length
 
-What = str | os.PathLike[str] | Mapping[str, Any]
+Manifests = str | os.PathLike[str] | Mapping[str, Any]
 """A file or folder of manifests, their text, or one object."""
 
 TIMEOUT_S = 60.0
@@ -103,7 +103,7 @@ class Cluster:
         self._background.run(self._client.close())
         self._background.close()
 
-    def apply(self, *sources: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
+    def apply(self, *sources: Manifests, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
         """Applies manifests, and waits until their workloads are Ready and everything has taken effect on every node.
 
         ``namespace`` is that of objects without one.
@@ -114,7 +114,7 @@ class Cluster:
         self._manifests += manifests
         self._background.run(self._apply(manifests, namespace, timeout_s))
 
-    def delete(self, *sources: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
+    def delete(self, *sources: Manifests, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> None:
         """Deletes the objects of manifests, and waits until they are gone and that has taken effect on every node.
 
         Raises: ConfigError, ClusterError.
@@ -122,7 +122,7 @@ class Cluster:
         self._background.run(self._delete(_read(sources), namespace, timeout_s))
 
     @contextlib.contextmanager
-    def applied(self, *sources: What, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> Iterator[None]:
+    def applied(self, *sources: Manifests, namespace: str = "default", timeout_s: float = TIMEOUT_S) -> Iterator[None]:
         """Applies manifests until the end of the block."""
         self.apply(*sources, namespace=namespace, timeout_s=timeout_s)
         try:
@@ -361,7 +361,7 @@ def _is_outside(expecting: Expectations, attempt: Attempt) -> bool:
     return party.pod is None and not party.node and attempt.address not in {*services, inputs.host_address}
 
 
-def _read(sources: tuple[What, ...]) -> tuple[Manifest, ...]:
+def _read(sources: tuple[Manifests, ...]) -> tuple[Manifest, ...]:
     """The manifests in files, folders, texts and mappings.
 
     Raises: ConfigError.

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from podwire.testing.cluster import Cluster
 
-_KEPT = pytest.StashKey[list[str]]()
+_REMAINING_CLUSTERS = pytest.StashKey[list[str]]()
 _REACH = "podwire.testing.reachability"
 
 
@@ -40,7 +40,7 @@ def podwire_session_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster
     finally:
         session_cluster.close()
         if options.podwire_keep:
-            request.config.stash.setdefault(_KEPT, []).append(name)
+            request.config.stash.setdefault(_REMAINING_CLUSTERS, []).append(name)
         else:
             lifecycle.down(name)
 
@@ -110,6 +110,6 @@ def _end_in_the_test(error: pytest.ExceptionInfo[BaseException]) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Prints how to inspect and how to remove a cluster that was kept."""
-    for name in config.stash.get(_KEPT, []):
+    for name in config.stash.get(_REMAINING_CLUSTERS, []):
         terminalreporter.write_line(f"cluster {name} is kept; use it with: podwire kubeconfig --name {name}")
         terminalreporter.write_line(f"remove it with: podwire down --name {name}")

@@ -7,7 +7,7 @@ from podwire.why import policy_text, route_text
 from podwire.why.answer import Answer, EndpointChoice, Hop, MatchedRule, ServiceMatch
 
 _LABEL = 10
-_WORDS = {
+_OUTCOME_TEXTS = {
     "forwarded": "forwarded",
     "refused": "REFUSED",
     "dropped": "DROPPED",
@@ -43,7 +43,7 @@ def _hop(hop: Hop, label: str) -> Iterator[str]:
     With ``services``, policies decide the outcome, on the nodes of the pods; the node and rules of the hop then follow
     as part of the line about Services.
     """
-    yield _line(label, f"{_WORDS[hop.outcome]}: {hop.message}")
+    yield _line(label, f"{_OUTCOME_TEXTS[hop.outcome]}: {hop.message}")
     rules = f"the {hop.mode} rules in its kernel" if hop.state == "held" else f"the {hop.mode} rules it should have"
     if hop.mode:
         decided = ("decided", "") if label == "outcome" else ("", "decided ")

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 _HEADLESS = "None"
 _WITH_ADDRESSES = ("ClusterIP", "NodePort", "LoadBalancer")
-_TAKEN = "provided port is already allocated"
+_PORT_ALLOCATED = "provided port is already allocated"
 
 
 class NodePortRange:
@@ -56,7 +56,7 @@ class NodePortRange:
             valid = f"The range of valid ports is {self.first}-{self.last}"
             return f"provided port is not in the valid range. {valid}"
         current_owner = self._owners.get(port)
-        return _TAKEN if current_owner is not None and current_owner != owner else ""
+        return _PORT_ALLOCATED if current_owner is not None and current_owner != owner else ""
 
     def choose(self, used: set[int]) -> int | None:
         """The next free port that is not in ``used``, None where there is none."""
@@ -262,7 +262,7 @@ class ServiceAllocator:
             node_port = port.get("nodePort")
             if node_port:
                 other_numbers = {number for _, number in chosen.get(node_port, ())} - {port.get("port", 0)}
-                problem = self._ports.problem(node_port, owner) or (_TAKEN if new and other_numbers else "")
+                problem = self._ports.problem(node_port, owner) or (_PORT_ALLOCATED if new and other_numbers else "")
                 if problem:
                     path = f"spec.ports[{index}].nodePort"
                     wrong.append(causes.invalid(path, node_port, problem))
@@ -283,7 +283,7 @@ class ServiceAllocator:
         if not requested:
             spec["healthCheckNodePort"] = self._free_port(used)
             return []
-        problem = self._ports.problem(requested, owner) or (_TAKEN if requested in used else "")
+        problem = self._ports.problem(requested, owner) or (_PORT_ALLOCATED if requested in used else "")
         if not problem:
             return []
         text = f"failed to allocate requested HealthCheck NodePort {requested}: {problem}"

@@ -22,7 +22,7 @@ _EVENT_NAMES = (
 
 _BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
 _METRICS = "autoscaling.alpha.kubernetes.io/metrics"
-_STORED = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
+_STORAGE_VERSIONS = {"/events": "v1", "autoscaling/horizontalpodautoscalers": "autoscaling/v2"}
 
 
 def view(kind: ResourceKind, obj: Object) -> Object:
@@ -32,7 +32,7 @@ def view(kind: ResourceKind, obj: Object) -> Object:
 
 def in_storage_version(kind: ResourceKind, obj: Object) -> Object:
     """The object in the version in which objects of this kind are stored."""
-    return _converted(kind, obj, _STORED.get(kind.table, kind.api_version))
+    return _converted(kind, obj, _STORAGE_VERSIONS.get(kind.table, kind.api_version))
 
 
 def _converted(kind: ResourceKind, obj: Object, api_version: str) -> Object:

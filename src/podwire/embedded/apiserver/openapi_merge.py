@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 _REF = "#/definitions/"
 _PARAMETER_REF = "#/parameters/"
-_KEPT = ("info", "consumes", "produces")
+_HEAD_FIELDS = ("info", "consumes", "produces")
 
 
 def select_paths(document: Json, path: str) -> Json:
@@ -30,7 +30,7 @@ def select_paths(document: Json, path: str) -> Json:
     group, _, version = path.removeprefix("apis/").partition("/")
     roots = [name for name, body in definitions.items() if _has_kind(body, group, version)]
     needed = reachable([*roots, *references(own, _REF)], definitions, _REF)
-    document_head = {field: document[field] for field in _KEPT if field in document}
+    document_head = {field: document[field] for field in _HEAD_FIELDS if field in document}
     return {**document_head, "paths": own, "definitions": {name: definitions[name] for name in needed}}
 
 

@@ -19,7 +19,7 @@ from podwire.embedded.metrics.usage import ContainerUsage, CpuSample, PodUsage, 
 from podwire.kernel import cgroup
 from podwire.runtime.clock import parse_rfc3339
 
-_KEPT = 3
+_MAX_SAMPLES = 3
 _NODE = ""
 
 
@@ -54,7 +54,7 @@ class UsageSampler:
 
     def _record_cpu(self, key: str, cpu_us: int | None) -> None:
         if cpu_us is not None:
-            self._samples.setdefault(key, deque(maxlen=_KEPT)).append(CpuSample(self._now_s(), cpu_us))
+            self._samples.setdefault(key, deque(maxlen=_MAX_SAMPLES)).append(CpuSample(self._now_s(), cpu_us))
 
     def _now_s(self) -> float:
         return self._host.clock.now().timestamp()

@@ -22,7 +22,7 @@ from podwire.model.storage import PersistentVolume, PersistentVolumeClaim, Stora
 _ALONE = "ReadWriteOncePod"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 AFFINITY_CONFLICT = "node(s) had volume node affinity conflict"
-TAKEN = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+CLAIM_IN_USE = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
 NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 
 
@@ -102,7 +102,7 @@ def _waits(claim: PersistentVolumeClaim, classes: Mapping[str, StorageClass]) ->
 def volume_refusal(demand: VolumeDemand, volumes: Iterable[PersistentVolume], node: Node) -> str:
     """Why the pod's volumes keep it from a node; empty when they do not."""
     if demand.in_use:
-        return TAKEN
+        return CLAIM_IN_USE
     if any(not node_selected(selector, node) for selector in demand.selectors):
         return AFFINITY_CONFLICT
     for claim in demand.static:

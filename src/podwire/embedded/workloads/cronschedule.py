@@ -15,7 +15,7 @@ from podwire.errors import ConfigError
 _MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
 _DAYS = {name: n for n, name in enumerate(["sun", "mon", "tue", "wed", "thu", "fri", "sat"])}
-_WORDS = {
+_NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -75,7 +75,7 @@ def parse_schedule(text: str) -> Schedule:
 
     Raises: ConfigError naming the field.
     """
-    fields = _WORDS.get(text.strip().lower(), text).split()
+    fields = _NICKNAMES.get(text.strip().lower(), text).split()
     if len(fields) != len(_FIELDS):
         raise ConfigError("schedule", "", f"expected five fields or a word such as @daily, got {text!r}")
     values = [_parse_field(field, *spec) for field, spec in zip(fields, _FIELDS, strict=True)]

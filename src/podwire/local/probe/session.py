@@ -18,7 +18,7 @@ from podwire.local.why import local_nodes
 from podwire.runtime.clock import SystemClock
 from podwire.why.kernels import NodeKernels
 
-Words = tuple[tuple[str, ...], tuple[str, ...], tuple[ProbePort, ...]]
+ProbeArguments = tuple[tuple[str, ...], tuple[str, ...], tuple[ProbePort, ...]]
 """Sources, targets, ports."""
 
 
@@ -31,7 +31,7 @@ class ProbeOutcome(msgspec.Struct, frozen=True):
 
 async def run(
     topology: Topology,
-    arguments: Words,
+    arguments: ProbeArguments,
     timeout_s: float,
     begin: Callable[[int], Progress],
     *,

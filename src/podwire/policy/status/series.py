@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from podwire.policy.status.counts import GONE, Counted
 
 _MOST = 200
-OTHERS = "(others)"
+OTHER_POLICIES = "(others)"
 
 _METRICS = {
     "dropped": ("podwire_policy_dropped_packets_total", "Packets that policies dropped."),
@@ -39,6 +39,6 @@ class Series:
     def _label(self, policies: tuple[str, ...]) -> str:
         name = ",".join(policies)
         if name not in self._own and (policies == (GONE,) or len(self._own) >= _MOST):
-            return OTHERS
+            return OTHER_POLICIES
         self._own.add(name)
         return name

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*$")
-_WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"))
+_SPECIAL_SCALARS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n", "nan", "inf"))
 
 
 def yaml_text(value: Any) -> str:
@@ -38,6 +38,6 @@ def _item(value: Any) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _WORDS:
+    if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _SPECIAL_SCALARS:
         return value
     return msgspec.json.encode(value).decode()

@@ -8,8 +8,8 @@ import pytest
 from podwire.embedded.scheduler.usage import SchedulerState, pod_demand
 from podwire.embedded.scheduler.volumes import (
     AFFINITY_CONFLICT,
+    CLAIM_IN_USE,
     NO_VOLUME,
-    TAKEN,
     UNBOUND,
     StorageObjects,
     volume_demand,
@@ -87,7 +87,7 @@ def test_nodes_must_reach_the_volumes(objects: StorageObjects, refusals: tuple[s
 
 
 @pytest.mark.parametrize(("mode", "users", "refused"), [
-    ("ReadWriteOncePod", 1, TAKEN), ("ReadWriteOncePod", 0, ""), ("ReadWriteOnce", 1, ""),
+    ("ReadWriteOncePod", 1, CLAIM_IN_USE), ("ReadWriteOncePod", 0, ""), ("ReadWriteOnce", 1, ""),
 ])  # fmt: skip
 def test_a_claim_for_one_pod_is_used_once(mode: str, users: int, refused: str) -> None:
     objects = storage("Bound", nodeAffinity=None)

@@ -2,7 +2,7 @@
 
 from podwire.policy.ports import Ruling
 from podwire.policy.status.counts import GONE, Count, Counted
-from podwire.policy.status.series import OTHERS, Series
+from podwire.policy.status.series import OTHER_POLICIES, Series
 from podwire.policy.verdicts import RuleHit
 
 
@@ -34,7 +34,7 @@ def test_their_number_is_bounded_and_no_packet_is_missing() -> None:
     found = values(series, *early, *late, denied(7, GONE))
     assert len(found) == 201
     assert sum(found.values()) == 657
-    assert found["podwire_policy_dropped_packets_total", OTHERS, "ingress"] == 457
+    assert found["podwire_policy_dropped_packets_total", OTHER_POLICIES, "ingress"] == 457
     assert all(
         ("podwire_policy_dropped_packets_total", f"shop/{number:03}", "ingress") in found for number in range(150)
     )

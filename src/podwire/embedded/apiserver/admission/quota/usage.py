@@ -13,7 +13,7 @@ Object = Mapping[str, Any]
 
 PODS, SERVICES, CLAIMS = "/pods", "/services", "/persistentvolumeclaims"
 
-_ONE = Amount(1000)
+_ONE_OBJECT = Amount(1000)
 _COUNTED_BY_NAME = frozenset({
     "/configmaps", "/persistentvolumeclaims", "/replicationcontrollers", "/resourcequotas", "/secrets", "/services",
 })  # fmt: skip
@@ -40,9 +40,9 @@ def usage(table: str, obj: Object) -> Resources:
     Raises: ValueError for a value that is no quantity.
     """
     group, _, plural = table.partition("/")
-    used = {f"count/{plural}.{group}" if group else f"count/{plural}": _ONE}
+    used = {f"count/{plural}.{group}" if group else f"count/{plural}": _ONE_OBJECT}
     if table in _COUNTED_BY_NAME:
-        used[plural] = _ONE
+        used[plural] = _ONE_OBJECT
     if table == PODS:
         used |= _pod_usage(obj)
     elif table == SERVICES:
@@ -57,7 +57,7 @@ def _pod_usage(pod: Object) -> Resources:
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return {}
     requests, limits = pod_resources(pod["spec"], "requests"), pod_resources(pod["spec"], "limits")
-    return {"pods": _ONE, **_named(requests, limits)}
+    return {"pods": _ONE_OBJECT, **_named(requests, limits)}
 
 
 def _named(requests: Resources, limits: Resources) -> Resources:
@@ -76,7 +76,7 @@ def _service_usage(spec: Object) -> Resources:
     kind = spec.get("type")
     used = {"services.nodeports": Amount(0), "services.loadbalancers": Amount(0)}
     if kind == "LoadBalancer":
-        used["services.loadbalancers"] = _ONE
+        used["services.loadbalancers"] = _ONE_OBJECT
         if spec.get("allocateLoadBalancerNodePorts") is False:
             ports = [port for port in ports if port.get("nodePort")]
     if kind in ("NodePort", "LoadBalancer"):
@@ -90,7 +90,7 @@ def _claim_usage(claim: Object) -> Resources:
     name = annotations.get(CLASS_BETA) or spec.get("storageClassName")
     used: Resources = {}
     if name:
-        used[f"{name}{_STORAGE_CLASS}persistentvolumeclaims"] = _ONE
+        used[f"{name}{_STORAGE_CLASS}persistentvolumeclaims"] = _ONE_OBJECT
     requested = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     if requested is not None:
         used["requests.storage"] = parse_amount(requested)
