@@ -25,7 +25,7 @@ def lab() -> None:
     the router's link to that segment. Conditions stay until `heal` or `down`; both ends keep their carrier.
 
     \b
-    podwire lab cut node-2           # node-2 hears nobody
+    podwire lab cut node-2           # no packet reaches node-2
     podwire lab cut node-1 node-2    # they do not hear each other
     podwire lab loss node-2 5        # percent of the frames, in each direction
     podwire lab mtu node-2 1400

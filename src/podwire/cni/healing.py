@@ -38,7 +38,7 @@ class PodHealing:
         """Whether the next check includes state without change events."""
 
     async def run(self) -> None:
-        """Restores routes, neighbours, devices and sysctls of pods that somebody changed, until cancelled."""
+        """Restores routes, neighbours, devices and sysctls of pods after changes by other programs, until cancelled."""
         backoff = Backoff(0.2, 10.0)
         logged = ""
         with self._plumber.watch() as monitor:

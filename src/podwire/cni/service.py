@@ -9,7 +9,7 @@ request while the node starts.
 ``delete_detached`` deletes detached devices in a thread, :data:`DELETE_S` after the first DEL, so that a burst of DEL
 is one deletion. ``sweep`` looks every :data:`SWEEP_S` for pods that vanished without a DEL.
 
-:mod:`podwire.cni.healing` restores what somebody changed.
+:mod:`podwire.cni.healing` restores what another program changed.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ def start(fork_server: ForkServer, topology: Topology, child: Child) -> int:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
+    """A TCP port on loopback on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -44,7 +44,7 @@ def free_port() -> int:
 def api_port(topology: Topology, config: ClusterConfig, *, running: bool) -> int:
     """The API's port on loopback: the configured one, else that of the last start, else a free one.
 
-    Raises: ConfigError when the configured port is taken by somebody else.
+    Raises: ConfigError when the configured port is used by another process.
     """
     memory = Path(topology.state) / "api-port"
     known = int(memory.read_text(encoding="ascii")) if memory.exists() else 0

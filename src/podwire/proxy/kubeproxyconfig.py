@@ -10,7 +10,7 @@ and nothing else. What has the same name is taken as it is. Otherwise:
 - podwire's own settings, such as ``resetConnections``, may stand in the file too.
 
 What has no meaning here (periods of synchronisation: a change is programmed when it comes, and what others change is
-put right at once) is named, so that it can be said in the log; what nobody knows is an error.
+restored at once) is named, for the log; an unknown field is an error.
 """
 
 from collections.abc import Iterator, Mapping

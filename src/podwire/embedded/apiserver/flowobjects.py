@@ -1,6 +1,6 @@
 """The FlowSchemas and PriorityLevelConfigurations that every cluster has from the start.
 
-``exempt`` and ``catch-all`` are mandatory: they are created again when somebody deletes them. The others are
+``exempt`` and ``catch-all`` are mandatory: they are created again when a client deletes them. The others are
 Kubernetes' suggested objects; missing ones are created at the start. Existing objects are left alone. This server
 queues no requests: the objects exist for tools and manifests that refer to them. Source:
 ``k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap/default.go``.

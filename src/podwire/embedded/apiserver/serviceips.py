@@ -1,6 +1,6 @@
 """IPAddress objects: one for each cluster address of a Service.
 
-They are created, changed and deleted with the Service, in the same transaction. When somebody deletes an IPAddress
+They are created, changed and deleted with the Service, in the same transaction. When a client deletes an IPAddress
 whose Service still has the address, it is created again. At the start, missing IPAddresses are created (an older
 version may have written the state), and those without a Service are deleted. An address in an IPAddress of another
 client is not given to any Service. Sources: ``pkg/registry/core/service/ipallocator``,

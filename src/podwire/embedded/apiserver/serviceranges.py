@@ -1,7 +1,7 @@
 """ServiceCIDRs: the address ranges of Services.
 
 The ServiceCIDR ``kubernetes`` has the ranges of the configuration. Further ServiceCIDRs are used when these ranges are
-full. A ServiceCIDR gets a finalizer and the condition ``Ready`` when it is created. When somebody deletes it, no more
+full. A ServiceCIDR gets a finalizer and the condition ``Ready`` when it is created. When a client deletes it, no more
 addresses are chosen from it, and it disappears when every remaining address is also in another ServiceCIDR.
 Source: ``pkg/controller/servicecidrs``.
 """

@@ -79,5 +79,5 @@ def _answer(own: Iterable[EndpointChoice], endpoints: Iterable[EndpointChoice], 
     other_ports = sorted({end.port for end in own if end.port != requested.port})
     if other_ports and not requested.named:
         listening = " and ".join(map(str, other_ports))
-        text += f"; nobody translates its port: connections go to port {requested.port} of the pods, not to {listening}"
+        text += f"; its port is not translated: connections go to port {requested.port} of the pods, not to {listening}"
     return text

@@ -1,7 +1,7 @@
 """The groups and versions that extension API servers serve, as APIServices register them.
 
 An APIService with ``spec.service`` replaces a group and version that this server serves itself. The exception is the
-group ``apiregistration.k8s.io``: without it, nobody could remove the APIService again. The documents of an extension
+group ``apiregistration.k8s.io``: without it, no user could remove the APIService again. The documents of an extension
 API server are kept while the extension is unavailable. Source: ``k8s.io/kube-aggregator/pkg/apiserver``.
 """
 

@@ -3,7 +3,7 @@
 Headers name the user. An extension trusts the headers because this server sends them over a connection with a client
 certificate of a separate certificate authority. Extension API servers read this authority, and the authority of users'
 certificates, from the ConfigMap ``kube-system/extension-apiserver-authentication``. This module writes the ConfigMap
-again when somebody changes or deletes it.
+again when a client changes or deletes it.
 Sources: ``k8s.io/client-go/transport`` (``SetAuthProxyHeaders``), Kubernetes'
 ``pkg/controlplane/controller/clusterauthenticationtrust``.
 """

@@ -1,6 +1,6 @@
 """The APIServices of the groups that this server serves itself: built-in ones, and those of CustomResourceDefinitions.
 
-A missing APIService is created, also after somebody has deleted it: at once, or :data:`PAUSE_S` later for a group that
+A missing APIService is created, also after a client has deleted it: at once, or :data:`PAUSE_S` later for a group that
 people install themselves, since some tools wait until an object that they delete is gone. An APIService that people
 have created or changed is left alone. When no CustomResourceDefinition serves a version any more, its APIService is
 deleted. The group ``apiregistration.k8s.io`` has no APIService. Sources: ``pkg/controlplane/apiserver/aggregator.go``,

@@ -271,8 +271,8 @@ def _settle(past: Json, new: Json, other_managers: FieldManagers, schema: Schema
         }
         if rest:
             raise conflict(rest)
-    nobody = FieldManager("", "", "")
-    return _subtract(other_managers, fieldset.union(changed, comparison.removed), nobody)
+    no_manager = FieldManager("", "", "")
+    return _subtract(other_managers, fieldset.union(changed, comparison.removed), no_manager)
 
 
 def _explained(live: Json, schema: SchemaNode) -> Node:
