@@ -203,15 +203,15 @@ NOT_RUN: dict[Documented, str] = {
 
 def pages() -> tuple[str, ...]:
     """The pages, relative to the root."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return tuple(str(page.relative_to(ROOT)) for page in found)
+    result = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return tuple(str(page.relative_to(ROOT)) for page in result)
 
 
 def commands_of(page: str) -> tuple[Documented, ...]:
     """The commands in the code blocks of a page, without prompts and comments."""
-    found = []
+    result = []
     for line in (ROOT / page).read_text().splitlines():
         text = re.sub(r"\s+#( .*)?$", "", line[4:]).removeprefix("$ ") if line.startswith("    ") else ""
         if _COMMAND.match(f"{text} "):
-            found.append(Documented(page, text))
-    return tuple(found)
+            result.append(Documented(page, text))
+    return tuple(result)

@@ -11,7 +11,7 @@ def sort(items: list[pytest.Item], folder: Path, longest: Sequence[str]) -> None
 
     Raises: AssertionError when a name is that of no file.
     """
-    places = {folder / name: place for place, name in enumerate(longest)}
-    missing = [path.name for path in places if not path.exists()]
+    positions = {folder / name: place for place, name in enumerate(longest)}
+    missing = [path.name for path in positions if not path.exists()]
     assert not missing, f"{folder} has no {', '.join(missing)}"
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    items.sort(key=lambda item: positions.get(item.path, len(positions)))

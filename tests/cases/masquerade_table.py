@@ -37,8 +37,8 @@ class MasqueradeCase(NamedTuple):
 
 
 CASES = tuple(
-    MasqueradeCase(source, destination, version, seen)
+    MasqueradeCase(source, destination, version, observed)
     for destination, row in MASQUERADE.items()
-    for source, seen in zip(SOURCES, row, strict=True)
+    for source, observed in zip(SOURCES, row, strict=True)
     for version in ((4,) if destination in ONLY_V4 else (4, 6))
 )

@@ -80,7 +80,7 @@ def read_cases(folder: Path) -> tuple[Case, ...]:
     base = yaml.load((folder / "world.yaml").read_text(), yaml.CSafeLoader)
     files = sorted(path for path in folder.glob("*.yaml") if path.name != "world.yaml")
     documents = (yaml.load(path.read_text(), yaml.CSafeLoader) for path in files)
-    return tuple(parse_case(each, base) for document in documents for each in document)
+    return tuple(parse_case(item, base) for document in documents for item in document)
 
 
 def parse_case(document: dict[str, Any], base: dict[str, Any]) -> Case:

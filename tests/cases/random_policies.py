@@ -55,7 +55,7 @@ class RandomPolicies:
         """The cluster with other policies, labels and ports."""
         return World(
             pods=tuple(self._pod(pod) for pod in self._base.pods),
-            namespaces=tuple(self._namespace(each) for each in self._base.namespaces),
+            namespaces=tuple(self._namespace(namespace) for namespace in self._base.namespaces),
             nodes=self._base.nodes,
             policies=tuple(
                 self._policy(name) for name in self._some(("shop/a", "shop/b", "shop/c", "blog/a", "ops/a"))
@@ -69,21 +69,21 @@ class RandomPolicies:
         policies = self._mixed(world.policies, other.policies)
         cluster_policies = self._mixed(world.cluster_policies, other.cluster_policies)
         pods = tuple(self._pick((pod, pod, pod, again)) for pod, again in zip(world.pods, other.pods, strict=True))
-        found = msgspec.structs.replace(world, policies=policies, cluster_policies=cluster_policies)
-        return msgspec.structs.replace(found, pods=pods)
+        result = msgspec.structs.replace(world, policies=policies, cluster_policies=cluster_policies)
+        return msgspec.structs.replace(result, pods=pods)
 
     def connections(self, world: World, count: int) -> Iterator[Connection]:
         """Connections between pods, nodes and the outside; no pod to itself."""
         addresses = [address for pod in world.pods if not pod.spec.host_network for address in pod.addresses]
         addresses += [address for node in world.nodes for address in node.internal_ips]
         addresses += STRANGERS
-        made = 0
-        while made < count:
+        created = 0
+        while created < count:
             source, destination = world.party(self._pick(addresses)), world.party(self._pick(addresses))
             both = {":" in source.address, ":" in destination.address}
             if len(both) > 1 or source.name == destination.name or (source.pod is None and destination.pod is None):
                 continue
-            made += 1
+            created += 1
             protocol = self._pick((*PROTOCOLS, "TCP", "UDP", "ICMP"))
             port = 0 if protocol == "ICMP" else self._pick(TRIED)
             yield Connection(source=source, destination=destination, protocol=protocol, port=port)
@@ -102,9 +102,9 @@ class RandomPolicies:
 
     def _mixed(self, old: Sequence[Any], new: Sequence[Any]) -> tuple[Any, ...]:
         """Combines two lists by name: each object comes from one of them, or is left out."""
-        found = {key_of(each.metadata): each for each in new if self._often(0.5)}
-        found |= {key_of(each.metadata): each for each in old if self._often(0.7)}
-        return tuple(found.values())
+        result = {key_of(item.metadata): item for item in new if self._often(0.5)}
+        result |= {key_of(item.metadata): item for item in old if self._often(0.7)}
+        return tuple(result.values())
 
     def _pod(self, pod: Pod) -> Pod:
         labels = self._pick(

@@ -125,11 +125,11 @@ class Case(msgspec.Struct, frozen=True):
 
     def resolved(self, node: NodeFacts | None = None) -> dict[str, tuple[ResolvedPort, ...]]:
         """The resolved Services by key."""
-        found: dict[str, tuple[ResolvedPort, ...]] = {}
+        result: dict[str, tuple[ResolvedPort, ...]] = {}
         for service in self.services:
             key = f"default/{service.metadata.name}"
-            found[key] = resolve(service, [s for s in self.slices if service_of(s) == key], node or self.node)
-        return found
+            result[key] = resolve(service, [s for s in self.slices if service_of(s) == key], node or self.node)
+        return result
 
 
 def read_cases(path: Path) -> tuple[Case, ...]:
@@ -151,11 +151,11 @@ def _with_differences(case: Case, everywhere: Mapping[str, tuple[Difference, ...
 def _with_difference(packet: Packet, everywhere: Mapping[str, tuple[Difference, ...]]) -> Packet:
     if not packet.reaches and not packet.sticky:
         return packet
-    found = {
-        plane: next(each for each in differences if each.protocol in ("", packet.protocol))
+    result = {
+        plane: next(difference for difference in differences if difference.protocol in ("", packet.protocol))
         for plane, differences in everywhere.items()
     }
-    return msgspec.structs.replace(packet, differs=found | packet.differs)
+    return msgspec.structs.replace(packet, differs=result | packet.differs)
 
 
 def parse_case(document: dict[str, Any]) -> Case:
@@ -210,8 +210,8 @@ def _port(port: dict[str, Any]) -> api.ServicePort:
 
 def _slices(entry: dict[str, Any], endpoints: list[dict[str, Any]]) -> list[api.EndpointSlice]:
     """One slice of each family, or those written as ``{of: [endpoints], ports: {name: number}, labels: {}}``."""
-    pieces = endpoints if endpoints and "of" in endpoints[0] else [{"of": endpoints}]
-    return [_slice(entry, piece, (family, index)) for index, piece in enumerate(pieces) for family in (0, 1)]
+    chunks = endpoints if endpoints and "of" in endpoints[0] else [{"of": endpoints}]
+    return [_slice(entry, piece, (family, index)) for index, piece in enumerate(chunks) for family in (0, 1)]
 
 
 def _slice(entry: dict[str, Any], piece: dict[str, Any], place: tuple[int, int]) -> api.EndpointSlice:

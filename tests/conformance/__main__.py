@@ -25,7 +25,7 @@ _NODES = 2
 """The specs need two nodes at least."""
 
 
-def arguments(words: Sequence[str]) -> argparse.Namespace:
+def arguments(tokens: Sequence[str]) -> argparse.Namespace:
     """The words of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("sigs", nargs="*", metavar="SIG", help="such as sig-apps or apps; all without a name")
@@ -34,7 +34,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--procs", type=int, default=1, metavar="N", help="processes of --ginkgo")
     parser.add_argument("--skip", default="", metavar="REGEX", help="specs that --e2e leaves out")
     parser.add_argument("--report-dir", type=Path, metavar="DIR", help="keep the report here")
-    return parser.parse_args(words)
+    return parser.parse_args(tokens)
 
 
 def show_by_tests(rows: Sequence[Row], reports: Path) -> list[verdicts.Verdict]:
@@ -42,20 +42,22 @@ def show_by_tests(rows: Sequence[Row], reports: Path) -> list[verdicts.Verdict]:
     tests = list(dict.fromkeys(f"tests/{test}" for row in rows for test in row.tests))
     report = reports / "tests.xml"
     parallel = ("-n", "2", "--dist", "loadfile")
-    words = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *parallel, f"--junitxml={report}", *tests)
-    subprocess.run(words, cwd=ROOT, check=False)
+    tokens = (sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *parallel, f"--junitxml={report}", *tests)
+    subprocess.run(tokens, cwd=ROOT, check=False)
     return verdicts.of_tests(rows, read_pytest(report) if report.exists() else {})
 
 
-def show_by_suite(rows: Sequence[Row], words: argparse.Namespace, reports: Path) -> list[verdicts.Verdict]:
+def show_by_suite(rows: Sequence[Row], namespace: argparse.Namespace, reports: Path) -> list[verdicts.Verdict]:
     """Runs Kubernetes' own suite against a new cluster; its verdicts."""
     sigs = tuple(dict.fromkeys(row.sig for row in rows))
     known = expected_failures(list(rows), read_known())
     with new_cluster() as kubeconfig:
-        run = suite.SuiteRun(words.e2e, kubeconfig, reports, sigs, words.skip, words.ginkgo, words.procs)
+        run = suite.SuiteRun(
+            namespace.e2e, kubeconfig, reports, sigs, namespace.skip, namespace.ginkgo, namespace.procs
+        )
         subprocess.run(suite.command(run), check=False)
-    wanted = [row for row in rows if not suite.skips(words.skip, row.spec)]
-    return verdicts.of_suite(wanted, report_of(reports), known)
+    expected = [row for row in rows if not suite.skips(namespace.skip, row.spec)]
+    return verdicts.of_suite(expected, report_of(reports), known)
 
 
 def report_of(reports: Path) -> dict[str, Outcome]:
@@ -79,23 +81,23 @@ def new_cluster() -> Iterator[Path]:
         subprocess.run((*_PODWIRE, "down", "--name", name), check=False, stdout=subprocess.DEVNULL)
 
 
-def main(given: Sequence[str]) -> int:
+def main(value: Sequence[str]) -> int:
     """Runs what the words ask for; the exit status."""
-    words = arguments(given)
+    tokens = arguments(value)
     try:
-        rows = chosen(read_rows(), words.sigs)
-        if words.e2e is not None and not os.access(words.e2e, os.X_OK):
-            raise ValueError(f"--e2e {words.e2e}: no such program")
-        suite.check_processes(words.procs, words.ginkgo)
+        rows = chosen(read_rows(), tokens.sigs)
+        if tokens.e2e is not None and not os.access(tokens.e2e, os.X_OK):
+            raise ValueError(f"--e2e {tokens.e2e}: no such program")
+        suite.check_processes(tokens.procs, tokens.ginkgo)
     except ValueError as wrong:
         print(f"conformance: {wrong}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="podwire-conformance-") as folder:
-        reports = words.report_dir or Path(folder)
+        reports = tokens.report_dir or Path(folder)
         reports.mkdir(parents=True, exist_ok=True)
-        found = show_by_suite(rows, words, reports) if words.e2e else show_by_tests(rows, reports)
-    print(f"\n{verdicts.listed(found)}\n\n{verdicts.table(found)}")
-    return verdicts.status(found)
+        result = show_by_suite(rows, tokens, reports) if tokens.e2e else show_by_tests(rows, reports)
+    print(f"\n{verdicts.listed(result)}\n\n{verdicts.table(result)}")
+    return verdicts.status(result)
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ def read_ginkgo(report: Path) -> dict[str, Outcome]:
 
     Raises: ElementTree.ParseError for a file that is no XML.
     """
-    found = {}
+    result = {}
     for case in _cases(report):
         name, outcome = case.get("name", ""), _outcome(case)
         if name.startswith(_IT):
             if outcome.result != "skipped":
-                found[name.removeprefix(_IT)] = outcome
+                result[name.removeprefix(_IT)] = outcome
         elif outcome.result == "failed":
-            found[name] = outcome
-    return found
+            result[name] = outcome
+    return result
 
 
 def read_pytest(report: Path) -> dict[str, Outcome]:
@@ -44,14 +44,14 @@ def read_pytest(report: Path) -> dict[str, Outcome]:
 
     Raises: ElementTree.ParseError for a file that is no XML.
     """
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for case in _cases(report):
         module = case.get("classname", "").removeprefix("tests.").replace(".", "/")
         name = f"{module}.py::{case.get('name', '')}"
         outcome = _outcome(case)
-        if name not in found or outcome.result == "failed":
-            found[name] = outcome
-    return found
+        if name not in outcomes or outcome.result == "failed":
+            outcomes[name] = outcome
+    return outcomes
 
 
 def _cases(report: Path) -> list[ElementTree.Element]:

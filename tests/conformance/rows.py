@@ -76,8 +76,8 @@ def chosen(rows: list[Row], sigs: list[str]) -> list[Row]:
 
     Raises: ValueError for a SIG without rows.
     """
-    wanted = {sig if sig.startswith("sig-") else f"sig-{sig}" for sig in sigs}
+    expected = {sig if sig.startswith("sig-") else f"sig-{sig}" for sig in sigs}
     there = {row.sig for row in rows}
-    if unknown := wanted - there:
+    if unknown := expected - there:
         raise ValueError(f"no specs of {', '.join(sorted(unknown))}; there are {', '.join(sorted(there))}")
-    return [row for row in rows if not wanted or row.sig in wanted]
+    return [row for row in rows if not expected or row.sig in expected]

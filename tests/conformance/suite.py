@@ -58,8 +58,8 @@ def check_processes(processes: int, ginkgo: Path | None) -> None:
 
 def command(run: SuiteRun) -> list[str]:
     """The words of the command."""
-    words = {"focus": focus(run.sigs), "skip": run.skip, "timeout": _TIMEOUT}
-    options = [f"{name}={value}" for name, value in words.items() if value]
+    arguments = {"focus": focus(run.sigs), "skip": run.skip, "timeout": _TIMEOUT}
+    options = [f"{name}={value}" for name, value in arguments.items() if value]
     own = [
         f"--kubeconfig={run.kubeconfig}",
         "--provider=skeleton",

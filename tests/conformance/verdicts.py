@@ -94,9 +94,9 @@ def table(verdicts: Sequence[Verdict]) -> str:
         rows.append(("all", str(total.total()), *(str(total[state]) for state in used)))
     lines = [columns(rows)]
     for state in (NOT_SHOWN, KNOWN, SURPRISE, FAILED):
-        found = [verdict for verdict in verdicts if verdict.state == state]
-        if found:
-            lines += ["", f"{state.capitalize()}:", *(f"  {one.spec}: {one.reason}" for one in found)]
+        results = [verdict for verdict in verdicts if verdict.state == state]
+        if results:
+            lines += ["", f"{state.capitalize()}:", *(f"  {item.spec}: {item.reason}" for item in results)]
     return "\n".join(lines)
 
 

@@ -18,17 +18,17 @@ from podwire.local.probe.collect import pod_namespaces
 from podwire.local.topology import Topology
 
 
-def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
     """Runs a podwire command; returns the result, whatever the exit status is."""
     return subprocess.run(
-        [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        [*podwire(), *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
-def done(*words: str, stdin: str = "", timeout: float = 180) -> str:
+def done(*arguments: str, stdin: str = "", timeout: float = 180) -> str:
     """Runs a podwire command and returns its output; fails the test when the exit status is not 0."""
-    finished = run(*words, stdin=stdin, timeout=timeout)
-    assert finished.returncode == 0, f"podwire {' '.join(words)}:\n{finished.stdout}{finished.stderr}"
+    finished = run(*arguments, stdin=stdin, timeout=timeout)
+    assert finished.returncode == 0, f"podwire {' '.join(arguments)}:\n{finished.stdout}{finished.stderr}"
     return finished.stdout
 
 
@@ -37,17 +37,17 @@ def own_name(area: str) -> str:
     return f"{area}-{os.getpid()}"
 
 
-def up(name: str, *words: str, stdin: str = "") -> Cluster:
+def up(name: str, *arguments: str, stdin: str = "") -> Cluster:
     """Starts a cluster, or changes one that runs."""
-    done("up", "--name", name, *words, *(("-f", "-") if stdin else ()), stdin=stdin)
+    done("up", "--name", name, *arguments, *(("-f", "-") if stdin else ()), stdin=stdin)
     return Cluster(name, str(credentials.kubeconfig_path(inventory.existing(name), "admin")))
 
 
 @contextmanager
-def running(name: str, *words: str, stdin: str = "") -> Iterator[Cluster]:
+def running(name: str, *arguments: str, stdin: str = "") -> Iterator[Cluster]:
     """A cluster that runs until the end of the block."""
     try:
-        yield up(name, *words, stdin=stdin)
+        yield up(name, *arguments, stdin=stdin)
     finally:
         run("down", "--name", name, timeout=120)
 
@@ -82,8 +82,8 @@ def netns_of(cluster: Cluster, pod: str, namespace: str = "default") -> Path:
 
 def address_of(cluster: Cluster, pod: str, version: int = 4) -> str:
     """The address of a pod in one IP family."""
-    found = cluster.get("pod", pod)["status"]["podIPs"]
-    return next(str(one["ip"]) for one in found if (":" in one["ip"]) == (version == 6))
+    result = cluster.get("pod", pod)["status"]["podIPs"]
+    return next(str(item["ip"]) for item in result if (":" in item["ip"]) == (version == 6))
 
 
 @contextmanager
@@ -117,17 +117,17 @@ def policies_in_force(cluster: Cluster) -> None:
     kinds = {"NetworkPolicy": "networkpolicies", "Pod": "pods", "Namespace": "namespaces"}
 
     def late() -> str:
-        wanted: dict[str, dict[str, str]] = {plural: {} for plural in kinds.values()}
+        expected: dict[str, dict[str, str]] = {plural: {} for plural in kinds.values()}
         sockets = []
-        for one in cluster.get("nodes,networkpolicies,pods,namespaces", "-A")["items"]:
-            meta = one["metadata"]
-            if one["kind"] == "Node":
+        for item in cluster.get("nodes,networkpolicies,pods,namespaces", "-A")["items"]:
+            meta = item["metadata"]
+            if item["kind"] == "Node":
                 sockets.append(Path(topology(cluster).node_run(meta["name"]), "agent.sock"))
                 continue
             key = f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
-            wanted[kinds[one["kind"]]][key] = meta["resourceVersion"]
+            expected[kinds[item["kind"]]][key] = meta["resourceVersion"]
         try:
-            return next(filter(None, (lag([*fetch(path, "/seen")], "policy", wanted) for path in sockets)), "")
+            return next(filter(None, (lag([*fetch(path, "/seen")], "policy", expected) for path in sockets)), "")
         except (OSError, ProtocolError) as failure:
             return f"an agent does not answer: {failure}"
 
@@ -136,7 +136,7 @@ def policies_in_force(cluster: Cluster) -> None:
 
 def in_node(cluster: Cluster, node: str, *command: str) -> str:
     """The output of a command that runs in the network namespace of a node; fails the test unless it exits with 0."""
-    words = ["nsenter", f"--net={topology(cluster).netns(node)}", "--", *command]
-    finished = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    arguments = ["nsenter", f"--net={topology(cluster).netns(node)}", "--", *command]
+    finished = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert finished.returncode == 0, f"{node}: {' '.join(command)}:\n{finished.stdout}{finished.stderr}"
     return finished.stdout

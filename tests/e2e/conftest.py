@@ -80,9 +80,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if shutil.which("kubectl") is None:
         pytest.fail("kubectl is not installed; `make setup` installs it")
     home = tmp_path_factory.mktemp("home")
-    if given := os.environ.get(_GIVEN):
+    if value := os.environ.get(_GIVEN):
         own = home / "config"
-        shutil.copy(given, own)
+        shutil.copy(value, own)
         yield Cluster(os.environ.get("PODWIRE_E2E_NAME", "podwire"), str(own))
         return
     if os.geteuid() != 0:

@@ -67,8 +67,8 @@ class Load:
 
     def go_on(self, connections: int = 50, *, within: float = 60) -> None:
         """Waits until so many more connections were made and each open connection was used twice."""
-        made, said = self.made + connections, self.said + 2 * self._standing
-        eventually(lambda: self.made >= made and self.said >= said, within=within, every=0.01)
+        created, output = self.made + connections, self.said + 2 * self._standing
+        eventually(lambda: self.made >= created and self.said >= output, within=within, every=0.01)
 
     def come_to_an_end(self) -> None:
         """Waits until each connection attempt that is in progress now has succeeded or failed."""
@@ -97,8 +97,8 @@ class Load:
             raise
         return sock
 
-    def _problem(self, what: str, failure: Exception) -> None:
-        self.problems.append(f"{what} at {time.monotonic() - self._begun:.2f} s: {failure!r}")
+    def _problem(self, subject: str, failure: Exception) -> None:
+        self.problems.append(f"{subject} at {time.monotonic() - self._begun:.2f} s: {failure!r}")
 
     def _stay(self, number: int) -> None:
         talks: list[tuple[socket.socket, BinaryIO]] = []

@@ -33,8 +33,8 @@ class Lines:
         assert self.process.stdout is not None
         deadline = time.monotonic() + within
         while b"\n" not in self._rest:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([self.process.stdout], [], [], remaining)[0]:
                 pytest.fail(f"no further line within {within} s; so far {self._rest!r}")
             piece = os.read(self.process.stdout.fileno(), 65536)
             if not piece:
@@ -44,17 +44,17 @@ class Lines:
         line, _, self._rest = self._rest.partition(b"\n")
         return line.decode()
 
-    def until(self, wanted: Callable[[str], object], within: float = 60) -> list[str]:
+    def until(self, expected: Callable[[str], object], within: float = 60) -> list[str]:
         """The lines up to the first one that matches, with that line."""
         deadline = time.monotonic() + within
-        seen: list[str] = []
+        observed: list[str] = []
         while True:
             line = self.next(max(0.1, deadline - time.monotonic()))
-            seen.append(line)
-            if wanted(line):
-                return seen
+            observed.append(line)
+            if expected(line):
+                return observed
             if not line and self.process.poll() is not None:
-                pytest.fail(f"the output ended: {seen}")
+                pytest.fail(f"the output ended: {observed}")
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Cluster:
         }
 
     def run(
-        self, words: Sequence[str], *, stdin: str = "", timeout: float = 120, **environment: str
+        self, arguments: Sequence[str], *, stdin: str = "", timeout: float = 120, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            list(words),
+            list(arguments),
             input=stdin,
             capture_output=True,
             text=True,
@@ -87,23 +87,25 @@ class Cluster:
             check=False,
         )
 
-    def kubectl(self, *words: str, stdin: str = "", timeout: float = 120, **environment: str) -> str:
+    def kubectl(self, *arguments: str, stdin: str = "", timeout: float = 120, **environment: str) -> str:
         """The output of kubectl; fails the test when the exit status is not 0."""
-        done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout, **environment)
-        assert done.returncode == 0, f"kubectl {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        done = self.run(["kubectl", *arguments], stdin=stdin, timeout=timeout, **environment)
+        assert done.returncode == 0, (
+            f"kubectl {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         return done.stdout
 
-    def refused(self, *words: str, stdin: str = "", timeout: float = 120) -> str:
+    def refused(self, *arguments: str, stdin: str = "", timeout: float = 120) -> str:
         """The standard error of a kubectl that fails; fails the test when kubectl succeeds."""
-        done = self.run(["kubectl", *words], stdin=stdin, timeout=timeout)
-        assert done.returncode != 0, f"kubectl {' '.join(words)} succeeded: {done.stdout}"
+        done = self.run(["kubectl", *arguments], stdin=stdin, timeout=timeout)
+        assert done.returncode != 0, f"kubectl {' '.join(arguments)} succeeded: {done.stdout}"
         return done.stderr
 
     @contextmanager
-    def stream(self, *words: str) -> Iterator["Lines"]:
+    def stream(self, *arguments: str) -> Iterator["Lines"]:
         """The lines of a kubectl that keeps running; kubectl is ended after the ``with`` block."""
         process = subprocess.Popen(
-            ["kubectl", *words],
+            ["kubectl", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -122,20 +124,22 @@ class Cluster:
         """The connection of this process to the API, as the cluster's administrator."""
         return connection_of(self.kubeconfig, Path(self.kubeconfig).stat().st_mtime_ns)
 
-    def get(self, *words: str) -> Any:
+    def get(self, *arguments: str) -> Any:
         """Objects as decoded JSON: the output of ``kubectl get`` with these arguments and ``-o json``."""
-        return reader_of(self.api).get(words)
+        return reader_of(self.api).get(arguments)
 
-    def apply(self, text: str, *words: str) -> None:
-        """Makes or changes objects as ``kubectl apply --server-side`` does; ``words`` are ``-n NAMESPACE``.
+    def apply(self, text: str, *arguments: str) -> None:
+        """Makes or changes objects as ``kubectl apply --server-side`` does; ``arguments`` are ``-n NAMESPACE``.
 
         Raises: AssertionError when the API refuses an object.
         """
         reader = reader_of(self.api)
-        option, namespace = words or ("-n", "default")
-        assert option == "-n", words
+        option, namespace = arguments or ("-n", "default")
+        assert option == "-n", arguments
         documents = filter(None, yaml.safe_load_all(text))
-        for body in (item for one in documents for item in (one["items"] if one["kind"] == "List" else [one])):
+        for body in (
+            item for document in documents for item in (document["items"] if document["kind"] == "List" else [document])
+        ):
             path = f"{reader.path_of(body, namespace)}/{body['metadata']['name']}"
             query = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
             self.api.do("PATCH", path, body, patch="apply", **query)
@@ -149,9 +153,9 @@ class Cluster:
         """Waits until all pods of a Deployment are those of its latest template, and available."""
         eventually(lambda: is_rolled_out(self.get("deployment", name, "-n", namespace)), within=90)
 
-    def kubectl_apply(self, text: str, *words: str) -> str:
+    def kubectl_apply(self, text: str, *arguments: str) -> str:
         """The output of ``kubectl apply``."""
-        return self.kubectl("apply", "-f", "-", *words, stdin=text)
+        return self.kubectl("apply", "-f", "-", *arguments, stdin=text)
 
 
 def is_ready(pod: Any) -> bool:
@@ -160,9 +164,9 @@ def is_ready(pod: Any) -> bool:
 
 def is_rolled_out(deployment: Any) -> bool:
     """As ``kubectl rollout status`` decides."""
-    wanted, status = deployment["spec"]["replicas"], deployment["status"]
+    expected, status = deployment["spec"]["replicas"], deployment["status"]
     counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
-    return status.get("observedGeneration", 0) >= deployment["metadata"]["generation"] and counts == {wanted}
+    return status.get("observedGeneration", 0) >= deployment["metadata"]["generation"] and counts == {expected}
 
 
 def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 0.1) -> Any:
@@ -173,11 +177,11 @@ def eventually(check: Callable[..., Any], *, within: float = 60, every: float = 
     """
     deadline = time.monotonic() + within
     while True:
-        found = check()
-        if found:
-            return found
+        result = check()
+        if result:
+            return result
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {within} s: {check.__qualname__} gave {found!r}")
+            pytest.fail(f"not within {within} s: {check.__qualname__} gave {result!r}")
         time.sleep(every)
 
 

@@ -73,9 +73,9 @@ def made(cluster: Cluster, name: str, *pods: str) -> Iterator[str]:
     addresses = [address_of(cluster, pod) for pod in pods]
 
     async def make(client: Client) -> str:
-        found = await client.create(SERVICES, service(name), "default")
+        result = await client.create(SERVICES, service(name), "default")
         await client.create(ENDPOINTSLICES, piece(name, addresses), "default")
-        return str(found["spec"]["clusterIP"])
+        return str(result["spec"]["clusterIP"])
 
     try:
         yield api(cluster, make)

@@ -57,9 +57,9 @@ def remove(api: Connection, before: Objects) -> None:
 
 def _difference(before: Any, now: Any) -> dict[str, Any]:
     """The merge patch that makes a node's labels, taints and cordon what they were; empty when they are."""
-    labels, wanted = (node["metadata"].get("labels") or {} for node in (now, before))
-    changed = dict.fromkeys(labels.keys() - wanted.keys()) | {
-        key: text for key, text in wanted.items() if labels.get(key) != text
+    labels, expected = (node["metadata"].get("labels") or {} for node in (now, before))
+    changed = dict.fromkeys(labels.keys() - expected.keys()) | {
+        key: text for key, text in expected.items() if labels.get(key) != text
     }
     spec = {
         field: before["spec"].get(field)

@@ -11,8 +11,8 @@ _SYSCTL_NOISE = ("fs.dentry", "fs.file-nr", "fs.inode", "kernel.random", "kernel
                  "kernel.perf_cpu_time_max_percent", "net.ipv4.route.gc", "kernel.tainted")  # fmt: skip
 
 
-def _output(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+def _output(*arguments: str) -> str:
+    return subprocess.run(arguments, capture_output=True, text=True, check=False).stdout
 
 
 def _of_others(text: str, name: str) -> bool:
@@ -25,8 +25,8 @@ def _devices_of_others(name: str) -> tuple[str, ...]:
     """Devices that connect this machine with the fabrics of other clusters; the alias of each names the cluster."""
     links = json.loads(_output("ip", "-j", "-d", "link") or "[]")
     marks = ((link["ifname"], link.get("ifalias", "").split()) for link in links)
-    return tuple(device for device, words in marks if words[:1] and words[0].startswith("podwire/fabric/")
-                 and words[0] != f"podwire/fabric/{name}")  # fmt: skip
+    return tuple(device for device, arguments in marks if arguments[:1] and arguments[0].startswith("podwire/fabric/")
+                 and arguments[0] != f"podwire/fabric/{name}")  # fmt: skip
 
 
 def inventory(name: str) -> dict[str, str]:
@@ -35,7 +35,7 @@ def inventory(name: str) -> dict[str, str]:
     Left out is what comes and goes with other clusters, the namespaces of tests/kernel, and mounts in the folders of
     other tests.
     """
-    others = _devices_of_others(name)
+    rest = _devices_of_others(name)
     sysctls = [line for line in _output("sysctl", "-a").splitlines() if not line.startswith(_SYSCTL_NOISE)]
     cgroups = [path for path, _, _ in os.walk("/sys/fs/cgroup") if "podwire" in path]
     listed = [line.split(None, 1) for line in _output("ps", "-eo", "cgroup:200,args").splitlines()]
@@ -46,7 +46,7 @@ def inventory(name: str) -> dict[str, str]:
     ]
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "podwire" in line]
     mounts = [path for path in mounted if "/pytest-of-" not in path]
-    found = {
+    result = {
         "links": _output("ip", "-br", "link").splitlines(),
         "addresses": _output("ip", "-br", "address").splitlines(),
         "rules": _output("ip", "rule").splitlines() + _output("ip", "-6", "rule").splitlines(),
@@ -63,6 +63,8 @@ def inventory(name: str) -> dict[str, str]:
             for p in Path(folder).glob("*podwire*")
         ],
     }
-    devices = "|".join(map(re.escape, {*others, *_devices_of_others(name)}))
+    devices = "|".join(map(re.escape, {*rest, *_devices_of_others(name)}))
     theirs = re.compile(rf"\b({devices})\b" if devices else "$.")
-    return {kind: "\n".join(sorted(line for line in lines if not theirs.search(line))) for kind, lines in found.items()}
+    return {
+        kind: "\n".join(sorted(line for line in lines if not theirs.search(line))) for kind, lines in result.items()
+    }

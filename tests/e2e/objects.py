@@ -43,16 +43,16 @@ class Reader:
         self._resources: dict[str, Resource] = {}
         self._kinds: dict[tuple[str, str], Resource] = {}
 
-    def get(self, words: tuple[str, ...]) -> Any:
+    def get(self, arguments: tuple[str, ...]) -> Any:
         """The output of ``kubectl get WORDS -o json``, decoded.
 
         Raises: AssertionError when the API refuses.
         """
-        query = parse(words)
-        found = [item for kind in query.kinds for item in self._read(self._resource(kind), query)]
+        query = parse(arguments)
+        results = [item for kind in query.kinds for item in self._read(self._resource(kind), query)]
         if len(query.names) == 1 and len(query.kinds) == 1:
-            return found[0]
-        return {"apiVersion": "v1", "kind": "List", "items": found}
+            return results[0]
+        return {"apiVersion": "v1", "kind": "List", "items": results}
 
     def _read(self, resource: Resource, query: Query) -> Iterator[Any]:
         path = resource.version_path
@@ -68,11 +68,11 @@ class Reader:
 
     def path_of(self, body: Any, namespace: str) -> str:
         """The path of the list that an object belongs to; the namespace is for one that names none itself."""
-        wanted = body["apiVersion"], body["kind"]
-        if wanted not in self._kinds:
+        expected = body["apiVersion"], body["kind"]
+        if expected not in self._kinds:
             self._learn()
-        assert wanted in self._kinds, f"the server has no {wanted[1]} in {wanted[0]}"
-        resource = self._kinds[wanted]
+        assert expected in self._kinds, f"the server has no {expected[1]} in {expected[0]}"
+        resource = self._kinds[expected]
         inside = f"/namespaces/{body['metadata'].get('namespace', namespace)}" if resource.namespaced else ""
         return f"{resource.version_path}{inside}/{resource.plural}"
 
@@ -94,15 +94,15 @@ class Reader:
                 name = group["metadata"].get("name", "")
                 for version in reversed(group["versions"]):
                     api_version = f"{name}/{version['version']}" if name else version["version"]
-                    for each in version["resources"]:
+                    for item in version["resources"]:
                         resource = Resource(
                             f"{root}/{api_version}",
-                            each["resource"],
-                            each["scope"] == "Namespaced",
+                            item["resource"],
+                            item["scope"] == "Namespaced",
                             api_version,
-                            each["responseKind"]["kind"],
+                            item["responseKind"]["kind"],
                         )
-                        for word in (each["resource"], each.get("singularResource"), *each.get("shortNames", ())):
+                        for word in (item["resource"], item.get("singularResource"), *item.get("shortNames", ())):
                             yield word, resource
 
     def _ask(self, path: str, accept: str = "application/json") -> Any:
@@ -111,11 +111,11 @@ class Reader:
         return answer.body
 
 
-def parse(words: tuple[str, ...]) -> Query:
+def parse(arguments: tuple[str, ...]) -> Query:
     """Parses the arguments after ``kubectl get``."""
     kinds, names, namespace, selectors = "", [], "default", {}
     everywhere = False
-    rest = iter(words)
+    rest = iter(arguments)
     for word in rest:
         option, equals, value = word.partition("=")
         if word == "-A":

@@ -65,13 +65,13 @@ def test_policy_with_parameters_refuses_and_warns(cluster: Cluster, namespace: s
         "v1/ConfigMap",
     ]
     denied = f"ValidatingAdmissionPolicy '{namespace}' with binding '{namespace}'"
-    said = cluster.refused("apply", "-n", namespace, "-f", "-", stdin=deployment("big", replicas=3))
-    assert f'deployments.apps "big" is forbidden: {denied} denied request: replicas must be at most 2' in said
+    output = cluster.refused("apply", "-n", namespace, "-f", "-", stdin=deployment("big", replicas=3))
+    assert f'deployments.apps "big" is forbidden: {denied} denied request: replicas must be at most 2' in output
     binding["spec"]["validationActions"] = ["Warn"]
     cluster.apply(listed(binding))
-    made = cluster.run(["kubectl", "apply", "-n", namespace, "-f", "-"], stdin=deployment("big", replicas=3))
+    created = cluster.run(["kubectl", "apply", "-n", namespace, "-f", "-"], stdin=deployment("big", replicas=3))
     warning = f"Warning: Validation failed for {denied}: replicas must be at most 2"
-    assert (made.returncode, made.stderr.strip()) == (0, warning)
+    assert (created.returncode, created.stderr.strip()) == (0, warning)
 
 
 @pytest.mark.usefixtures("configurations")
@@ -86,11 +86,11 @@ def test_type_checking_tells_wrong_fields(cluster: Cluster, namespace: str) -> N
     assert warning["fieldRef"] == "spec.validations[1].expression"
     assert "apps/v1, Kind=Deployment: ERROR: <input>:1:12: undefined field 'repilcas'" in warning["warning"]
     spec["validations"] = [{"expression": "object.spec.replicas > 1 && request.typo == 'x'"}]
-    said = cluster.refused(
+    output = cluster.refused(
         "apply", "-f", "-", stdin=listed(configuration("ValidatingAdmissionPolicy", namespace, spec=spec))
     )
-    assert "spec.validations[0].expression: Invalid value" in said
-    assert "undefined field 'typo'" in said
+    assert "spec.validations[0].expression: Invalid value" in output
+    assert "undefined field 'typo'" in output
     assert "variables" in cluster.kubectl("explain", "validatingadmissionpolicy.spec")
 
 
@@ -113,9 +113,9 @@ def test_policy_changes_objects(cluster: Cluster, namespace: str) -> None:
     spec = {"policyName": namespace, "matchResources": only(namespace)}
     cluster.apply(listed(policy, configuration("MutatingAdmissionPolicyBinding", namespace, spec=spec)))
     cluster.apply(deployment("small", replicas=0), "-n", namespace)
-    found = cluster.get("deployment", "small", "-n", namespace)
+    result = cluster.get("deployment", "small", "-n", namespace)
     user = json.loads(cluster.kubectl("auth", "whoami", "-o", "json"))["status"]["userInfo"]["username"]
-    assert (found["metadata"]["annotations"]["owner"], found["spec"]["revisionHistoryLimit"]) == (user, 3)
+    assert (result["metadata"]["annotations"]["owner"], result["spec"]["revisionHistoryLimit"]) == (user, 3)
 
 
 @pytest.mark.usefixtures("configurations")
@@ -127,10 +127,10 @@ def test_match_conditions_decide_whether_a_webhook_is_called(cluster: Cluster, n
     }  # fmt: skip
     cluster.apply(listed(configuration("ValidatingWebhookConfiguration", namespace, webhooks=[hook])))
     cluster.kubectl("create", "configmap", "free", "-n", namespace)
-    said = cluster.refused("create", "configmap", "other", "-n", namespace)
-    assert 'failed calling webhook "hook.example.com"' in said
+    output = cluster.refused("create", "configmap", "other", "-n", namespace)
+    assert 'failed calling webhook "hook.example.com"' in output
     hook["matchConditions"] = [{"name": "few", "expression": "objects.metadata.name == 'x'"}]
-    said = cluster.refused(
+    output = cluster.refused(
         "apply", "-f", "-", stdin=listed(configuration("ValidatingWebhookConfiguration", namespace, webhooks=[hook]))
     )
-    assert "webhooks[0].matchConditions[0].expression: Invalid value" in said
+    assert "webhooks[0].matchConditions[0].expression: Invalid value" in output

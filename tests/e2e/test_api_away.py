@@ -75,7 +75,7 @@ def resolved(namespace: Path, name: str) -> str:
 
 def seen_ready(cluster: Cluster) -> list[Any]:
     slices = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=both")["items"]
-    return [endpoint["conditions"]["ready"] for one in slices for endpoint in one["endpoints"]]
+    return [endpoint["conditions"]["ready"] for endpoint_slice in slices for endpoint in endpoint_slice["endpoints"]]
 
 
 def test_a_silent_api(cluster_of_two: Cluster) -> None:
@@ -104,5 +104,5 @@ def test_a_silent_api(cluster_of_two: Cluster) -> None:
         cluster.ready("three")
         eventually(lambda: "three" in all_of_them[2].answered_by)
     assert [flow.problems for flow in all_of_them] == [[], [], []]
-    assert {name: found for name, found in identities(cluster).items() if name != "three"} == before
+    assert {name: result for name, result in identities(cluster).items() if name != "three"} == before
     done("probe", "--name", NAME)

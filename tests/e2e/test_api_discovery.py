@@ -62,9 +62,9 @@ def aggregated(api: Connection, root: str) -> dict[tuple[str, str, str], dict[st
 
 
 def test_aggregated_discovery_has_every_kind(api: Connection) -> None:
-    found = aggregated(api, "/apis") | aggregated(api, "/api")
-    assert found.keys() >= KINDS.keys()
-    pods = found["", "v1", "pods"]
+    result = aggregated(api, "/apis") | aggregated(api, "/api")
+    assert result.keys() >= KINDS.keys()
+    pods = result["", "v1", "pods"]
     assert (pods["scope"], pods["shortNames"]) == ("Namespaced", ["po"])
     assert {"status", "log", "exec"} <= {sub["subresource"] for sub in pods["subresources"]}
     plain = api.send("GET", "/apis", accept=f"{_AGGREGATED.replace('v2;', 'v9;')},application/json")
@@ -72,12 +72,12 @@ def test_aggregated_discovery_has_every_kind(api: Connection) -> None:
 
 
 def test_kinds_of_a_definition_are_discovered(api: Connection, definition: str) -> None:
-    found = aggregated(api, "/apis")
+    result = aggregated(api, "/apis")
     for version in ("v1", "v1beta1"):
-        foos = found[definition, version, "foos"]
+        foos = result[definition, version, "foos"]
         assert foos["responseKind"] == {"group": definition, "version": version, "kind": "Foo"}
         assert (foos["singularResource"], foos["shortNames"], foos["categories"]) == ("foo", ["fo"], ["all"])
-    (group,) = [one for one in api.do("GET", "/apis")["groups"] if one["name"] == definition]
+    (group,) = [item for item in api.do("GET", "/apis")["groups"] if item["name"] == definition]
     assert [version["version"] for version in group["versions"]] == ["v1", "v1beta1"]
 
 

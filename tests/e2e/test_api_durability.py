@@ -118,11 +118,11 @@ def test_kill_loses_no_acknowledged_write(api: ApiProcess) -> None:
                 if stop.is_set():
                     return
                 name = f"c-{len(acknowledged)}-{worker}-{number}"
-                status, made = send(
+                status, built = send(
                     connection, "POST", CONFIGMAPS, {"metadata": {"name": name}, "data": {"x": "y" * 500}}
                 )
                 assert status == 201
-                acknowledged[name] = int(made["metadata"]["resourceVersion"])
+                acknowledged[name] = int(built["metadata"]["resourceVersion"])
         except (OSError, http.client.HTTPException):
             return
         finally:
@@ -133,20 +133,20 @@ def test_kill_loses_no_acknowledged_write(api: ApiProcess) -> None:
         threads = [threading.Thread(target=write, args=(worker,)) for worker in range(8)]
         for thread in threads:
             thread.start()
-        wanted = len(acknowledged) + 100
-        eventually(lambda wanted=wanted: len(acknowledged) >= wanted, every=0.01)
+        expected = len(acknowledged) + 100
+        eventually(lambda desired=expected: len(acknowledged) >= desired, every=0.01)
         api.kill()
         stop.set()
         for thread in threads:
             thread.join()
         stop.clear()
         api.start()
-        _, found = api.request("GET", CONFIGMAPS)
-        stored = {item["metadata"]["name"]: int(item["metadata"]["resourceVersion"]) for item in found["items"]}
-        assert {name: stored.get(name) for name in acknowledged} == acknowledged
-        assert int(found["metadata"]["resourceVersion"]) >= max(acknowledged.values())
-        _, made = api.request("POST", CONFIGMAPS, {"metadata": {"generateName": "after-"}})
-        highest, before = int(made["metadata"]["resourceVersion"]), highest
+        _, result = api.request("GET", CONFIGMAPS)
+        saved = {item["metadata"]["name"]: int(item["metadata"]["resourceVersion"]) for item in result["items"]}
+        assert {name: saved.get(name) for name in acknowledged} == acknowledged
+        assert int(result["metadata"]["resourceVersion"]) >= max(acknowledged.values())
+        _, created = api.request("POST", CONFIGMAPS, {"metadata": {"generateName": "after-"}})
+        highest, before = int(created["metadata"]["resourceVersion"]), highest
         assert highest > max(before, *acknowledged.values())
 
 
@@ -212,5 +212,5 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path, small_disk
 
 
 def stored(connection: http.client.HTTPSConnection) -> dict[str, str]:
-    _, found = send(connection, "GET", CONFIGMAPS)
-    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in found["items"]}
+    _, result = send(connection, "GET", CONFIGMAPS)
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in result["items"]}

@@ -42,8 +42,8 @@ class Kind(NamedTuple):
         return f"{self.path}/{name}"
 
     def listed(self, path: str = "") -> list[Object]:
-        found: list[Object] = self.api.do("GET", path or self.path, labelSelector=f"lifecycle={self.label}")["items"]
-        return found
+        result: list[Object] = self.api.do("GET", path or self.path, labelSelector=f"lifecycle={self.label}")["items"]
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,14 @@ def kind(api: Connection, place: str, request: pytest.FixtureRequest) -> Iterato
     case = CASES[request.param]
     path = case["path"].replace("{}", place)
     label = request.param.lower().replace(" ", "-")
-    made = Kind(api, case, path, case["path"].replace("/namespaces/{}", ""), label)
-    yield made
+    created = Kind(api, case, path, case["path"].replace("/namespaces/{}", ""), label)
+    yield created
     api.ask("DELETE", path, labelSelector=f"lifecycle={label}", gracePeriodSeconds="0")
 
 
 def objects(kind: Kind, place: str, number: int = _COPIES) -> list[Object]:
     """New objects of a kind with the label of the test."""
-    words: Object = {
+    obj: Object = {
         "SELECTOR": _SELECTOR,
         "TEMPLATE": {"metadata": {"labels": _SELECTOR}, "spec": _NOWHERE},
         "NAMESPACE": place,
@@ -80,7 +80,7 @@ def objects(kind: Kind, place: str, number: int = _COPIES) -> list[Object]:
             return {key: filled(item) for key, item in value.items()}
         if isinstance(value, list):
             return [filled(item) for item in value]
-        return words.get(value, value) if isinstance(value, str) else value
+        return obj.get(value, value) if isinstance(value, str) else value
 
     meta = {"labels": {"lifecycle": kind.label}}
     names = kind.case.get("names") or [f"{kind.label}-{count}" for count in range(number)]
@@ -103,21 +103,21 @@ def contains(whole: Any, part: Any) -> bool:
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(contains(whole.get(key), value) for key, value in part.items())
     if isinstance(part, list):
-        return all(any(contains(item, one) for item in whole or ()) for one in part)
+        return all(any(contains(item, entry) for item in whole or ()) for entry in part)
     return bool(whole == part)
 
 
 @pytest.mark.parametrize("kind", CASES, indirect=True)
 def test_operations(kind: Kind, place: str) -> None:
     before = kind.api.do("GET", kind.path)["metadata"]["resourceVersion"]
-    made = [kind.api.do("POST", kind.path, one) for one in objects(kind, place)]
-    names = [one["metadata"]["name"] for one in made]
-    assert all(map(contains, made, objects(kind, place)))
+    created = [kind.api.do("POST", kind.path, obj) for obj in objects(kind, place)]
+    names = [item["metadata"]["name"] for item in created]
+    assert all(map(contains, created, objects(kind, place)))
     assert kind.api.ask("POST", kind.path, objects(kind, place)[0]).status == 409
 
-    assert kind.api.do("GET", kind.path_of(names[0]))["metadata"]["uid"] == made[0]["metadata"]["uid"]
-    assert [one["metadata"]["name"] for one in kind.listed()] == names
-    assert [one["metadata"]["name"] for one in kind.listed(kind.everywhere)] == names
+    assert kind.api.do("GET", kind.path_of(names[0]))["metadata"]["uid"] == created[0]["metadata"]["uid"]
+    assert [item["metadata"]["name"] for item in kind.listed()] == names
+    assert [item["metadata"]["name"] for item in kind.listed(kind.everywhere)] == names
 
     patched = kind.api.do("PATCH", kind.path_of(names[0]), {"metadata": {"annotations": {"patched": "true"}}})
     assert patched["metadata"]["annotations"]["patched"] == "true"
@@ -127,47 +127,51 @@ def test_operations(kind: Kind, place: str) -> None:
 
     assert kind.api.do("DELETE", kind.path_of(names[0]), gracePeriodSeconds="0")
     eventually(lambda: kind.api.ask("GET", kind.path_of(names[0])).status == 404)
-    assert [one["metadata"]["name"] for one in kind.listed()] == names[1:]
+    assert [item["metadata"]["name"] for item in kind.listed()] == names[1:]
     kind.api.do("DELETE", kind.path, labelSelector=f"lifecycle={kind.label}", gracePeriodSeconds="0")
     eventually(lambda: kind.listed() == [])
     follow(kind, before, names)
 
 
-def changed_by_put(kind: Kind, wanted: Object) -> Object:
+def changed_by_put(kind: Kind, obj: Object) -> Object:
     """The answer to a PUT, which is repeated with the present version while a controller writes in between."""
-    path = kind.path_of(wanted["metadata"]["name"])
+    path = kind.path_of(obj["metadata"]["name"])
     for _ in range(20):
-        answer = kind.api.ask("PUT", path, wanted)
+        answer = kind.api.ask("PUT", path, obj)
         if answer.status != 409:
             assert answer.status == 200, answer.body
             return dict(answer.body)
-        wanted["metadata"]["resourceVersion"] = kind.api.do("GET", path)["metadata"]["resourceVersion"]
+        obj["metadata"]["resourceVersion"] = kind.api.do("GET", path)["metadata"]["resourceVersion"]
     raise AssertionError(f"{path} changes again and again")
 
 
 def follow(kind: Kind, version: str, names: list[str]) -> None:
     """Reads the watch from a version: it has every change in order, and ends with the last deletion."""
     selected = kind.api.watch(kind.path, resourceVersion=version, labelSelector=f"lifecycle={kind.label}")
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
     annotations: list[Object] = []
-    while sum(what == "DELETED" for what, _ in seen) < len(names):
+    while sum(subject == "DELETED" for subject, _ in observed) < len(names):
         event = next(selected)
         meta = event["object"]["metadata"]
-        seen.append((event["type"], meta["name"]))
+        observed.append((event["type"], meta["name"]))
         annotations.append(meta.get("annotations") or {})
     selected.close()
     for name in names:
-        own = [what for what, of in seen if of == name]
-        assert (own[0], own[-1]) == ("ADDED", "DELETED"), seen
-    changes = [one for (what, of), one in zip(seen, annotations, strict=True) if (what, of) == ("MODIFIED", names[0])]
-    steps = [set(one) & {"patched", "updated"} for one in changes]
+        own = [subject for subject, of in observed if of == name]
+        assert (own[0], own[-1]) == ("ADDED", "DELETED"), observed
+    changes = [
+        item
+        for (subject, of), item in zip(observed, annotations, strict=True)
+        if (subject, of) == ("MODIFIED", names[0])
+    ]
+    steps = [set(change) & {"patched", "updated"} for change in changes]
     assert [step for step, _ in itertools.groupby(steps) if step] == [{"patched"}, {"patched", "updated"}]
 
 
 @pytest.mark.parametrize("kind", [name for name, case in CASES.items() if "status" in case], indirect=True)
 def test_status(kind: Kind, place: str) -> None:
-    (wanted,) = objects(kind, place, 1)
-    name = kind.api.do("POST", kind.path, wanted)["metadata"]["name"]
+    (expected,) = objects(kind, place, 1)
+    name = kind.api.do("POST", kind.path, expected)["metadata"]["name"]
     path = f"{kind.path_of(name)}/status"
     status = kind.case["status"]
     note = {"metadata": {"annotations": {"patchedstatus": "true"}}}
@@ -187,7 +191,7 @@ def test_status(kind: Kind, place: str) -> None:
     assert answer.status == 200, answer.body
     assert contains(answer.body["status"], changed(status)), answer.body["status"]
     now = kind.api.do("GET", kind.path_of(name))
-    assert contains(now["spec"], wanted["spec"])
+    assert contains(now["spec"], expected["spec"])
     if not kind.case.get("controlled"):
         assert contains(now["status"], changed(status))
 

@@ -66,8 +66,8 @@ OUTSIDE = (
 
 def can(cluster: Cluster, question: str, user: str) -> str:
     """``yes`` or ``no``."""
-    words = ["kubectl", "--kubeconfig", cluster.kubeconfig, "auth", "can-i", *question.split(), "--as", user]
-    return cluster.run(words).stdout.strip()
+    arguments = ["kubectl", "--kubeconfig", cluster.kubeconfig, "auth", "can-i", *question.split(), "--as", user]
+    return cluster.run(arguments).stdout.strip()
 
 
 def test_a_role_decides_what_a_user_may_do(cluster: Cluster, namespace: str) -> None:
@@ -167,10 +167,10 @@ def test_each_component_has_its_own_name_and_few_rights(cluster: Cluster, file: 
     layout = topology(cluster)
     path = credentials.kubeconfig_path(layout, file)
     server = yaml.safe_load(Path(cluster.kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
-    words = ["kubectl", "--kubeconfig", str(path), "--server", server]
-    who = cluster.run([*words, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
-    assert who.stdout == user, who.stderr
-    answer = cluster.run([*words, "auth", "can-i", "create", "clusterrolebindings"]).stdout.strip()
+    arguments = ["kubectl", "--kubeconfig", str(path), "--server", server]
+    owner = cluster.run([*arguments, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
+    assert owner.stdout == user, owner.stderr
+    answer = cluster.run([*arguments, "auth", "can-i", "create", "clusterrolebindings"]).stdout.strip()
     assert answer == ("yes" if file == "admin" else "no")
 
 

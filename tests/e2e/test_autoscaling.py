@@ -34,9 +34,9 @@ SCALER = {
 }  # fmt: skip
 
 
-def top(cluster: Cluster, *words: str) -> list[list[str]]:
+def top(cluster: Cluster, *arguments: str) -> list[list[str]]:
     """The rows of ``kubectl top``; none while nothing is measured."""
-    done = cluster.run(["kubectl", "top", *words, "--no-headers"])
+    done = cluster.run(["kubectl", "top", *arguments, "--no-headers"])
     return [line.split() for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 

@@ -85,7 +85,7 @@ def test_commands_show_sessions_their_routes_and_errors(bgp: Cluster) -> None:
         eventually(lambda: text in done("status", "--name", bgp.name))
         shown = podwire("bgp", "node-2", "--name", bgp.name, "-o", "json")
         assert shown.returncode == 1, "a session is not established"
-        states = {each["session"]["peer"]: each["session"] for each in json.loads(shown.stdout)}
+        states = {item["session"]["peer"]: item["session"] for item in json.loads(shown.stdout)}
         assert states["Node node-1"]["received"] == 1 and states["Node node-1"]["sent"] == 1
         assert states["BGPPeer away"]["asNumber"] == 65000 and states["BGPPeer away"]["state"] != "Established"
     finally:

@@ -40,14 +40,14 @@ def test_approved_request_leads_to_a_certificate_that_the_api_accepts(cluster: C
     ask(cluster, tmp_path, name, "/CN=anna/O=team", expirationSeconds=3600)
     assert cluster.get("csr", name)["spec"]["username"] == "kubernetes-admin"
     cluster.kubectl("certificate", "approve", name)
-    made = eventually(lambda: status(cluster, name).get("certificate"))
-    (tmp_path / "crt").write_bytes(base64.b64decode(made))
+    created = eventually(lambda: status(cluster, name).get("certificate"))
+    (tmp_path / "crt").write_bytes(base64.b64decode(created))
     own = tmp_path / "config"
     shutil.copy(cluster.kubeconfig, own)
     files = (f"--client-certificate={tmp_path / 'crt'}", f"--client-key={tmp_path / name}.key")
     cluster.kubectl("config", "set-credentials", "anna", *files, f"--kubeconfig={own}")
-    who = cluster.kubectl("auth", "whoami", "-o", "json", "--user=anna", f"--kubeconfig={own}")
-    user = json.loads(who)["status"]["userInfo"]
+    owner = cluster.kubectl("auth", "whoami", "-o", "json", "--user=anna", f"--kubeconfig={own}")
+    user = json.loads(owner)["status"]["userInfo"]
     assert (user["username"], "team" in user["groups"]) == ("anna", True)
     cluster.kubectl("delete", "csr", name)
 

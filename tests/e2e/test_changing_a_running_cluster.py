@@ -211,7 +211,7 @@ def test_bulk_traffic_crosses_nodes_with_different_routing_backends(changing: Cl
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "output"),
     [
         ({"routing_backend": "pigeon"}, "routing.backend: 'pigeon' is not a routing backend; there are "),
         ({"routing_backend": "a: ["}, "routing.backend: not YAML"),
@@ -220,12 +220,12 @@ def test_bulk_traffic_crosses_nodes_with_different_routing_backends(changing: Cl
     ],
 )
 def test_wrong_setting_is_reported_and_last_good_settings_stay(
-    changing: Cluster, data: dict[str, str], said: str
+    changing: Cluster, data: dict[str, str], output: str
 ) -> None:
     def events() -> list[Any]:
         selector = "involvedObject.kind=Node,involvedObject.name=node-1,reason=SettingsRefused"
-        found = changing.get("events", "-A", "--field-selector", selector)["items"]
-        return [event for event in found if said in event["message"]]
+        result = changing.get("events", "-A", "--field-selector", selector)["items"]
+        return [event for event in result if output in event["message"]]
 
     put_right(changing)
     with flows(changing, [("one", "two")]) as (flow,):
@@ -234,7 +234,7 @@ def test_wrong_setting_is_reported_and_last_good_settings_stay(
             event = eventually(events)[0]
             assert (event["type"], event["source"]["component"]) == ("Warning", "podwire-agent")
             eventually(
-                lambda: f"node-1: ConfigMap kube-system/podwire-config: {said}" in done("status", "--name", NAME)
+                lambda: f"node-1: ConfigMap kube-system/podwire-config: {output}" in done("status", "--name", NAME)
             )
             assert announced(changing) == {"vxlan"}
             go_on([flow])
@@ -294,8 +294,12 @@ def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
     assert [after[name] for name in ("one", "two")] == [before[name] for name in ("one", "two")]
     # What is not said stays: the third node as well as the backend.
     assert "3 nodes ready" in done("up", "--name", NAME)
-    for left in ("/run/podwire/{}/netns/node-4", "/run/podwire/{}/nodes/node-4", "/var/lib/podwire/{}/nodes/node-4"):
-        assert not Path(left.format(NAME)).exists()
+    for remaining in (
+        "/run/podwire/{}/netns/node-4",
+        "/run/podwire/{}/nodes/node-4",
+        "/var/lib/podwire/{}/nodes/node-4",
+    ):
+        assert not Path(remaining.format(NAME)).exists()
     assert "node-4" not in in_node(changing, "node-1", "ip", "-o", "neigh")
     assert run("probe", "--name", NAME).returncode == 0
 
@@ -303,8 +307,8 @@ def test_nodes_come_and_go_under_traffic(grown: Cluster) -> None:
 def test_new_nodes_serve_when_up_returns(grown: Cluster) -> None:
     service = grown.get("service", "both")["spec"]["clusterIP"]
     for count in (3, 4):
-        said = done("up", "--name", NAME, "--nodes", str(count))
-        row = next(line.split() for line in said.splitlines() if line.startswith(f"node-{count} "))
+        output = done("up", "--name", NAME, "--nodes", str(count))
+        row = next(line.split() for line in output.splitlines() if line.startswith(f"node-{count} "))
         assert row[1] == "Ready" and "-" not in row[5:], row
         node = f"node-{count}"
         assert '"pod":"' in in_node(grown, node, "curl", "-sS", "--max-time", "2", f"http://{service}/")

@@ -63,10 +63,10 @@ def _results(cluster: Cluster, command: list[str], **environment: str) -> Any:
 
 @pytest.mark.parametrize("library", PROGRAMS)
 def test_python_libraries_work(cluster: Cluster, pods: str, library: str) -> None:
-    program, wanted = PROGRAMS[library]
+    program, expected = PROGRAMS[library]
     environment = {} if library == "kubernetes" else {"PYTHONPATH": str(installed.python_library(library))}
     command = [sys.executable, "-m", f"tests.e2e.libraries.{program}", pods]
-    assert _results(cluster, command, **environment) == dict.fromkeys(wanted, "ok")
+    assert _results(cluster, command, **environment) == dict.fromkeys(expected, "ok")
 
 
 def test_the_javascript_library_works(cluster: Cluster, pods: str) -> None:

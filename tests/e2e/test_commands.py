@@ -25,27 +25,27 @@ def small() -> Iterator[Cluster]:
 def test_the_list_has_a_line_for_each_cluster(small: Cluster) -> None:
     row = next(line.split() for line in done("list").splitlines() if line.startswith(NAME))
     assert row[1:3] == ["running", "1"] and row[4] == small.kubeconfig
-    found = next(one for one in json.loads(done("list", "-o", "json")) if one["name"] == NAME)
-    assert found["nodes"] == 1 and found["api"].startswith("https://127.0.0.1:")
+    result = next(item for item in json.loads(done("list", "-o", "json")) if item["name"] == NAME)
+    assert result["nodes"] == 1 and result["api"].startswith("https://127.0.0.1:")
 
 
 def test_versions_are_those_of_this_machine() -> None:
-    found = json.loads(done("version", "-o", "json"))
-    assert found == {
+    result = json.loads(done("version", "-o", "json"))
+    assert result == {
         "podwire": run("--version").stdout.split()[-1],
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
     }
-    assert done("version").split()[:2] == ["podwire", found["podwire"]]
+    assert done("version").split()[:2] == ["podwire", result["podwire"]]
 
 
 def test_status_as_json_tells_what_text_tells(small: Cluster) -> None:
-    found = json.loads(done("status", "--name", NAME, "-o", "json"))
-    assert (found["cluster"], found["problems"], found["kubeconfig"]) == (NAME, [], small.kubeconfig)
-    (node,) = found["nodes"]
+    result = json.loads(done("status", "--name", NAME, "-o", "json"))
+    assert (result["cluster"], result["problems"], result["kubeconfig"]) == (NAME, [], small.kubeconfig)
+    (node,) = result["nodes"]
     assert (node["name"], node["ready"], node["routing"], node["services"]) == ("node-1", True, "vxlan", "nftables")
-    processes = {one["name"]: one["pid"] for one in found["processes"] if one["running"]}
+    processes = {item["name"]: item["pid"] for item in result["processes"] if item["running"]}
     assert {"keeper", "supervisor", "apiserver", "controller", "agent-node-1", "kubelet-node-1"} == set(processes)
     text = done("status", "--name", NAME)
     assert all(f"{pid}" in text for pid in processes.values())
@@ -66,10 +66,12 @@ def test_status_fails_while_a_process_is_dead(small: Cluster) -> None:
     eventually(lambda: run("status", "--name", NAME).returncode == 0)
 
 
-@pytest.mark.parametrize("words", [("--",), ()])
-def test_exec_takes_a_command_with_and_without_dashes(small: Cluster, words: tuple[str, ...]) -> None:
-    said = done("exec", "--name", NAME, "node-1", *words, "sh", "-c", "echo $0 $1; ip -br link show eth0", "a", "--b")
-    assert said.startswith("a --b\neth0")
+@pytest.mark.parametrize("arguments", [("--",), ()])
+def test_exec_takes_a_command_with_and_without_dashes(small: Cluster, arguments: tuple[str, ...]) -> None:
+    output = done(
+        "exec", "--name", NAME, "node-1", *arguments, "sh", "-c", "echo $0 $1; ip -br link show eth0", "a", "--b"
+    )
+    assert output.startswith("a --b\neth0")
 
 
 def test_exec_without_a_command_after_dashes_is_refused(small: Cluster) -> None:
@@ -93,8 +95,10 @@ def test_merge_lets_kubectl_find_the_cluster_until_down(tmp_path: Path) -> None:
         "clusters: [{name: far, cluster: {server: 'https://api.example'}}]\n"
     )
 
-    def said(*words: str) -> str:
-        return subprocess.run(words, capture_output=True, text=True, check=True, env=environment, timeout=120).stdout
+    def said(*arguments: str) -> str:
+        return subprocess.run(
+            arguments, capture_output=True, text=True, check=True, env=environment, timeout=120
+        ).stdout
 
     with running(name, "--nodes", "1"):
         merged = said(*podwire(), "kubeconfig", "--name", name, "--merge")
@@ -154,6 +158,6 @@ def test_bash_completes_commands_clusters_and_nodes(small: Cluster) -> None:
         ask podwire status --name {NAME[:9]}
         ask podwire exec --name {NAME} nod
     """
-    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
-    lines = found.stdout.splitlines()
-    assert lines[0] == "version" and NAME in lines[1].split() and lines[2] == "node-1", found
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    lines = result.stdout.splitlines()
+    assert lines[0] == "version" and NAME in lines[1].split() and lines[2] == "node-1", result

@@ -78,13 +78,15 @@ class Component:
 
 
 @contextmanager
-def component(words: Sequence[str], config: Path, document: dict[str, Any], cluster: Cluster) -> Iterator[Component]:
+def component(
+    arguments: Sequence[str], config: Path, document: dict[str, Any], cluster: Cluster
+) -> Iterator[Component]:
     """Runs a command with a configuration and the cluster's API; asserts that the command exits with status 0."""
     config.write_text(json.dumps(document))
     file = config.with_suffix(".log")
     with file.open("wb") as log:
         process = subprocess.Popen(
-            [*words, "--config", str(config), "--kubeconfig", kubeconfig(cluster)], stdout=log, stderr=log
+            [*arguments, "--config", str(config), "--kubeconfig", kubeconfig(cluster)], stdout=log, stderr=log
         )
     try:
         yield Component(process, file)
@@ -102,8 +104,8 @@ def component(words: Sequence[str], config: Path, document: dict[str, Any], clus
 
 
 def inside(place: Path, *command: str) -> str:
-    found = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=True)
-    return found.stdout
+    result = subprocess.run(["nsenter", f"--net={place}", *command], capture_output=True, text=True, check=True)
+    return result.stdout
 
 
 def ready(place: Path, port: int) -> tuple[int, str]:
@@ -186,10 +188,10 @@ def held(place: Path) -> list[set[str]]:
 
 def test_agent_with_only_the_proxy_makes_only_its_tables(home: Cluster, place: Path, tmp_path: Path) -> None:
     before = held(place)
-    words = ["nsenter", f"--net={place}", *podwire(), "agent"]
+    arguments = ["nsenter", f"--net={place}", *podwire(), "agent"]
     with (
         node(home, "alone"),
-        component(words, tmp_path / "agent.yaml", agent(tmp_path, "alone", ["proxy"], 9551), home) as running_agent,
+        component(arguments, tmp_path / "agent.yaml", agent(tmp_path, "alone", ["proxy"], 9551), home) as running_agent,
     ):
         eventually(lambda: annotations(home, "alone").get("podwire.io/proxy") == "nftables")
         eventually(lambda: ready(place, 9551) == (200, "ok\n"))
@@ -208,14 +210,14 @@ def test_agent_with_only_the_proxy_makes_only_its_tables(home: Cluster, place: P
 
 
 def test_missing_kernel_features_are_named_on_node_and_in_status(home: Cluster, place: Path, tmp_path: Path) -> None:
-    words = ["nsenter", f"--net={place}", *WITHOUT_NFTABLES, *podwire(), "agent"]
+    arguments = ["nsenter", f"--net={place}", *WITHOUT_NFTABLES, *podwire(), "agent"]
     config = agent(tmp_path, "poor", ["routing", "proxy"], 9552)
-    told = (
+    reported = (
         "routing: the kernel has no nftables (in Linux since 3.13); packets that leave the cluster keep the pods' "
         "addresses"
     )
-    with node(home, "poor", address_of(home, "place")), component(words, tmp_path / "agent.yaml", config, home):
-        eventually(lambda: told in annotations(home, "poor").get("podwire.io/fallback", ""))
+    with node(home, "poor", address_of(home, "place")), component(arguments, tmp_path / "agent.yaml", config, home):
+        eventually(lambda: reported in annotations(home, "poor").get("podwire.io/fallback", ""))
         instead = "proxy.mode nftables: the kernel has no nftables (in Linux since 3.13); iptables is used"
         eventually(lambda: instead in annotations(home, "poor").get("podwire.io/fallback", ""))
         eventually(lambda: annotations(home, "poor").get("podwire.io/routing") == "vxlan")
@@ -224,32 +226,37 @@ def test_missing_kernel_features_are_named_on_node_and_in_status(home: Cluster, 
         address = home.get("service", "web")["spec"]["clusterIP"]
         assert address in inside(place, "iptables-legacy", "-t", "nat", "-S", "KUBE-SERVICES")
         eventually(lambda: ready(place, 9552) == (200, "ok\n"))
-        said = home.run([*podwire(), "status", "--name", NAME]).stdout
-        assert told in said and "poor: " in said
+        output = home.run([*podwire(), "status", "--name", NAME]).stdout
+        assert reported in output and "poor: " in output
         selector = "involvedObject.name=poor,reason=FeatureMissing"
         eventually(lambda: len(home.get("events", "-A", "--field-selector", selector)["items"]) == 2)
 
 
 def test_a_node_without_wireguard_go_refuses_packets_and_says_why(home: Cluster, place: Path, tmp_path: Path) -> None:
     hidden = 'mount --bind /dev/null /usr/bin/wireguard-go && exec "$@"'
-    words = ["nsenter", f"--net={place}", "unshare", "--mount", "sh", "-c", hidden, "sh", *podwire(), "agent"]
+    arguments = ["nsenter", f"--net={place}", "unshare", "--mount", "sh", "-c", hidden, "sh", *podwire(), "agent"]
     config = agent(tmp_path, "clear", ["routing"], 9554) | {"routing": {"backend": "wireguard"}, "settings": ""}
-    told = "routing.backend wireguard: the program wireguard-go is not installed (in Debian's package wireguard-go; "
+    reported = (
+        "routing.backend wireguard: the program wireguard-go is not installed (in Debian's package wireguard-go; "
+    )
 
     def condition() -> dict[str, str]:
-        found = home.get("node", "clear").get("status", {}).get("conditions", [])
-        return next((dict(each) for each in found if each["type"] == "NetworkUnavailable"), {})
+        result = home.get("node", "clear").get("status", {}).get("conditions", [])
+        return next((dict(item) for item in result if item["type"] == "NetworkUnavailable"), {})
 
     try:
-        with node(home, "clear", address_of(home, "place")), component(words, tmp_path / "agent.yaml", config, home):
-            eventually(lambda: told in condition().get("message", "") and condition()["status"] == "True")
-            eventually(lambda: told in annotations(home, "clear").get("podwire.io/fallback", ""))
+        with (
+            node(home, "clear", address_of(home, "place")),
+            component(arguments, tmp_path / "agent.yaml", config, home),
+        ):
+            eventually(lambda: reported in condition().get("message", "") and condition()["status"] == "True")
+            eventually(lambda: reported in annotations(home, "clear").get("podwire.io/fallback", ""))
             assert annotations(home, "clear")["podwire.io/routing"] == "wireguard"
             routes = inside(place, "ip", "route", "show", "proto", "113")
             assert "unreachable 10.244.0.0/16" in routes and " via " not in routes
-            assert told in home.run([*podwire(), "status", "--name", NAME]).stdout
+            assert reported in home.run([*podwire(), "status", "--name", NAME]).stdout
             selector = "involvedObject.name=clear,reason=FeatureMissing"
-            eventually(lambda: told in str(home.get("events", "-A", "--field-selector", selector)["items"]))
+            eventually(lambda: reported in str(home.get("events", "-A", "--field-selector", selector)["items"]))
     finally:
         inside(place, "ip", "route", "flush", "proto", "113")
 
@@ -262,18 +269,18 @@ def test_missing_ip_vs_is_reported_and_replaced_by_another_mode(
         pytest.skip("this kernel has ip_vs")
     name = f"stand-in-{used}"
     config = agent(tmp_path, name, ["proxy"], 9553) | {"proxy": {"mode": "ipvs", **configured}, "settings": ""}
-    words = ["nsenter", f"--net={place}", *podwire(), "agent"]
-    told = f"proxy.mode ipvs: the kernel has no ip_vs (in Linux since 2.6.28); {used} is used"
+    arguments = ["nsenter", f"--net={place}", *podwire(), "agent"]
+    reported = f"proxy.mode ipvs: the kernel has no ip_vs (in Linux since 2.6.28); {used} is used"
     with (
         node(home, name, address_of(home, "place")),
-        component(words, tmp_path / "agent.yaml", config, home) as made,
+        component(arguments, tmp_path / "agent.yaml", config, home) as created,
     ):
         eventually(lambda: annotations(home, name).get("podwire.io/proxy") == used)
-        eventually(lambda: annotations(home, name).get("podwire.io/fallback") == told)
-        assert told in made.log
-        assert told in home.run([*podwire(), "status", "--name", NAME]).stdout
+        eventually(lambda: annotations(home, name).get("podwire.io/fallback") == reported)
+        assert reported in created.log
+        assert reported in home.run([*podwire(), "status", "--name", NAME]).stdout
         selector = f"involvedObject.name={name},reason=FeatureMissing"
-        eventually(lambda: told in str(home.get("events", "-A", "--field-selector", selector)["items"]))
+        eventually(lambda: reported in str(home.get("events", "-A", "--field-selector", selector)["items"]))
         eventually(lambda: ready(place, 9553) == (200, "ok\n"))
         with netns.inside(place), urllib.request.urlopen("http://127.0.0.1:9553/metrics", timeout=30) as answer:
             assert f'podwire_proxy_mode{{mode="{used}",wanted="ipvs"}} 1' in answer.read().decode()
@@ -294,7 +301,11 @@ def test_a_controller_with_one_part_does_that_part_alone(home: Cluster, tmp_path
             api.apply(NODE % "second")
             eventually(lambda: pod_cidr(api, "second") == "10.77.1.0/24")
             slices = api.get("endpointslices", "-n", "default")["items"]
-            assert [one["metadata"]["name"] for one in slices if one["metadata"]["name"] != "kubernetes"] == []
+            assert [
+                endpoint_slice["metadata"]["name"]
+                for endpoint_slice in slices
+                if endpoint_slice["metadata"]["name"] != "kubernetes"
+            ] == []
         document["controller"] = {"parts": ["endpointslice"]}
         with component([*podwire(), "controller"], tmp_path / "controller.yaml", document, api):
             selector = "kubernetes.io/service-name=web"
@@ -324,10 +335,10 @@ def test_dns_answers_for_the_services_of_any_cluster(home: Cluster, place: Path,
                 return ""
         return ".".join(str(byte) for record in message.answer for byte in record.head + record.tail)
 
-    words = ["nsenter", f"--net={place}", *podwire(), "dns"]
-    with component(words, tmp_path / "dns.yaml", document, home):
-        wanted = home.get("service", "web")["spec"]["clusterIP"]
-        eventually(lambda: answer() == wanted)
+    arguments = ["nsenter", f"--net={place}", *podwire(), "dns"]
+    with component(arguments, tmp_path / "dns.yaml", document, home):
+        expected = home.get("service", "web")["spec"]["clusterIP"]
+        eventually(lambda: answer() == expected)
 
 
 def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, place: Path, tmp_path: Path) -> None:
@@ -341,13 +352,13 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
     }  # fmt: skip
 
     def condition() -> dict[str, str]:
-        found = home.run(["kubectl", "get", "node", "extra", "-o", "json"])
-        status = json.loads(found.stdout)["status"] if found.returncode == 0 else {}
+        result = home.run(["kubectl", "get", "node", "extra", "-o", "json"])
+        status = json.loads(result.stdout)["status"] if result.returncode == 0 else {}
         return next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
 
     try:
-        words = ["nsenter", f"--net={place}", *podwire(), "kubelet"]
-        with component(words, tmp_path / "kubelet.yaml", document, home):
+        arguments = ["nsenter", f"--net={place}", *podwire(), "kubelet"]
+        with component(arguments, tmp_path / "kubelet.yaml", document, home):
             eventually(lambda: condition().get("status") == "False" and "network" in condition()["message"])
             addresses = home.get("node", "extra")["status"]["addresses"]
             assert {"type": "InternalIP", "address": "192.0.2.7"} in addresses
@@ -356,7 +367,7 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
 
 
 @pytest.mark.parametrize(
-    ("name", "document", "said"),
+    ("name", "document", "output"),
     [
         ("agent", {"nodeName": "a", "parts": ["proxy", "magic"]}, "parts[1]: 'magic' is not a part"),
         (
@@ -376,11 +387,11 @@ def test_a_kubelet_registers_its_node_and_says_what_it_lacks(home: Cluster, plac
     ],
 )
 def test_a_wrong_configuration_is_refused(
-    home: Cluster, tmp_path: Path, name: str, document: dict[str, Any], said: str
+    home: Cluster, tmp_path: Path, name: str, document: dict[str, Any], output: str
 ) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps(document))
-    words = [*podwire(), name, "--config", str(tmp_path / "c.yaml")]
-    words += ["--kubeconfig", kubeconfig(home)] if name != "apiserver" else []
-    found = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert (found.returncode, found.stdout) == (2, ""), found.stderr
-    assert said in found.stderr and "Traceback" not in found.stderr
+    arguments = [*podwire(), name, "--config", str(tmp_path / "c.yaml")]
+    arguments += ["--kubeconfig", kubeconfig(home)] if name != "apiserver" else []
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert output in result.stderr and "Traceback" not in result.stderr

@@ -79,8 +79,8 @@ def test_own_ipv6_addresses_and_ranges_of_one_family(tmp_path: Path, mode: str) 
 def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path, number: signal.Signals, status: int) -> None:
     config = tmp_path / "cluster.yaml"
     config.write_text("nodes: 9\nrouting: {backend: hostgw}\n")
-    words = [*podwire(), "conformance", str(CASES), "--config", str(config)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    arguments = [*podwire(), "conformance", str(CASES), "--config", str(config)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         name = Lines(process).next().split("'")[1]
         try:
             assert "hostgw" in done("status", "--name", name)
@@ -88,8 +88,8 @@ def test_own_cluster_is_removed_when_the_command_ends(tmp_path: Path, number: si
             process.send_signal(number)
         assert process.wait(20) == status
         assert process.stdout is not None
-        said = process.stdout.read().decode()
-        assert ("interrupted; the cluster of this run is removed" in said) == (number == signal.SIGINT), said
+        output = process.stdout.read().decode()
+        assert ("interrupted; the cluster of this run is removed" in output) == (number == signal.SIGINT), output
     assert not Path("/run/podwire", name).exists()
 
 
@@ -103,13 +103,13 @@ def test_a_wrong_expectation_is_reported_and_everything_goes_again(dual: Cluster
             "expected blocked, observed: answered; the evaluator says allowed: the file is wrong"
         ) in finished.stdout
     assert "0 of 1 cases passed, 52 of 54 checks" in finished.stdout
-    assert not {"shop", "bank"} & {one["metadata"]["name"] for one in dual.get("namespaces")["items"]}
+    assert not {"shop", "bank"} & {item["metadata"]["name"] for item in dual.get("namespaces")["items"]}
 
 
 def test_refused_case_is_reported_and_the_next_one_runs(dual: Cluster, tmp_path: Path) -> None:
     file = changed(tmp_path, ("priority: 10", "priority: 2000"), ("id: nothing-is", "id: zz-nothing-is"))
-    words = ("--name", dual.name, "--case", "[cz]*", "--family", "6", "-o", "junit")
-    finished = run("conformance", file, *words)
+    arguments = ("--name", dual.name, "--case", "[cz]*", "--family", "6", "-o", "junit")
+    finished = run("conformance", file, *arguments)
     assert finished.returncode == 1, finished.stdout + finished.stderr
     (suite,) = ElementTree.fromstring(finished.stdout)
     assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("2", "1", "0")
@@ -132,15 +132,15 @@ def test_namespaces_of_others_are_not_touched(dual: Cluster) -> None:
 
 
 def test_a_cluster_without_fitting_ranges_is_checked_in_ipv4(cluster: Cluster) -> None:
-    words = ("conformance", str(CASES), "--name", cluster.name, "--case", "nothing-*")
-    refused = run(*words)
+    arguments = ("conformance", str(CASES), "--name", cluster.name, "--case", "nothing-*")
+    refused = run(*arguments)
     assert refused.returncode == 2
     assert "Use --family 4" in refused.stderr
-    assert "1 of 1 cases passed, 27 of 27 checks" in done(*words, "--family", "4")
+    assert "1 of 1 cases passed, 27 of 27 checks" in done(*arguments, "--family", "4")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "output"),
     [
         ("format: netpol", "format: other", "{}: format: expected netpol-cases/1 or cnp-cases/1"),
         (_FIRST, _FIRST.replace('"..."', '".."', 1), "{}: case nothing-is-denied-without-policies: steps[0].expected."),
@@ -149,11 +149,11 @@ def test_a_cluster_without_fitting_ranges_is_checked_in_ipv4(cluster: Cluster) -
     ],
     ids=["format", "row", "op", "yaml"],
 )
-def test_a_malformed_file_is_refused_before_anything_runs(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_malformed_file_is_refused_before_anything_runs(tmp_path: Path, old: str, new: str, output: str) -> None:
     file = changed(tmp_path, (old, new))
     finished = run("conformance", file)
     assert (finished.returncode, finished.stdout) == (2, "")
-    assert finished.stderr.startswith(f"podwire: {said.format(file)}"), finished.stderr
+    assert finished.stderr.startswith(f"podwire: {output.format(file)}"), finished.stderr
     assert finished.stderr.count("\n") == 1
 
 
@@ -205,8 +205,8 @@ def test_pod_gets_requested_addresses_or_an_event(dual: Cluster) -> None:
 
 
 def _events(cluster: Cluster, pod: str) -> str:
-    found = cluster.get("events", "--field-selector", f"involvedObject.name={pod}")["items"]
-    return "\n".join(one["message"] for one in found)
+    result = cluster.get("events", "--field-selector", f"involvedObject.name={pod}")["items"]
+    return "\n".join(item["message"] for item in result)
 
 
 _CLUSTER_POLICY = """
@@ -230,14 +230,14 @@ def test_api_serves_cluster_policies_and_refuses_wrong_ones(dual: Cluster) -> No
     finally:
         dual.kubectl("delete", "cnp", "deny")
     wrong = _CLUSTER_POLICY % ("Top", 1001, "Drop", '{networks: ["10.0"]}, {}, {namespaces: {}, nodes: {}}')
-    said = dual.refused("apply", "-f", "-", stdin=wrong)
+    output = dual.refused("apply", "-f", "-", stdin=wrong)
     ports = "{}}], protocols: [{tcp: {destinationPort: {range: {start: 90, end: 80}}}}"
-    said += dual.refused("apply", "-f", "-", stdin=_CLUSTER_POLICY % ("Admin", 7, "Deny", "{namespaces: " + ports))
-    assert "Start port must be less than End port" in said
+    output += dual.refused("apply", "-f", "-", stdin=_CLUSTER_POLICY % ("Admin", 7, "Deny", "{namespaces: " + ports))
+    assert "Start port must be less than End port" in output
     for field in (
         "spec.tier",
         "spec.priority",
         "spec.egress[0].action",
         *(f"spec.egress[0].to[{n}]" for n in range(3)),
     ):
-        assert field in said
+        assert field in output

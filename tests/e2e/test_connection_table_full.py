@@ -63,7 +63,7 @@ def fill(place: Path) -> None:
     with sock:
         sock.bind((0, 0))
         number = 0
-        while (found := occupancy(place)) and found.entries < found.limit:
+        while (result := occupancy(place)) and result.entries < result.limit:
             sock.send(b"".join(map(entry, range(number, number + 500))))
             number += 500
 

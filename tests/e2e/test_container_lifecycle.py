@@ -20,10 +20,10 @@ def start(api: Connection, namespace: str, name: str, containers: list[dict[str,
     return f"{path}/{name}"
 
 
-def phase(api: Connection, path: str, wanted: str) -> dict[str, Any]:
+def phase(api: Connection, path: str, expected: str) -> dict[str, Any]:
     """The status of a pod that reaches a phase."""
-    found: dict[str, Any] = eventually(lambda: (now := api.do("GET", path)["status"])["phase"] == wanted and now)
-    return found
+    result: dict[str, Any] = eventually(lambda: (now := api.do("GET", path)["status"])["phase"] == expected and now)
+    return result
 
 
 def test_phases_of_pods_whose_container_exits(api: Connection, namespace: str) -> None:
@@ -51,7 +51,7 @@ def test_termination_messages(api: Connection, namespace: str) -> None:
         shell("from-file", f"{file}/dev/termination-log", **fallback),
     ])  # fmt: skip
     status = phase(api, path, "Failed")
-    messages = {one["name"]: one["state"]["terminated"].get("message", "") for one in status["containerStatuses"]}
+    messages = {item["name"]: item["state"]["terminated"].get("message", "") for item in status["containerStatuses"]}
     assert messages == {"other-path": "DONE", "from-log": "DONE", "no-file": "", "from-file": "DONE"}
 
 
@@ -64,11 +64,11 @@ def test_init_containers_run_in_order(api: Connection, cluster: Cluster, namespa
     path = start(api, namespace, "never", [shell("c", "cat /d/order", **mount)], **spec)
     status = phase(api, path, "Succeeded")
     assert cluster.kubectl("logs", "never", "-c", "c", "-n", namespace) == "1\n2\n"
-    assert [one["state"]["terminated"]["exitCode"] for one in status["initContainerStatuses"]] == [0, 0]
+    assert [item["state"]["terminated"]["exitCode"] for item in status["initContainerStatuses"]] == [0, 0]
     always = start(api, namespace, "always", [shell("c", "sleep 600")], restartPolicy="Always", **spec)
     status = phase(api, always, "Running")
-    assert [one["ready"] for one in status["initContainerStatuses"]] == [True, True]
-    conditions = {one["type"]: one["status"] for one in status["conditions"]}
+    assert [item["ready"] for item in status["initContainerStatuses"]] == [True, True]
+    conditions = {item["type"]: item["status"] for item in status["conditions"]}
     assert conditions["Initialized"] == "True"
 
 
@@ -83,9 +83,9 @@ def test_failing_init_container_is_restarted_and_nothing_else_starts(api: Connec
 
     status = eventually(restarted)
     assert status["phase"] == "Pending"
-    waiting = [one["state"].keys() for one in (status["initContainerStatuses"][1], *status["containerStatuses"])]
+    waiting = [item["state"].keys() for item in (status["initContainerStatuses"][1], *status["containerStatuses"])]
     assert waiting == [{"waiting"}, {"waiting"}]
-    (initialized,) = [one for one in status["conditions"] if one["type"] == "Initialized"]
+    (initialized,) = [item for item in status["conditions"] if item["type"] == "Initialized"]
     assert (initialized["status"], initialized["reason"]) == ("False", "ContainersNotInitialized")
 
 
@@ -117,8 +117,8 @@ def test_hooks_run_after_the_start_and_before_the_stop(api: Connection, cluster:
     ])  # fmt: skip
 
     def called() -> set[str]:
-        words = cluster.kubectl("logs", "listener", "-n", namespace).split()
-        return {word for word in words if word.startswith("/")}
+        fields = cluster.kubectl("logs", "listener", "-n", namespace).split()
+        return {word for word in fields if word.startswith("/")}
 
     phase(api, hooked, "Running")
     eventually(lambda: called() >= {"/http-start", "/exec-start"})

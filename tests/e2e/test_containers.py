@@ -89,7 +89,7 @@ class Ended:
         self._where = (meta["name"], "-n", meta["namespace"])
         self.facts = {
             "name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"], "ip": status["podIP"],
-            "host": status["hostIP"], "hosts": ",".join(one["ip"] for one in status["hostIPs"]),
+            "host": status["hostIP"], "hosts": ",".join(item["ip"] for item in status["hostIPs"]),
         }  # fmt: skip
 
     def output(self, row: str) -> str:

@@ -51,9 +51,9 @@ def test_custom_objects_are_watched(api: Connection) -> None:
             api.do("PATCH", f"{path}/{name}", {"content": {"key": "other"}})
             api.do("DELETE", f"{path}/{name}")
         watch = api.watch(path, resourceVersion=version)
-        events = [(one["type"], one["object"]["metadata"]["name"]) for one in islice(watch, 6)]
+        events = [(item["type"], item["object"]["metadata"]["name"]) for item in islice(watch, 6)]
         watch.close()
-        assert events == [(what, name) for name in ("a", "b") for what in ("ADDED", "MODIFIED", "DELETED")]
+        assert events == [(subject, name) for name in ("a", "b") for subject in ("ADDED", "MODIFIED", "DELETED")]
 
 
 def test_later_defaults_hold_for_stored_objects(api: Connection) -> None:
@@ -70,14 +70,14 @@ def test_later_defaults_hold_for_stored_objects(api: Connection) -> None:
     with defined(api, body) as path:
         where = f"{_DEFINITIONS}/{body['metadata']['name']}"
         api.do("POST", path, made(path, "old", spec={}))
-        for defaults, found in (
+        for defaults, result in (
             ({"a": "A"}, {"old": {"a": "A"}}),
             ({"b": "B"}, {"old": {"b": "B"}, "new": {"a": "A", "b": "B"}}),
         ):
             later = definition("defaulted", schema(**defaults))["spec"]["versions"]
             api.do("PATCH", where, {"spec": {"versions": later}})
-            assert specs() == found
-            if "new" not in found:
+            assert specs() == result
+            if "new" not in result:
                 api.do("POST", path, made(path, "new", spec={}))
         assert api.do("GET", f"{path}/old")["spec"] == {"b": "B"}
 
@@ -110,8 +110,8 @@ def test_definitions_are_listed_and_deleted_together(api: Connection) -> None:
     for body in bodies:
         body["metadata"]["labels"] = {"kinds": "listed"}
         api.do("POST", _DEFINITIONS, body)
-    found = api.do("GET", _DEFINITIONS, labelSelector="kinds=listed")["items"]
-    assert [one["metadata"]["name"] for one in found] == [body["metadata"]["name"] for body in bodies]
+    result = api.do("GET", _DEFINITIONS, labelSelector="kinds=listed")["items"]
+    assert [item["metadata"]["name"] for item in result] == [body["metadata"]["name"] for body in bodies]
     api.do("DELETE", _DEFINITIONS, labelSelector="kinds=listed")
     assert api.do("GET", _DEFINITIONS, labelSelector="kinds=listed")["items"] == []
 
@@ -121,11 +121,11 @@ def test_status_of_a_definition_is_read_and_written(api: Connection) -> None:
     with defined(api, body):
         path = f"{_DEFINITIONS}/{body['metadata']['name']}/status"
         read = api.do("GET", path)
-        assert {one["type"] for one in read["status"]["conditions"]} >= {"NamesAccepted", "Established"}
+        assert {item["type"] for item in read["status"]["conditions"]} >= {"NamesAccepted", "Established"}
         update = {"type": "StatusUpdate", "status": "True", "reason": "E2E", "message": "Set from a test"}
         read["status"]["conditions"].append(update)
         written = api.do("PUT", path, read)["status"]["conditions"]
-        assert [one["type"] for one in written][-1] == "StatusUpdate"
+        assert [item["type"] for item in written][-1] == "StatusUpdate"
         patch = {"status": {"conditions": [{**update, "type": "StatusPatched"}]}}
         patched = api.do("PATCH", path, patch)["status"]["conditions"]
-        assert [one["type"] for one in patched] == ["StatusPatched"]
+        assert [item["type"] for item in patched] == ["StatusPatched"]

@@ -129,7 +129,7 @@ def _current(cluster: Cluster, kind: str, namespace: str) -> list[dict[str, Any]
 
 @pytest.mark.parametrize("kind", METRICS)
 def test_autoscaler_follows_a_metric_of_an_extension_server(cluster: Cluster, metrics: str, kind: str) -> None:
-    source, value, wanted, reason = METRICS[kind]
+    source, value, expected, reason = METRICS[kind]
     for group, version in APIS:
         cluster.kubectl("wait", "--for=condition=Available", f"apiservice/{version}.{group}", "--timeout=90s")
     cluster.apply(listed(*_pair(kind, source)), "-n", metrics)
@@ -138,7 +138,7 @@ def test_autoscaler_follows_a_metric_of_an_extension_server(cluster: Cluster, me
     eventually(lambda: len(_current(cluster, kind, metrics)) == 1)
     if kind != "External":
         assert _current(cluster, kind, metrics) == [value]
-        eventually(lambda: cluster.get("statefulset", kind.lower(), "-n", metrics)["spec"]["replicas"] >= wanted)
+        eventually(lambda: cluster.get("statefulset", kind.lower(), "-n", metrics)["spec"]["replicas"] >= expected)
     unknown = json.loads(json.dumps(source).replace(source["metric"]["name"], "absent"))
     patch = json.dumps({"spec": {"metrics": [{"type": kind, kind.lower(): unknown}]}})
     cluster.kubectl("patch", "hpa", kind.lower(), "-n", metrics, "--type=merge", "-p", patch)

@@ -89,20 +89,20 @@ def test_kubectl_checks_objects_by_the_published_schema(
             assert "Required value" in cluster.refused("create", *where, stdin=json.dumps(lacks))
         else:
             cluster.kubectl("apply", *where, stdin=json.dumps(other))
-        what = f"foos.{group}" + (f".{path}" if path else "")
-        words = cluster.kubectl("explain", f"foos{path and '.'}{path}", "--api-version", f"{group}/v1")
-        assert explained in words, (what, words)
+        subject = f"foos.{group}" + (f".{path}" if path else "")
+        arguments = cluster.kubectl("explain", f"foos{path and '.'}{path}", "--api-version", f"{group}/v1")
+        assert explained in arguments, (subject, arguments)
 
 
 def test_definitions_of_all_groups_versions_and_kinds_are_published(api: Connection) -> None:
-    one, two = group_of("multi-one"), group_of("multi-two")
+    item, two = group_of("multi-one"), group_of("multi-two")
     with ExitStack() as stack:
-        stack.enter_context(defined(api, definition(one, "Foo", _VALIDATED)))
-        stack.enter_context(defined(api, definition(one, "Bar", _VALIDATED)))
+        stack.enter_context(defined(api, definition(item, "Foo", _VALIDATED)))
+        stack.enter_context(defined(api, definition(item, "Bar", _VALIDATED)))
         stack.enter_context(defined(api, definition(two, "Foo", _VALIDATED, ("v2", "v3"))))
-        found = published(api)
-        for group, version, kind in ((one, "v1", "Foo"), (one, "v1", "Bar"), (two, "v2", "Foo"), (two, "v3", "Foo")):
-            assert found[model(group, version, kind)]["x-kubernetes-group-version-kind"] == [
+        result = published(api)
+        for group, version, kind in ((item, "v1", "Foo"), (item, "v1", "Bar"), (two, "v2", "Foo"), (two, "v3", "Foo")):
+            assert result[model(group, version, kind)]["x-kubernetes-group-version-kind"] == [
                 {"group": group, "version": version, "kind": kind}
             ]
             schemas = api.do("GET", f"/openapi/v3/apis/{group}/{version}")["components"]["schemas"]
@@ -113,9 +113,9 @@ def test_a_renamed_version_is_published(api: Connection) -> None:
     group = group_of("renamed")
     with defined(api, definition(group, "Foo", _VALIDATED, ("v2", "v3"))) as path:
         api.do("PATCH", path, [{"op": "replace", "path": "/spec/versions/0/name", "value": "v4"}], patch="json")
-        found = published(api)
-        assert model(group, "v4", "Foo") in found and model(group, "v2", "Foo") not in found
-        assert model(group, "v3", "Foo") in found
+        result = published(api)
+        assert model(group, "v4", "Foo") in result and model(group, "v2", "Foo") not in result
+        assert model(group, "v3", "Foo") in result
 
 
 def test_a_version_that_is_not_served_is_removed(api: Connection) -> None:
@@ -123,6 +123,6 @@ def test_a_version_that_is_not_served_is_removed(api: Connection) -> None:
     with defined(api, definition(group, "Foo", _VALIDATED, ("v5", "v6"))) as path:
         assert model(group, "v5", "Foo") in published(api)
         api.do("PATCH", path, [{"op": "replace", "path": "/spec/versions/0/served", "value": False}], patch="json")
-        found = published(api)
-        assert model(group, "v5", "Foo") not in found and model(group, "v6", "Foo") in found
+        result = published(api)
+        assert model(group, "v5", "Foo") not in result and model(group, "v6", "Foo") in result
         assert api.ask("GET", f"/openapi/v3/apis/{group}/v5").status == 404

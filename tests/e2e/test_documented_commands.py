@@ -88,16 +88,18 @@ def test_commands_of_a_page_run(shop: tuple[Cluster, Path], page: str) -> None:
     if page == "docs/policy-status.md":  # counters begin again where an earlier page changes the data plane
         done("probe", "--name", NAME, "--from", "shop/app=web", "--to", "shop/app=catalog")
     try:
-        failed = [said for one in commands_of(page) if one not in NOT_RUN and (said := problem(one, cluster, folder))]
+        failed = [
+            output for item in commands_of(page) if item not in NOT_RUN and (output := problem(item, cluster, folder))
+        ]
     finally:
         if mode:
             use_mode(cluster, "nftables")
     assert not failed, "\n".join(failed)
 
 
-def problem(one: Documented, cluster: Cluster, folder: Path) -> str:
+def problem(documented: Documented, cluster: Cluster, folder: Path) -> str:
     """What went wrong with a command; empty when it ran."""
-    text = one.command
+    text = documented.command
     for word, value in REPLACED.items():
         text = " ".join(value if part == word else part for part in text.split(" "))
     endless = any(word in text for word in ENDLESS)
@@ -106,15 +108,19 @@ def problem(one: Documented, cluster: Cluster, folder: Path) -> str:
         cwd=folder, env=cluster.environment(), start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=2 if endless else 90)
+        output, _ = process.communicate(timeout=2 if endless else 90)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGINT if endless else signal.SIGKILL)
-        said, _ = process.communicate(timeout=30)
-        return "" if endless and b"Traceback" not in said else f"{one.command}: did not end\n{said.decode()[-1500:]}"
+        output, _ = process.communicate(timeout=30)
+        return (
+            ""
+            if endless and b"Traceback" not in output
+            else f"{documented.command}: did not end\n{output.decode()[-1500:]}"
+        )
     allowed = (0, 1) if any(word in text for word in MAY_FAIL) else (0,)
-    if process.returncode in allowed and b"Traceback" not in said and not endless:
+    if process.returncode in allowed and b"Traceback" not in output and not endless:
         return ""
-    return f"{one.command}: exit {process.returncode}\n{said.decode(errors='replace')[-1500:]}"
+    return f"{documented.command}: exit {process.returncode}\n{output.decode(errors='replace')[-1500:]}"
 
 
 def test_status_is_well_after_all_commands(shop: tuple[Cluster, Path]) -> None:

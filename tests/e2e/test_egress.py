@@ -82,10 +82,10 @@ def source_seen(place: Path, address: str, patience_s: float = 1.0) -> str:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     pods = server("web", "node-1") + server("other", "node-1")
-    with running(own_name("egress"), "--nodes", "3", stdin=pods) as made:
-        made.ready("web", "other")
-        made.kubectl("label", "nodes", "node-2", "node-3", "egress=yes")
-        yield made
+    with running(own_name("egress"), "--nodes", "3", stdin=pods) as created:
+        created.ready("web", "other")
+        created.kubectl("label", "nodes", "node-2", "node-3", "egress=yes")
+        yield created
 
 
 @contextmanager
@@ -115,12 +115,12 @@ def condition(cluster: Cluster) -> tuple[str, str]:
 
 def leftovers(cluster: Cluster, address: str) -> list[str]:
     """What nodes hold of EgressPolicies."""
-    found = []
+    result = []
     for node in NODES:
         tables = in_node(cluster, node, "nft", "list", "tables")
         rules = in_node(cluster, node, "ip", "rule") + in_node(cluster, node, "ip", "-4", "address")
-        found += [node] if "podwire-egress" in tables or "fwmark" in rules or address in rules else []
-    return found
+        result += [node] if "podwire-egress" in tables or "fwmark" in rules or address in rules else []
+    return result
 
 
 def test_pods_leave_with_the_address_of_their_policy(cluster: Cluster) -> None:
@@ -137,8 +137,8 @@ def test_pods_leave_with_the_address_of_their_policy(cluster: Cluster) -> None:
         eventually(lambda: condition(cluster) == ("Assigned", f"node {first} has {address}"))
         assert holder(cluster) == first and source_seen(other, outside, 20) == node_address
 
-        told = run("why", "--name", cluster.name, "default/web", f"{outside}:{PORT}").stdout
-        assert f"EgressPolicy partner: through node {first}, which has {address}" in told, told
+        reported = run("why", "--name", cluster.name, "default/web", f"{outside}:{PORT}").stdout
+        assert f"EgressPolicy partner: through node {first}, which has {address}" in reported, reported
         cluster.apply(DENY)
         eventually(lambda: not source_seen(web, outside, 0.5))
         cluster.apply(DENY.replace("egress: []", f"egress: [{{to: [{{ipBlock: {{cidr: {outside}/32}}}}]}}]"))

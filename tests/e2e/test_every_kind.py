@@ -101,12 +101,12 @@ def said(cluster: Cluster) -> Said:
     """The life of the objects, from the first apply to the deletion."""
     namespace = f"every-kind-{os.getpid()}"
     path = f"/api/v1/namespaces/{namespace}"
-    made = {key: manifest(key, namespace) for key in SIMPLE}
-    text = "---\n".join(manifest for manifest, _ in made.values())
-    names = {key: name for key, (_, name) in made.items()}
+    built = {key: manifest(key, namespace) for key in SIMPLE}
+    text = "---\n".join(manifest for manifest, _ in built.values())
+    names = {key: name for key, (_, name) in built.items()}
 
-    def kubectl(*words: str, stdin: str = "") -> str:
-        done = cluster.run(["kubectl", *words, "-n", namespace], stdin=stdin)
+    def kubectl(*arguments: str, stdin: str = "") -> str:
+        done = cluster.run(["kubectl", *arguments, "-n", namespace], stdin=stdin)
         return done.stdout + done.stderr
 
     def get(form: str) -> str:
@@ -117,7 +117,7 @@ def said(cluster: Cluster) -> Said:
     try:
         # The objects of the cluster are in no namespace, so there is none to name.
         created, again = (cluster.run(["kubectl", "apply", "-f", "-"], stdin=text) for _ in range(2))
-        found = Said(
+        result = Said(
             names=names,
             created=created.stdout + created.stderr,
             applied_again=again.stdout + again.stderr,
@@ -134,7 +134,7 @@ def said(cluster: Cluster) -> Said:
     assert gone.returncode == 0, gone.stderr
 
     eventually(lambda: kubectl("get", *names.values()).count("NotFound") == len(names))
-    return found
+    return result
 
 
 @pytest.mark.parametrize("key", SIMPLE)
@@ -154,5 +154,5 @@ def test_an_object_lives_from_apply_to_deletion(said: Said, key: str) -> None:
 
 
 def test_describe_shows_every_object(said: Said) -> None:
-    described = re.findall(r"^Name: +(\S+)$", said.described, re.MULTILINE)
-    assert sorted(described) == sorted(name.partition("/")[2] for name in said.names.values()), said.described
+    description = re.findall(r"^Name: +(\S+)$", said.described, re.MULTILINE)
+    assert sorted(description) == sorted(name.partition("/")[2] for name in said.names.values()), said.described

@@ -9,7 +9,7 @@ _EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def _unready(cluster: Cluster, namespaces: set[str]) -> list[str]:
-    found = []
+    result = []
     for kind, want, have in (
         ("deployments", lambda o: o["spec"]["replicas"], "availableReplicas"),
         ("statefulsets", lambda o: o["spec"]["replicas"], "readyReplicas"),
@@ -19,8 +19,8 @@ def _unready(cluster: Cluster, namespaces: set[str]) -> list[str]:
         for item in cluster.get(kind, "-A")["items"]:
             meta = item["metadata"]
             if meta["namespace"] in namespaces and item.get("status", {}).get(have, 0) < want(item):
-                found.append(f"{kind}/{meta['namespace']}/{meta['name']}")
-    return found
+                result.append(f"{kind}/{meta['namespace']}/{meta['name']}")
+    return result
 
 
 @pytest.mark.parametrize(
@@ -29,11 +29,11 @@ def _unready(cluster: Cluster, namespaces: set[str]) -> list[str]:
 )
 def test_an_example_comes_up(cluster: Cluster, name: str, namespaces: set[str]) -> None:
     files = [str(path) for path in sorted((_EXAMPLES / name).glob("*.yaml"))]
-    words = [word for path in files for word in ("-f", path)]
+    arguments = [word for path in files for word in ("-f", path)]
     try:
-        cluster.kubectl("apply", *words)
+        cluster.kubectl("apply", *arguments)
         eventually(lambda: not _unready(cluster, namespaces))
-        again = cluster.kubectl("apply", *words).splitlines()
+        again = cluster.kubectl("apply", *arguments).splitlines()
         # A client-side apply always sends a Secret's stringData (stored as data) and a budget's selector (replaced).
         changed = [line for line in again if not line.endswith("unchanged")]
         assert all(line.startswith(("secret/", "poddisruptionbudget.")) for line in changed), changed

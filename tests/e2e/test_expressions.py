@@ -18,13 +18,13 @@ def definition(plural: str, *rules: Json) -> str:
         "name": "v1", "served": True, "storage": True,
         "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
     }  # fmt: skip
-    made = {
+    created = {
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{plural}.rules.example.org"},
         "spec": {"group": "rules.example.org", "scope": "Namespaced", "versions": [version],
                  "names": {"plural": plural, "kind": plural.capitalize()}},
     }  # fmt: skip
-    return json.dumps(made)
+    return json.dumps(created)
 
 
 def span(**spec: Any) -> str:
@@ -43,18 +43,18 @@ def test_rules_of_a_definition_are_enforced(cluster: Cluster, namespace: str) ->
     )
     cluster.kubectl("wait", "crd/spans.rules.example.org", "--for=condition=Established", "--timeout=30s")
     try:
-        said = cluster.refused("apply", "-n", namespace, "-f", "-", stdin=span(least=3, most=2, zone="a"))
-        assert 'The Spans "one" is invalid: spec: Invalid value: 3 > 2' in said
+        output = cluster.refused("apply", "-n", namespace, "-f", "-", stdin=span(least=3, most=2, zone="a"))
+        assert 'The Spans "one" is invalid: spec: Invalid value: 3 > 2' in output
         cluster.apply(span(least=1, most=2, zone="a"), "-n", namespace)
-        said = cluster.refused("apply", "-n", namespace, "-f", "-", stdin=span(least=1, most=2, zone="b"))
-        assert "spec.zone: Invalid value: zone is fixed" in said
+        output = cluster.refused("apply", "-n", namespace, "-f", "-", stdin=span(least=1, most=2, zone="b"))
+        assert "spec.zone: Invalid value: zone is fixed" in output
         cluster.apply(span(least=1, most=3, zone="a"), "-n", namespace)
     finally:
         cluster.kubectl("delete", "crd/spans.rules.example.org")
 
 
 def test_rule_that_does_not_compile_is_refused(cluster: Cluster) -> None:
-    said = cluster.refused("apply", "-f", "-", stdin=definition("bad", {"rule": "self.least <= nobody"}))
+    output = cluster.refused("apply", "-f", "-", stdin=definition("bad", {"rule": "self.least <= nobody"}))
     place = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule"
-    assert place in said
-    assert "compilation failed: ERROR: <input>:1:15: undeclared reference to 'nobody'" in said
+    assert place in output
+    assert "compilation failed: ERROR: <input>:1:15: undeclared reference to 'nobody'" in output

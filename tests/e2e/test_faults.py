@@ -38,8 +38,8 @@ spec:
     done = subprocess.run(up, input=manifest, capture_output=True, text=True, timeout=180, check=False)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
-        found = subprocess.run([*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True)
-        yield Cluster(NAME, found.stdout.strip())
+        result = subprocess.run([*podwire(), "kubeconfig", "--name", NAME], capture_output=True, text=True, check=True)
+        yield Cluster(NAME, result.stdout.strip())
     finally:
         subprocess.run([*podwire(), "down", "--name", NAME], capture_output=True, check=False)
 
@@ -137,15 +137,15 @@ def _kill_a_dns_server(faulty: Cluster) -> None:
     victim = faulty.get("pods", "-n", "kube-system", "-l", "k8s-app=kube-dns")["items"][0]["metadata"]["name"]
 
     def answering() -> int:
-        found = {}
+        result = {}
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 title, parent = file.read_bytes().split(b"\0")[0].decode(), file.with_name("stat").read_text()
             except OSError:
                 continue
             if title.startswith("dns") and f"{victim}/" in title:
-                found[int(file.parent.name)] = int(parent.rpartition(")")[2].split()[1])
-        return next((pid for pid, parent in found.items() if parent in found), 0)
+                result[int(file.parent.name)] = int(parent.rpartition(")")[2].split()[1])
+        return next((pid for pid, parent in result.items() if parent in result), 0)
 
     first = eventually(answering)
     os.kill(first, signal.SIGKILL)
@@ -157,10 +157,10 @@ def test_killed_container_restarts_while_its_service_goes_on(faulty: Cluster) ->
     before = restarts(faulty)[pod]
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = file.read_bytes().split(b"\0")[0].decode()
+            arguments = file.read_bytes().split(b"\0")[0].decode()
         except OSError:
             continue
-        if f"{pod}/" in words and not words.startswith("podwire"):
+        if f"{pod}/" in arguments and not arguments.startswith("podwire"):
             os.kill(int(file.parent.name), signal.SIGKILL)
             break
     else:
@@ -184,8 +184,10 @@ def test_a_killed_supervisor_is_replaced_and_adopts_everything(faulty: Cluster) 
     eventually(lambda: podwire_status().returncode == 0)
 
 
-def podwire_status(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*podwire(), "status", "--name", NAME, *words], capture_output=True, text=True, check=False)
+def podwire_status(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*podwire(), "status", "--name", NAME, *arguments], capture_output=True, text=True, check=False
+    )
 
 
 def test_next_up_replaces_supervisor_and_keeper_and_adopts_everything(faulty: Cluster) -> None:

@@ -49,14 +49,14 @@ def fill(disk: Path) -> Path:
 def write(cluster: Cluster, number: int) -> str:
     """Writes an object; returns the error of kubectl, empty when there is none."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"c-{number}"}, "data": {"text": TEXT}}
-    found = cluster.run(["kubectl", "create", "-f", "-"], stdin=json.dumps(body))
-    return "" if found.returncode == 0 else found.stderr
+    result = cluster.run(["kubectl", "create", "-f", "-"], stdin=json.dumps(body))
+    return "" if result.returncode == 0 else result.stderr
 
 
 def stored(cluster: Cluster) -> set[str]:
-    found = cluster.get("configmaps")["items"]
-    assert all(one["data"]["text"] == TEXT for one in found if one["metadata"]["name"].startswith("c-"))
-    return {one["metadata"]["name"] for one in found} - {"kube-root-ca.crt"}
+    result = cluster.get("configmaps")["items"]
+    assert all(item["data"]["text"] == TEXT for item in result if item["metadata"]["name"].startswith("c-"))
+    return {item["metadata"]["name"] for item in result} - {"kube-root-ca.crt"}
 
 
 def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
@@ -90,4 +90,4 @@ def test_a_full_disk_under_a_cluster(cluster_on: Cluster, disk: Path) -> None:
     cluster.apply(server("three", "node-1"))
     cluster.ready("three")
     done("probe", "--name", NAME)
-    assert {name: found for name, found in identities(cluster).items() if name != "three"} == before
+    assert {name: result for name, result in identities(cluster).items() if name != "three"} == before

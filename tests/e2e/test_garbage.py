@@ -25,8 +25,8 @@ def place(namespace: str, version: str, plural: str) -> str:
 def owned(api: Connection, namespace: str, owner: str) -> list[dict[str, Any]]:
     """The ReplicaSets of a Deployment, or the pods of a controller."""
     plural = ("/apis/apps/v1", "replicasets") if owner == "deployment" else ("/api/v1", "pods")
-    found: list[dict[str, Any]] = api.do("GET", place(namespace, *plural))["items"]
-    return found
+    result: list[dict[str, Any]] = api.do("GET", place(namespace, *plural))["items"]
+    return result
 
 
 def make(api: Connection, namespace: str, owner: str, replicas: int = 2) -> str:
@@ -49,12 +49,12 @@ def test_dependents_go_with_their_owner(api: Connection, namespace: str, owner: 
 @pytest.mark.parametrize("owner", _OWNERS)
 def test_orphaned_dependents_stay(api: Connection, namespace: str, owner: str) -> None:
     path = make(api, namespace, owner)
-    before = {one["metadata"]["uid"] for one in owned(api, namespace, owner)}
+    before = {item["metadata"]["uid"] for item in owned(api, namespace, owner)}
     api.do("DELETE", path, {"propagationPolicy": "Orphan"})
     eventually(lambda: api.ask("GET", path).status == 404)
-    left = owned(api, namespace, owner)
-    assert {one["metadata"]["uid"] for one in left} == before
-    assert [one["metadata"].get("ownerReferences") for one in left] == [None] * len(before)
+    remaining = owned(api, namespace, owner)
+    assert {item["metadata"]["uid"] for item in remaining} == before
+    assert [item["metadata"].get("ownerReferences") for item in remaining] == [None] * len(before)
 
 
 def test_foreground_deletion_waits_for_the_dependents(api: Connection, namespace: str) -> None:
@@ -63,7 +63,7 @@ def test_foreground_deletion_waits_for_the_dependents(api: Connection, namespace
     pod = f"{place(namespace, '/api/v1', 'pods')}/{held}"
     api.do("PATCH", pod, {"metadata": {"finalizers": ["example.com/held"]}})
     api.do("DELETE", path, {"propagationPolicy": "Foreground"})
-    eventually(lambda: [one["metadata"]["name"] for one in owned(api, namespace, "controller")] == [held])
+    eventually(lambda: [item["metadata"]["name"] for item in owned(api, namespace, "controller")] == [held])
     meta = api.do("GET", path)["metadata"]
     assert meta["finalizers"] == ["foregroundDeletion"] and meta["deletionTimestamp"]
     api.do("PATCH", pod, {"metadata": {"finalizers": None}})
@@ -76,16 +76,18 @@ def test_dependents_with_another_owner_stay(api: Connection, namespace: str) -> 
     maps = place(namespace, "/api/v1", "configmaps")
     other = api.do("POST", maps, {"metadata": {"name": "stays"}})["metadata"]["uid"]
     second = {"apiVersion": "v1", "kind": "ConfigMap", "name": "stays", "uid": other}
-    shared = {one["metadata"]["name"] for one in owned(api, namespace, "controller")[:2]}
-    for one in owned(api, namespace, "controller"):
-        meta = one["metadata"]
+    shared = {entry["metadata"]["name"] for entry in owned(api, namespace, "controller")[:2]}
+    for item in owned(api, namespace, "controller"):
+        meta = item["metadata"]
         if meta["name"] in shared:
             owners = {"metadata": {"ownerReferences": [*meta["ownerReferences"], second]}}
             api.do("PATCH", f"{place(namespace, '/api/v1', 'pods')}/{meta['name']}", owners)
     api.do("DELETE", path, {"propagationPolicy": "Foreground"})
     eventually(lambda: api.ask("GET", path).status == 404)
-    left = {one["metadata"]["name"]: one["metadata"]["ownerReferences"] for one in owned(api, namespace, "controller")}
-    assert left == {name: [second] for name in shared}
+    remaining = {
+        entry["metadata"]["name"]: entry["metadata"]["ownerReferences"] for entry in owned(api, namespace, "controller")
+    }
+    assert remaining == {name: [second] for name in shared}
 
 
 def test_a_circle_of_owners_is_deleted(api: Connection, namespace: str) -> None:
@@ -98,4 +100,4 @@ def test_a_circle_of_owners_is_deleted(api: Connection, namespace: str) -> None:
         }  # fmt: skip
         api.do("PATCH", f"{maps}/{name}", {"metadata": {"ownerReferences": [reference]}})
     api.do("DELETE", f"{maps}/a", {"propagationPolicy": "Foreground"})
-    eventually(lambda: not [one for one in api.do("GET", maps)["items"] if one["metadata"]["name"] in uids])
+    eventually(lambda: not [item for item in api.do("GET", maps)["items"] if item["metadata"]["name"] in uids])

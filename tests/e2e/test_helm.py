@@ -81,18 +81,18 @@ class Helm:
     def __init__(self, cluster: Cluster, namespace: str, home: Path) -> None:
         self._cluster, self._namespace = cluster, namespace
         self._folders: dict[str, Any] = {
-            f"HELM_{what}_HOME": str(home / what.lower()) for what in ("CACHE", "CONFIG", "DATA")
+            f"HELM_{subject}_HOME": str(home / subject.lower()) for subject in ("CACHE", "CONFIG", "DATA")
         }
 
-    def __call__(self, *words: str) -> str:
+    def __call__(self, *arguments: str) -> str:
         """The output of Helm; fails the test when the exit status is not 0."""
-        done = self._cluster.run(["helm", "-n", self._namespace, *words], **self._folders)
-        assert done.returncode == 0, f"helm {' '.join(words)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        done = self._cluster.run(["helm", "-n", self._namespace, *arguments], **self._folders)
+        assert done.returncode == 0, f"helm {' '.join(arguments)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def refused(self, *words: str) -> str:
+    def refused(self, *arguments: str) -> str:
         """The standard error of a Helm that fails."""
-        done = self._cluster.run(["helm", "-n", self._namespace, *words], **self._folders)
+        done = self._cluster.run(["helm", "-n", self._namespace, *arguments], **self._folders)
         assert done.returncode != 0, done.stdout
         return done.stderr
 
@@ -129,19 +129,19 @@ def test_a_release_from_install_to_uninstall(cluster: Cluster, namespace: str, h
     helm("test", "hi", "--timeout", "90s")
     helm("upgrade", "hi", chart, "--set", "replicas=2,greeting=hullo", "--wait", "--timeout", "90s")
     assert words_of(cluster, namespace) == {"greeting": "hullo", "wanted": 2, "available": 2}
-    revisions = [(one["revision"], one["status"]) for one in json.loads(helm("history", "hi", "-o", "json"))]
+    revisions = [(item["revision"], item["status"]) for item in json.loads(helm("history", "hi", "-o", "json"))]
     assert revisions == [(1, "superseded"), (2, "deployed")]
     helm("rollback", "hi", "1", "--wait", "--timeout", "90s")
     assert words_of(cluster, namespace) == {"greeting": "hello", "wanted": 1, "available": 1}
     helm("uninstall", "hi", "--wait", "--timeout", "90s")
-    left = "deployments,services,configmaps,pods"
-    eventually(lambda: "hi-web" not in cluster.kubectl("get", left, "-n", namespace, "-o", "name"))
+    remaining = "deployments,services,configmaps,pods"
+    eventually(lambda: "hi-web" not in cluster.kubectl("get", remaining, "-n", namespace, "-o", "name"))
     assert json.loads(helm("list", "-o", "json")) == []
 
 
 def test_what_the_api_refuses_ends_the_install(helm: Helm, chart: str) -> None:
-    said = helm.refused("install", "hi", chart, "--set", "port=70000", "--timeout", "60s")
-    assert "spec.ports[0].port" in said or "containerPort" in said
+    output = helm.refused("install", "hi", chart, "--set", "port=70000", "--timeout", "60s")
+    assert "spec.ports[0].port" in output or "containerPort" in output
 
 
 RIGHTS = """
@@ -224,10 +224,10 @@ def test_chart_with_its_own_metrics_server_can_be_installed(
     (folder / "Chart.yaml").write_text("apiVersion: v2\nname: metrics-server\nversion: 3.0.0\n")
     (folder / "templates/apiservice.yaml").write_text(METRICS.replace("NAMESPACE", "{{ .Release.Namespace }}"))
     helm("install", "metrics-server", str(folder))
-    wanted = (f"{namespace}/metrics-server", "False")
-    assert eventually(lambda: metrics_service(cluster) == wanted)
+    expected = (f"{namespace}/metrics-server", "False")
+    assert eventually(lambda: metrics_service(cluster) == expected)
     helm("upgrade", "metrics-server", str(folder))
-    assert metrics_service(cluster) == wanted
+    assert metrics_service(cluster) == expected
     helm("uninstall", "metrics-server", "--wait", "--timeout", "90s")
     assert eventually(lambda: metrics_service(cluster) == ("Local", "True"))
 
@@ -239,7 +239,7 @@ def test_manifest_of_another_metrics_server_can_be_written(
 ) -> None:
     manifest = METRICS.replace("NAMESPACE", namespace)
     cluster.kubectl(*command, "-f", "-", stdin=manifest)
-    wanted = (f"{namespace}/metrics-server", "False")
-    assert eventually(lambda: metrics_service(cluster) == wanted)
+    expected = (f"{namespace}/metrics-server", "False")
+    assert eventually(lambda: metrics_service(cluster) == expected)
     assert "v1beta1.metrics.k8s.io" in cluster.kubectl("delete", "-f", "-", stdin=manifest)
     assert eventually(lambda: metrics_service(cluster) == ("Local", "True"))

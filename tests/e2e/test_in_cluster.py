@@ -86,13 +86,13 @@ def _output(cluster: Cluster, name: str, namespace: str = "default") -> list[str
     where = ("-n", namespace)
 
     def phase() -> str:
-        found = cluster.kubectl("get", "pod", name, *where, "-o", "jsonpath={.status.phase}")
-        return found if found in ("Succeeded", "Failed") else ""
+        result = cluster.kubectl("get", "pod", name, *where, "-o", "jsonpath={.status.phase}")
+        return result if result in ("Succeeded", "Failed") else ""
 
     ended = eventually(phase)
-    said = cluster.kubectl("logs", name, *where)
-    assert ended == "Succeeded", said
-    return said.splitlines()
+    output = cluster.kubectl("logs", name, *where)
+    assert ended == "Succeeded", output
+    return output.splitlines()
 
 
 def _claims(token: str) -> dict[str, object]:
@@ -134,8 +134,8 @@ def test_the_token_belongs_to_the_pod_and_ends_with_it(inside: Cluster) -> None:
     assert bound["serviceaccount"]["name"] == "clerk"
     server = json.loads(inside.kubectl("config", "view", "-o", "json"))["clusters"][0]["cluster"]["server"]
     bare = ["kubectl", "--kubeconfig=/dev/null", "--server", server, "--insecure-skip-tls-verify", "--token", token]
-    who = inside.run([*bare, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
-    assert who.stdout == "system:serviceaccount:default:clerk", who.stderr
+    user = inside.run([*bare, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"])
+    assert user.stdout == "system:serviceaccount:default:clerk", user.stderr
     inside.kubectl("delete", "pod", "holder")
     assert "must be logged in" in inside.run([*bare, "get", "pods"]).stderr
 

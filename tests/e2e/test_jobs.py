@@ -22,20 +22,20 @@ def jobs(namespace: str) -> str:
 
 
 def pods(api: Connection, namespace: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = api.do("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
-    return found
+    result: list[dict[str, Any]] = api.do("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return result
 
 
 def ended(api: Connection, namespace: str) -> dict[str, Any]:
     """The status of the Job when it has ended."""
 
     def status() -> dict[str, Any] | None:
-        found: dict[str, Any] = api.do("GET", f"{jobs(namespace)}/j").get("status", {})
-        types = {one["type"] for one in found.get("conditions", ()) if one["status"] == "True"}
-        return found if types & {"Complete", "Failed"} else None
+        results: dict[str, Any] = api.do("GET", f"{jobs(namespace)}/j").get("status", {})
+        types = {item["type"] for item in results.get("conditions", ()) if item["status"] == "True"}
+        return results if types & {"Complete", "Failed"} else None
 
-    found: dict[str, Any] = eventually(status)
-    return found
+    result: dict[str, Any] = eventually(status)
+    return result
 
 
 def condition(status: dict[str, Any]) -> tuple[str, str]:
@@ -49,7 +49,7 @@ def test_failed_containers_are_restarted_until_the_job_completes(api: Connection
     api.do("POST", jobs(namespace), job(script, "OnFailure", parallelism=2, completions=2))
     status = ended(api, namespace)
     assert (condition(status)[0], status["succeeded"]) == ("Complete", 2)
-    restarts = [one["status"]["containerStatuses"][0]["restartCount"] for one in pods(api, namespace)]
+    restarts = [pod["status"]["containerStatuses"][0]["restartCount"] for pod in pods(api, namespace)]
     assert restarts == [1, 1]
 
 
@@ -60,7 +60,7 @@ def test_indexed_pods_know_their_index_and_host_name(api: Connection, namespace:
     status = ended(api, namespace)
     assert (condition(status)[0], status["completedIndexes"]) == ("Complete", "0-2")
     indexes = {
-        one["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for one in pods(api, namespace)
+        pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] for pod in pods(api, namespace)
     }
     assert indexes == {"0", "1", "2"}
 
@@ -106,16 +106,16 @@ def test_an_evicted_pod_may_be_no_failure(api: Connection, namespace: str) -> No
     body = job(script, parallelism=1, completions=1, backoffLimit=0, podFailurePolicy={"rules": [rule]})
     body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 5
     api.do("POST", jobs(namespace), body)
-    (pod,) = eventually(lambda: [one for one in pods(api, namespace) if one["status"]["phase"] == "Running"])
+    (pod,) = eventually(lambda: [pod for pod in pods(api, namespace) if pod["status"]["phase"] == "Running"])
     name, path = pod["metadata"]["name"], f"/api/v1/namespaces/{namespace}/pods"
     held = {"metadata": {"finalizers": ["example.com/held"]}}
     api.do("PATCH", f"{path}/{name}", held)
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
     api.do("POST", f"{path}/{name}/eviction", eviction)
-    failed = eventually(lambda: (one := api.do("GET", f"{path}/{name}")["status"])["phase"] == "Failed" and one)
-    (target,) = [one for one in failed["conditions"] if one["type"] == "DisruptionTarget"]
+    failed = eventually(lambda: (item := api.do("GET", f"{path}/{name}")["status"])["phase"] == "Failed" and item)
+    (target,) = [item for item in failed["conditions"] if item["type"] == "DisruptionTarget"]
     assert (target["status"], target["reason"]) == ("True", "EvictionByEvictionAPI")
-    eventually(lambda: {one["metadata"]["name"] for one in pods(api, namespace)} > {name})
+    eventually(lambda: {pod["metadata"]["name"] for pod in pods(api, namespace)} > {name})
     status = api.do("GET", f"{jobs(namespace)}/j")["status"]
     assert not status.get("failed") and "conditions" not in status
     api.do("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}})
@@ -142,7 +142,7 @@ def test_success_of_one_index_is_enough_by_policy(api: Connection, namespace: st
     body = job(script, parallelism=2, completions=2, completionMode="Indexed", successPolicy=policy)
     api.do("POST", jobs(namespace), body)
     status = ended(api, namespace)
-    kinds = {one["type"]: (one["reason"], one["message"]) for one in status["conditions"]}
+    kinds = {item["type"]: (item["reason"], item["message"]) for item in status["conditions"]}
     matched = ("SuccessPolicy", "Matched rules at index 0")
     assert kinds == {"SuccessCriteriaMet": matched, "Complete": matched}
     assert status["completedIndexes"] == "0"

@@ -33,15 +33,17 @@ def test_a_replication_controller_is_described_exposed_patched_and_scaled(cluste
 
     cluster.apply(_CONTROLLER, *where)
     pods = eventually(lambda: (names := running())[1:] and names)
-    told = cluster.kubectl("describe", "rc", "demo", *where)
+    reported = cluster.kubectl("describe", "rc", "demo", *where)
     for line in (r"Name: +demo", r"Selector: +app=demo", r"Replicas: +2 current / 2 desired", r"Image: +nginx"):
-        assert re.search(line, told), told
-    told = cluster.kubectl("describe", "pod", pods[0], *where)
-    assert re.search(r"Controlled By: +ReplicationController/demo", told) and re.search(r"Status: +Running", told)
+        assert re.search(line, reported), reported
+    reported = cluster.kubectl("describe", "pod", pods[0], *where)
+    assert re.search(r"Controlled By: +ReplicationController/demo", reported) and re.search(
+        r"Status: +Running", reported
+    )
     cluster.kubectl("expose", "rc", "demo", "--name=one", "--port=1234", "--target-port=80", *where)
     cluster.kubectl("expose", "service", "one", "--name=two", "--port=2345", "--target-port=80", *where)
     services = cluster.get("services", *where)["items"]
-    assert [one["spec"]["ports"][0]["port"] for one in services] == [1234, 2345]
+    assert [service["spec"]["ports"][0]["port"] for service in services] == [1234, 2345]
     for pod in pods:
         cluster.kubectl("patch", "pod", pod, "-p", '{"metadata":{"annotations":{"x":"y"}}}', *where)
     patched = cluster.get("pods", "-l", "app=demo", *where)["items"]
@@ -68,8 +70,8 @@ def test_a_pod_gets_another_image_by_replace(cluster: Cluster, namespace: str) -
 
 
 def test_cluster_info_names_the_control_plane(cluster: Cluster) -> None:
-    told = re.sub(r"\x1b\[[0-9;]*m", "", cluster.kubectl("cluster-info"))
-    assert re.search(r"Kubernetes control plane is running at https://", told)
+    reported = re.sub(r"\x1b\[[0-9;]*m", "", cluster.kubectl("cluster-info"))
+    assert re.search(r"Kubernetes control plane is running at https://", reported)
 
 
 class _Unix(http.client.HTTPConnection):
@@ -97,7 +99,7 @@ def test_proxies_of_kubectl_reach_the_api(cluster: Cluster, tmp_path: Path) -> N
 def _versions(connection: http.client.HTTPConnection) -> list[str]:
     try:
         connection.request("GET", "/api/")
-        found: list[str] = json.loads(connection.getresponse().read())["versions"]
-        return found
+        result: list[str] = json.loads(connection.getresponse().read())["versions"]
+        return result
     finally:
         connection.close()

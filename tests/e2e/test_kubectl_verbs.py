@@ -40,7 +40,7 @@ def test_auth(cluster: Cluster, namespace: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "field", "value"),
+    ("arguments", "field", "value"),
     [
         ("service clusterip s --tcp=80:8080", "service/s:{.spec.ports[0].targetPort}", "8080"),
         ("service nodeport s --tcp=80", "service/s:{.spec.type}", "NodePort"),
@@ -56,10 +56,10 @@ def test_auth(cluster: Cluster, namespace: str) -> None:
     ],
     ids=lambda text: text.split(" --")[0],
 )  # fmt: skip
-def test_create(cluster: Cluster, namespace: str, words: str, field: str, value: str) -> None:
-    cluster.kubectl("create", "-n", namespace, *words.split())
-    what, _, path = field.partition(":")
-    assert cluster.kubectl("get", what, "-n", namespace, "-o", f"jsonpath={path}") == value
+def test_create(cluster: Cluster, namespace: str, arguments: str, field: str, value: str) -> None:
+    cluster.kubectl("create", "-n", namespace, *arguments.split())
+    subject, _, path = field.partition(":")
+    assert cluster.kubectl("get", subject, "-n", namespace, "-o", f"jsonpath={path}") == value
 
 
 def test_create_from_files_and_from_a_cronjob(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_create_from_files_and_from_a_cronjob(cluster: Cluster, namespace: str, 
     (tmp_path / "env").write_text("X=1\nY=2\n")
     cluster.kubectl("create", "configmap", "files", f"--from-file={tmp_path}/conf", "-n", namespace)
     cluster.kubectl("create", "configmap", "env", f"--from-env-file={tmp_path}/env", "-n", namespace)
-    made = cluster.get("configmap", "files", "-n", namespace)
-    assert (made["data"], made["binaryData"]) == ({"a.txt": "one\n"}, {"b.bin": "/wA="})
+    created = cluster.get("configmap", "files", "-n", namespace)
+    assert (created["data"], created["binaryData"]) == ({"a.txt": "one\n"}, {"b.bin": "/wA="})
     assert cluster.get("configmap", "env", "-n", namespace)["data"] == {"X": "1", "Y": "2"}
-    words = ("--image=busybox", "--schedule=0 0 1 1 *", "-n", namespace, "--", "sh", "-c", "echo from cron")
-    cluster.kubectl("create", "cronjob", "yearly", *words)
+    arguments = ("--image=busybox", "--schedule=0 0 1 1 *", "-n", namespace, "--", "sh", "-c", "echo from cron")
+    cluster.kubectl("create", "cronjob", "yearly", *arguments)
     cluster.kubectl("create", "job", "now", "--from=cronjob/yearly", "-n", namespace)
     cluster.kubectl("wait", "--for=condition=Complete", "job/now", "-n", namespace, "--timeout=90s")
     assert cluster.kubectl("logs", "job/now", "-n", namespace) == "from cron\n"

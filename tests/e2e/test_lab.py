@@ -35,8 +35,8 @@ def healed(wide: Cluster) -> Iterator[Cluster]:
     lab("heal")
 
 
-def lab(*words: str) -> list[str]:
-    return done("lab", words[0], "--name", NAME, *words[1:]).splitlines()
+def lab(*arguments: str) -> list[str]:
+    return done("lab", arguments[0], "--name", NAME, *arguments[1:]).splitlines()
 
 
 def arrived(cluster: Cluster, source: str, target: str, count: int) -> int:
@@ -124,7 +124,7 @@ def test_conditions_stay_when_the_cluster_changes(healed: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (("cut", "node-9"), "'node-9' is no station; expected one of host, node-1 to node-4, segment-0 to segment-1"),
         (("cut", "node-1", "node-2"), "node-1 is on segment-0 and node-2 on segment-1"),
@@ -134,8 +134,8 @@ def test_conditions_stay_when_the_cluster_changes(healed: Cluster) -> None:
         (("heal", "router"), "'router' is no station"),
     ],
 )
-def test_wrong_input_changes_nothing(wide: Cluster, words: tuple[str, ...], problem: str) -> None:
-    refused = run("lab", words[0], "--name", NAME, *words[1:])
+def test_wrong_input_changes_nothing(wide: Cluster, arguments: tuple[str, ...], problem: str) -> None:
+    refused = run("lab", arguments[0], "--name", NAME, *arguments[1:])
     assert (refused.returncode, "Traceback" in refused.stderr) == (2, False)
     assert problem in refused.stderr
     assert lab("show") == ["node-4: MTU 1400"]

@@ -43,9 +43,9 @@ def test_exec_carries_input_and_output(cluster: Cluster, box: str) -> None:
     data = os.urandom(SIZE)
     into = ["kubectl", "exec", "-i", "box", "-n", box, "--"]
 
-    def run(*words: str) -> bytes:
+    def run(*arguments: str) -> bytes:
         done = subprocess.run(
-            [*into, *words], input=data, capture_output=True, timeout=180, check=True, env=cluster.environment()
+            [*into, *arguments], input=data, capture_output=True, timeout=180, check=True, env=cluster.environment()
         )
         return done.stdout
 
@@ -66,10 +66,10 @@ def test_port_forward_carries_much_both_ways(cluster: Cluster, box: str) -> None
     data = os.urandom(SIZE)
     with cluster.stream("port-forward", "pod/box", ":9000", "-n", box) as forward:
         (*_, line) = forward.until(lambda line: "-> 9000" in line)
-        found = re.search(r"127\.0\.0\.1:(\d+) -> 9000", line)
-        assert found, line
+        result = re.search(r"127\.0\.0\.1:(\d+) -> 9000", line)
+        assert result, line
         for _ in range(2):
-            with socket.create_connection(("127.0.0.1", int(found[1])), timeout=120) as link:
+            with socket.create_connection(("127.0.0.1", int(result[1])), timeout=120) as link:
                 link.sendall(data)
                 with link.makefile("rb") as answer:
                     assert answer.readline().decode().strip() == hashlib.sha256(data).hexdigest()

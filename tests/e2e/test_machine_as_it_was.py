@@ -15,8 +15,8 @@ NAME = f"gone-{os.getpid()}"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*podwire(), *words], capture_output=True, text=True, timeout=timeout, check=False)
+def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*podwire(), *arguments], capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +28,11 @@ def taken_down() -> Iterator[None]:
 def ends_as_it_began(before: dict[str, str]) -> None:
     """Fails when the machine has more or less than before; processes of other tests may have ended."""
     deadline = time.monotonic() + 60
-    others = before["processes"].splitlines()
+    rest = before["processes"].splitlines()
     while True:
         after = inventory(NAME)
         running = after["processes"].splitlines()
-        same = {**after, "processes": ""} == {**before, "processes": ""} and set(running) <= set(others)
+        same = {**after, "processes": ""} == {**before, "processes": ""} and set(running) <= set(rest)
         if same or time.monotonic() > deadline:
             break
         time.sleep(0.1)

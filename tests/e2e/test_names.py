@@ -69,8 +69,8 @@ def database(cluster: Cluster, namespace: str) -> str:
 
 def hosts(cluster: Cluster, namespace: str, name: str) -> list[str]:
     """The output of ``getent hosts`` for a name or address in the pod, as words; empty when there is none."""
-    found = cluster.run(["kubectl", "exec", "client", "-n", namespace, "--", "getent", "hosts", name])
-    return found.stdout.split()
+    result = cluster.run(["kubectl", "exec", "client", "-n", namespace, "--", "getent", "hosts", name])
+    return result.stdout.split()
 
 
 def address(cluster: Cluster, namespace: str, pod: str) -> str:
@@ -82,7 +82,7 @@ def test_pods_of_a_stateful_set_have_names_forward_and_reverse(cluster: Cluster,
         own = address(cluster, database, pod)
         full = f"{pod}.db.{database}.svc.cluster.local"
         for name in (f"{pod}.db", full):
-            eventually(lambda name=name, found=[own, full]: hosts(cluster, database, name) == found)
+            eventually(lambda name=name, result=[own, full]: hosts(cluster, database, name) == result)
         eventually(lambda own=own, full=full: hosts(cluster, database, own)[:2] == [own, full])
     # A pod that is made anew keeps its name, which then means its new address.
     before = address(cluster, database, "db-1")
@@ -98,8 +98,8 @@ def test_services_have_reverse_names_and_aliases(cluster: Cluster, database: str
     own = cluster.get("service", "read", "-n", database)["spec"]["clusterIP"]
     full = f"read.{database}.svc.cluster.local"
     eventually(lambda: hosts(cluster, database, own) == [own, full])
-    found = eventually(lambda: hosts(cluster, database, "alias"))
-    assert found[:2] == [own, full] and f"alias.{database}.svc.cluster.local" in found
+    result = eventually(lambda: hosts(cluster, database, "alias"))
+    assert result[:2] == [own, full] and f"alias.{database}.svc.cluster.local" in result
 
 
 def test_srv_records_tell_port_and_host(cluster: Cluster, database: str) -> None:
@@ -116,7 +116,7 @@ def test_srv_records_tell_port_and_host(cluster: Cluster, database: str) -> None
     with sock:
         sock.settimeout(20)
         sock.connect((server, 53))
-        records = eventually(lambda: found if len(found := answer().answer) == 2 else ())
+        records = eventually(lambda: result if len(result := answer().answer) == 2 else ())
     hosts_told = sorted(record.names[0] for record in records)
     assert hosts_told == [encode_name(f"db-{n}.db.{database}.svc.cluster.local") for n in (0, 1)]
     assert [record.head[4:6] for record in records] == [(5432).to_bytes(2, "big")] * 2

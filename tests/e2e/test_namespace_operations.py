@@ -21,7 +21,7 @@ def test_patches_updates_and_status(api: Connection) -> None:
     assert (read["status"]["conditions"], read["metadata"]["annotations"]["p"]) == ([condition], "q")
     read["status"]["conditions"].append({**condition, "type": "StatusUpdate"})
     written = api.do("PUT", f"{path}/status", read)["status"]
-    assert (written["phase"], [one["type"] for one in written["conditions"]]) == (
+    assert (written["phase"], [item["type"] for item in written["conditions"]]) == (
         "Active", ["StatusPatch", "StatusUpdate"],
     )  # fmt: skip
     api.do("DELETE", path)
@@ -29,10 +29,10 @@ def test_patches_updates_and_status(api: Connection) -> None:
 
 def test_a_finalizer_is_added_and_removed(api: Connection) -> None:
     path = f"/api/v1/namespaces/final-{os.getpid()}"
-    made = api.do("POST", "/api/v1/namespaces", {"metadata": {"name": path.rpartition("/")[2]}})
-    assert made["spec"]["finalizers"] == ["kubernetes"]
-    made["spec"]["finalizers"].append("e2e.example.com/fake")
-    assert api.do("PUT", f"{path}/finalize", made)["spec"]["finalizers"] == ["kubernetes", "e2e.example.com/fake"]
+    created = api.do("POST", "/api/v1/namespaces", {"metadata": {"name": path.rpartition("/")[2]}})
+    assert created["spec"]["finalizers"] == ["kubernetes"]
+    created["spec"]["finalizers"].append("e2e.example.com/fake")
+    assert api.do("PUT", f"{path}/finalize", created)["spec"]["finalizers"] == ["kubernetes", "e2e.example.com/fake"]
     api.do("DELETE", path)
     eventually(lambda: api.do("GET", path)["spec"].get("finalizers") == ["e2e.example.com/fake"])
     last = api.do("GET", path)
@@ -52,7 +52,7 @@ def test_pods_go_before_other_objects(api: Connection) -> None:
     api.do("DELETE", path)
     eventually(lambda: api.do("GET", f"{path}/pods/pod")["metadata"].get("deletionTimestamp"))
     conditions = eventually(lambda: api.do("GET", path)["status"].get("conditions"))
-    held = next(one for one in conditions if one["type"] == "NamespaceFinalizersRemaining")
+    held = next(condition for condition in conditions if condition["type"] == "NamespaceFinalizersRemaining")
     assert "example.com/held" in held["message"]
     assert api.do("GET", f"{path}/configmaps/map")
     api.do("PATCH", f"{path}/pods/pod", {"metadata": {"finalizers": None}})

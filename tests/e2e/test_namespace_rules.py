@@ -73,8 +73,8 @@ def test_a_quota_holds_a_deployment_back(cluster: Cluster, namespace: str) -> No
 
     def used() -> dict[str, str]:
         quota = json.loads(cluster.kubectl("get", "quota", "q", "-n", namespace, "-o", "json"))
-        found: dict[str, str] = quota["status"]["used"]
-        return found
+        result: dict[str, str] = quota["status"]["used"]
+        return result
 
     eventually(lambda: used() == {"pods": "3", "requests.cpu": "300m"})
     eventually(

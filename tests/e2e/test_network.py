@@ -123,8 +123,8 @@ def test_udp_goes_through_a_service(cluster: Cluster, namespace: str) -> None:
             except OSError:
                 return {}
 
-    said = eventually(answer)
-    assert said["protocol"] == "UDP" and said["pod"].startswith("echo-")
+    output = eventually(answer)
+    assert output["protocol"] == "UDP" and output["pod"].startswith("echo-")
 
 
 def test_a_service_without_endpoints_refuses_at_once(cluster: Cluster, namespace: str) -> None:
@@ -137,8 +137,8 @@ def test_a_service_without_endpoints_refuses_at_once(cluster: Cluster, namespace
         "try: socket.create_connection((sys.argv[1],80),timeout=5); print('open')\n"
         "except OSError as e: print(type(e).__name__, time.monotonic()-start < 1)"
     )
-    words = ("exec", "client", "-n", namespace, "--", "python3", "-c", script, address)
-    eventually(lambda: cluster.kubectl(*words).split() == ["ConnectionRefusedError", "True"])
+    arguments = ("exec", "client", "-n", namespace, "--", "python3", "-c", script, address)
+    eventually(lambda: cluster.kubectl(*arguments).split() == ["ConnectionRefusedError", "True"])
 
 
 def test_endpoints_follow_readiness(cluster: Cluster, namespace: str) -> None:
@@ -152,8 +152,8 @@ def test_endpoints_follow_readiness(cluster: Cluster, namespace: str) -> None:
     eventually(lambda: ready() == 2)
     cluster.kubectl("scale", "deployment/web", "--replicas=3", "-n", namespace)
     eventually(lambda: ready() == 3)
-    words = ("get", "endpoints", "web", "-n", namespace, "-o", "jsonpath={.subsets[0].addresses[*].ip}")
-    eventually(lambda: len(cluster.kubectl(*words).split()) == 3)
+    arguments = ("get", "endpoints", "web", "-n", namespace, "-o", "jsonpath={.subsets[0].addresses[*].ip}")
+    eventually(lambda: len(cluster.kubectl(*arguments).split()) == 3)
 
 
 def test_the_api_is_reached_from_a_pod_with_its_token(cluster: Cluster, namespace: str) -> None:

@@ -89,8 +89,8 @@ def reaches(cluster: Cluster, source: str, target: str, seconds: float = 0.3) ->
 
 def test_what_diff_foretells_comes_and_check_says_what_is_wrong(clean: Cluster, tmp_path: Path) -> None:
     (tmp_path / "deny.yaml").write_text(_DENY)
-    words = ("policy", "diff", "live", str(tmp_path), "--name", clean.name)
-    foretold = run(*words)
+    arguments = ("policy", "diff", "live", str(tmp_path), "--name", clean.name)
+    foretold = run(*arguments)
     assert foretold.returncode == 1, foretold.stderr
     assert "Pod default/web" in foretold.stdout
     assert "    after:  denied: no ingress rule of default/deny allows it" in foretold.stdout
@@ -98,7 +98,7 @@ def test_what_diff_foretells_comes_and_check_says_what_is_wrong(clean: Cluster, 
     clean.apply(_DENY)
     policies_in_force(clean)
     assert not reaches(clean, "web", "db-1")
-    same = run(*words)
+    same = run(*arguments)
     assert (same.returncode, same.stdout.splitlines()[-1]) == (0, "0 pairs now denied, 0 pairs now allowed")
     assert run("policy", "check", "--name", clean.name).returncode == 0
     clean.apply(_DENY.replace("app: db", "app: dv"))
@@ -166,8 +166,8 @@ spec:
 def test_a_pod_is_isolated_from_its_first_instruction_on(clean: Cluster, node: str) -> None:
     clean.apply(_POLICY % ("quiet", "{podSelector: {matchLabels: {app: busy}}, policyTypes: [Egress]}"))
     policies_in_force(clean)
-    words = busy(clean, "busy", node)
-    assert words[3] == "0", words
+    arguments = busy(clean, "busy", node)
+    assert arguments[3] == "0", arguments
 
 
 def test_a_pod_that_may_connect_does_so_at_once(clean: Cluster) -> None:
@@ -233,8 +233,8 @@ def test_pod_added_while_agent_is_dead_is_isolated(clean: Cluster) -> None:
     policies_in_force(clean)
     pid = pid_of(clean, "agent-node-1")
     os.kill(pid, signal.SIGKILL)
-    words = busy(clean, "busy", "node-1")
-    assert words[3] == "0", words
+    arguments = busy(clean, "busy", "node-1")
+    assert arguments[3] == "0", arguments
 
 
 def test_a_flushed_table_is_back(clean: Cluster) -> None:

@@ -24,11 +24,11 @@ def start(api: Connection, namespace: str, name: str, *containers: dict[str, Any
 
     def ready() -> dict[str, Any] | None:
         pod: dict[str, Any] = api.do("GET", f"{path}/{name}")
-        conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
+        conditions = {item["type"]: item["status"] for item in pod["status"].get("conditions", ())}
         return pod if conditions.get("Ready") == "True" else None
 
-    found: dict[str, Any] = eventually(ready)
-    return found
+    result: dict[str, Any] = eventually(ready)
+    return result
 
 
 def serve(api: Connection, namespace: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -42,10 +42,10 @@ def test_the_api_has_a_service_and_endpoints(api: Connection) -> None:
     assert [(port["name"], port["port"]) for port in service["spec"]["ports"]] == [("https", 443)]
     endpoints = api.do("GET", "/api/v1/namespaces/default/endpoints/kubernetes")["subsets"]
     slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-    found = api.do("GET", slices, labelSelector="kubernetes.io/service-name=kubernetes")["items"]
+    result = api.do("GET", slices, labelSelector="kubernetes.io/service-name=kubernetes")["items"]
     addresses = {address["ip"] for subset in endpoints for address in subset["addresses"]}
-    assert addresses == {one for item in found for end in item["endpoints"] for one in end["addresses"]} != set()
-    assert {port["port"] for item in found for port in item.get("ports") or ()} == {
+    assert addresses == {entry for item in result for end in item["endpoints"] for entry in end["addresses"]} != set()
+    assert {port["port"] for item in result for port in item.get("ports") or ()} == {
         port["port"] for subset in endpoints for port in subset["ports"]
     }
 
@@ -56,8 +56,8 @@ def addresses(api: Connection, namespace: str, name: str) -> tuple[set[str], set
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     items = api.do("GET", slices, labelSelector=f"kubernetes.io/service-name={name}")["items"]
     return (
-        {one["ip"] for subset in subsets for one in subset.get("addresses", ())},
-        {one for item in items for end in item.get("endpoints") or () for one in end["addresses"]},
+        {item["ip"] for subset in subsets for item in subset.get("addresses", ())},
+        {entry for item in items for end in item.get("endpoints") or () for entry in end["addresses"]},
     )
 
 
@@ -127,8 +127,8 @@ def test_a_node_reaches_a_pod_by_udp(api: Connection, cluster: Cluster, namespac
     pod = start(api, namespace, "udp", server(8081, "UDP"))
     script = _ASK.replace("ADDRESS", pod["status"]["podIP"])
     for node in api.do("GET", "/api/v1/nodes")["items"]:
-        said = in_node(cluster, node["metadata"]["name"], "python3", "-c", script)
-        assert json.loads(said)["pod"] == "udp"
+        output = in_node(cluster, node["metadata"]["name"], "python3", "-c", script)
+        assert json.loads(output)["pod"] == "udp"
 
 
 def test_a_pod_resolves_itself_and_the_cluster(api: Connection, cluster: Cluster, namespace: str) -> None:
@@ -140,8 +140,8 @@ def test_a_pod_resolves_itself_and_the_cluster(api: Connection, cluster: Cluster
 
     def lookup(name: str) -> set[str]:
         script = f"import socket; print(*{{a[4][0] for a in socket.getaddrinfo({name!r}, 80, socket.AF_INET)}})"
-        words = ["kubectl", "exec", "named", "-n", namespace, "--", "python3", "-c", script]
-        return set(cluster.run(words).stdout.split())
+        arguments = ["kubectl", "exec", "named", "-n", namespace, "--", "python3", "-c", script]
+        return set(cluster.run(arguments).stdout.split())
 
     for name in (full, f"sub.{namespace}.svc.cluster.local", f"sub.{namespace}", "sub"):
         eventually(lambda name=name: lookup(name) == {own})

@@ -35,9 +35,9 @@ def test_operations_on_a_node(api: Connection, path: str) -> None:
         "spec": {"unschedulable": True},
         "status": {"phase": "Running", "capacity": {"cpu": "2", "memory": "1Gi"}},
     }
-    made = api.do("POST", "/api/v1/nodes", body)
-    assert made["status"]["capacity"] == {"cpu": "2", "memory": "1Gi"}
-    assert [one["metadata"]["name"] for one in api.do("GET", "/api/v1/nodes", labelSelector="fake=yes")["items"]] == [
+    created = api.do("POST", "/api/v1/nodes", body)
+    assert created["status"]["capacity"] == {"cpu": "2", "memory": "1Gi"}
+    assert [item["metadata"]["name"] for item in api.do("GET", "/api/v1/nodes", labelSelector="fake=yes")["items"]] == [
         name
     ]
     patched = api.do("PATCH", path, {"metadata": {"labels": {"patched": "yes"}}}, patch="strategic")

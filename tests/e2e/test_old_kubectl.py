@@ -12,6 +12,6 @@ SPDY: dict[str, Any] = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_P
 def test_old_kubectl_gets_a_hint(cluster: Cluster, namespace: str, command: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
     cluster.kubectl("wait", "--for=condition=Ready", "pod/box", "-n", namespace, "--timeout=90s")
-    found = cluster.run(["kubectl", "-n", namespace, *command.split()], **SPDY)
-    assert found.returncode == 1
-    assert "exec, attach and port-forward need WebSockets (kubectl 1.31 or newer)" in found.stderr
+    result = cluster.run(["kubectl", "-n", namespace, *command.split()], **SPDY)
+    assert result.returncode == 1
+    assert "exec, attach and port-forward need WebSockets (kubectl 1.31 or newer)" in result.stderr

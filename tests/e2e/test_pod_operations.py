@@ -54,7 +54,7 @@ def test_a_pod_is_submitted_updated_and_removed(api: Connection, namespace: str)
     version = api.do("GET", pods)["metadata"]["resourceVersion"]
     path = start(api, namespace, "p")
     status = eventually(lambda: (now := api.do("GET", path)["status"])["phase"] == "Running" and now)
-    assert status["hostIP"] in {one["ip"] for one in status["hostIPs"]}
+    assert status["hostIP"] in {item["ip"] for item in status["hostIPs"]}
     pod = api.do("GET", path)
     pod["metadata"]["labels"]["time"] = "after"
     for _ in range(20):
@@ -125,19 +125,19 @@ def test_resize_without_restart(api: Connection, namespace: str, case: str, meth
     path = start(api, namespace, "p", containers=containers)
     eventually(lambda: api.do("GET", path)["status"]["phase"] == "Running")
     pod = api.do("GET", path)
-    wanted = [{"name": f"c{number}", "resources": resources} for number, resources in enumerate(after)]
+    expected = [{"name": f"c{number}", "resources": resources} for number, resources in enumerate(after)]
     if method == "PATCH":
-        api.do("PATCH", f"{path}/resize", {"spec": {"containers": wanted}}, patch="strategic")
+        api.do("PATCH", f"{path}/resize", {"spec": {"containers": expected}}, patch="strategic")
     else:
-        for container, new in zip(pod["spec"]["containers"], wanted, strict=True):
+        for container, new in zip(pod["spec"]["containers"], expected, strict=True):
             container["resources"] = new["resources"]
         pod["metadata"].pop("resourceVersion")
         api.do("PUT", f"{path}/resize", pod)
-    assert [one["resources"] for one in api.do("GET", path)["spec"]["containers"]] == after
+    assert [item["resources"] for item in api.do("GET", path)["spec"]["containers"]] == after
 
     def resized() -> bool:
         statuses = api.do("GET", path)["status"]["containerStatuses"]
-        return [one.get("resources") for one in statuses] == after
+        return [statuse.get("resources") for statuse in statuses] == after
 
     eventually(resized)
-    assert [one["restartCount"] for one in api.do("GET", path)["status"]["containerStatuses"]] == [0, 0, 0]
+    assert [item["restartCount"] for item in api.do("GET", path)["status"]["containerStatuses"]] == [0, 0, 0]

@@ -25,13 +25,13 @@ def shell(name: str, script: str, **more: Any) -> dict[str, Any]:
 
 
 def status(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.get("pod", name, "-n", namespace).get("status", {})
-    return found
+    result: dict[str, Any] = cluster.get("pod", name, "-n", namespace).get("status", {})
+    return result
 
 
 def restarts(cluster: Cluster, namespace: str, name: str) -> dict[str, int]:
     shown = status(cluster, namespace, name).get("containerStatuses", ())
-    return {one["name"]: one["restartCount"] for one in shown}
+    return {item["name"]: item["restartCount"] for item in shown}
 
 
 def ready(cluster: Cluster, namespace: str, name: str) -> None:
@@ -41,9 +41,9 @@ def ready(cluster: Cluster, namespace: str, name: str) -> None:
 def answer(address: str, port: int) -> dict[str, Any]:
     """The answer at an address and port; empty without an answer."""
     try:
-        with urllib.request.urlopen(f"http://{address}:{port}/", timeout=20) as said:
-            found: dict[str, Any] = json.load(said)
-            return found
+        with urllib.request.urlopen(f"http://{address}:{port}/", timeout=20) as output:
+            result: dict[str, Any] = json.load(output)
+            return result
     except OSError:
         return {}
 
@@ -143,8 +143,8 @@ def test_container_sees_downward_api_services_and_volumes(cluster: Cluster, name
     ]  # fmt: skip
     # Files follow their objects while the pod runs, variables do not.
     cluster.kubectl("label", "pod", "show", "tier=y", "--overwrite", "-n", namespace)
-    words = ("exec", "show", "-n", namespace, "--", "cat", "/info/labels")
-    eventually(lambda: 'tier="y"' in cluster.kubectl(*words))
+    arguments = ("exec", "show", "-n", namespace, "--", "cat", "/info/labels")
+    eventually(lambda: 'tier="y"' in cluster.kubectl(*arguments))
 
 
 def test_other_probes_wait_for_the_startup_probe(cluster: Cluster, namespace: str) -> None:
@@ -157,8 +157,8 @@ def test_other_probes_wait_for_the_startup_probe(cluster: Cluster, namespace: st
     cluster.apply(pod("slow", slow, volumes=[{"name": "d", "emptyDir": {}}]), "-n", namespace)
 
     def container() -> dict[str, Any]:
-        found: dict[str, Any] = (status(cluster, namespace, "slow").get("containerStatuses") or [{}])[0]
-        return found
+        result: dict[str, Any] = (status(cluster, namespace, "slow").get("containerStatuses") or [{}])[0]
+        return result
 
     eventually(lambda: "running" in container().get("state", {}))
     before = container()
@@ -172,8 +172,8 @@ def test_a_container_that_never_starts_up_is_restarted(cluster: Cluster, namespa
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 2}
     cluster.apply(pod("never", shell("c", "sleep 600", startupProbe=probe)), "-n", namespace)
     eventually(lambda: restarts(cluster, namespace, "never").get("c", 0) >= 1)
-    told = ("describe", "pod", "never", "-n", namespace)
-    eventually(lambda: "failed startup probe" in cluster.kubectl(*told))
+    reported = ("describe", "pod", "never", "-n", namespace)
+    eventually(lambda: "failed startup probe" in cluster.kubectl(*reported))
 
 
 def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None:
@@ -199,9 +199,9 @@ def test_liveness_by_http_tcp_and_grpc(cluster: Cluster, namespace: str) -> None
     bad = {"http-bad", "tcp-bad", "grpc-bad"}
     eventually(lambda: {n for n, count in restarts(cluster, namespace, "probed").items() if count} >= bad)
     assert {n for n, count in restarts(cluster, namespace, "probed").items() if count} == bad
-    told = ("events", "--for", "pod/probed", "-n", namespace)
+    reported = ("events", "--for", "pod/probed", "-n", namespace)
     for text in ("HTTP probe failed with statuscode: 500", ":9084: connect: connection refused", ":9086"):
-        eventually(lambda text=text: text in cluster.kubectl(*told))
+        eventually(lambda text=text: text in cluster.kubectl(*reported))
 
 
 def test_on_failure_restarts_until_success(cluster: Cluster, namespace: str) -> None:

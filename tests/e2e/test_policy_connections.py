@@ -76,8 +76,8 @@ def connects(place: Path | None, address: str, port: int, seconds: float = 0.3) 
 
 
 def node_address(cluster: Cluster, name: str) -> str:
-    found = cluster.get("node", name)["status"]["addresses"]
-    return next(str(one["address"]) for one in found if one["type"] == "InternalIP" and "." in one["address"])
+    result = cluster.get("node", name)["status"]["addresses"]
+    return next(str(item["address"]) for item in result if item["type"] == "InternalIP" and "." in item["address"])
 
 
 def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -> None:
@@ -85,11 +85,11 @@ def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -
     ports = {name: clean.get("service", name)["spec"]["ports"][0]["nodePort"] for name in ("everywhere", "here")}
     host = str(topology(clean).host_address)
 
-    def lets_in(**wanted: tuple[bool, bool]) -> None:
-        for name, answers in wanted.items():
+    def lets_in(**expected: tuple[bool, bool]) -> None:
+        for name, answers in expected.items():
             for number, open_ in enumerate(answers):
-                made = connects(None, nodes[number], ports[name], _PATIENCE_S if open_ else 0.3)
-                assert made == open_, f"{name} by node-{number + 1}"
+                created = connects(None, nodes[number], ports[name], _PATIENCE_S if open_ else 0.3)
+                assert created == open_, f"{name} by node-{number + 1}"
 
     for number, name in ((0, "everywhere"), (1, "everywhere"), (0, "here")):
         eventually(lambda number=number, name=name: connects(None, nodes[number], ports[name]))
@@ -109,17 +109,17 @@ def test_node_port_shows_policies_the_client_or_the_entry_node(clean: Cluster) -
 def test_only_the_pod_itself_reaches_itself_through_its_service(clean: Cluster) -> None:
     """Packets that come back to the pod are masqueraded, but do not count as packets of its node."""
     address = clean.get("service", "everywhere")["spec"]["clusterIP"]
-    places = {name: netns_of(clean, name) for name in ("db-1", "web", "other")}
+    positions = {name: netns_of(clean, name) for name in ("db-1", "web", "other")}
     clean.apply(_POLICY % ("all", _db("policyTypes: [Ingress, Egress]")))
     policies_in_force(clean)
-    assert connects(places["db-1"], address, 8080, _PATIENCE_S)
-    assert not connects(places["web"], address, 8080)
-    assert not connects(places["other"], address, 8080)
+    assert connects(positions["db-1"], address, 8080, _PATIENCE_S)
+    assert not connects(positions["web"], address, 8080)
+    assert not connects(positions["other"], address, 8080)
     clean.apply(_POLICY % ("web", _db(_FROM_BLOCK % address)))
     clean.apply(_POLICY % ("in", _db(_FROM % "other")))
     policies_in_force(clean)
-    assert connects(places["other"], address, 8080, _PATIENCE_S)
-    assert not connects(places["web"], address, 8080), "a Service's address is nobody's"
+    assert connects(positions["other"], address, 8080, _PATIENCE_S)
+    assert not connects(positions["web"], address, 8080), "a Service's address is nobody's"
 
 
 def test_fast_policy_changes_lose_and_open_no_connection(clean: Cluster) -> None:
@@ -234,10 +234,12 @@ def test_with_keep_what_was_allowed_lives_on(clean: Cluster, stream: socket.sock
     configure("keep")
     try:
         nodes = ("node-1", "node-2")
-        words = ("nft", "list", "table", "ip", "podwire-policy")
+        arguments = ("nft", "list", "table", "ip", "podwire-policy")
         eventually(
             lambda: (
-                not any("ct direction reply ct state established accept" in in_node(clean, n, *words) for n in nodes)
+                not any(
+                    "ct direction reply ct state established accept" in in_node(clean, n, *arguments) for n in nodes
+                )
             ),
         )
         assert connects(web, address, 80, _PATIENCE_S)

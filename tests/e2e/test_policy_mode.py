@@ -23,9 +23,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     config = tmp_path_factory.mktemp("mode") / "cluster.yaml"
     config.write_text("nodes: 2\npolicy: {mode: iptables}\n")
     manifest = _DENY + server("db", "node-1") + server("friend", "node-2") + server("stranger", "node-1")
-    with running(own_name("polmode"), "--config", str(config), stdin=manifest) as made:
-        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
-        yield made
+    with running(own_name("polmode"), "--config", str(config), stdin=manifest) as created:
+        created.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
+        yield created
 
 
 def modes(cluster: Cluster) -> set[str]:
@@ -67,11 +67,11 @@ def test_another_one_takes_over_while_the_cluster_runs(cluster: Cluster, mode: s
 
 def test_a_name_that_is_none_changes_nothing_and_is_said(cluster: Cluster, tmp_path: Path) -> None:
     set_mode(cluster, "ipfw")
-    said = "policy.mode: 'ipfw' is not a data plane of policies; there are auto, nftables, iptables"
-    eventually(lambda: said in done("status", "--name", cluster.name))
+    output = "policy.mode: 'ipfw' is not a data plane of policies; there are auto, nftables, iptables"
+    eventually(lambda: output in done("status", "--name", cluster.name))
     assert holds(cluster)
     set_mode(cluster, "iptables")
     (tmp_path / "c.yaml").write_text("policy: {mode: ipfw}\n")
     refused = run("up", "--name", own_name("never"), "--config", str(tmp_path / "c.yaml"))
     assert refused.returncode == 2
-    assert said in refused.stderr and "Traceback" not in refused.stderr
+    assert output in refused.stderr and "Traceback" not in refused.stderr

@@ -60,8 +60,8 @@ def conflist(cidrs: list[str]) -> dict[str, Any]:
         network = ip_network(cidr)
         last = network.network_address + 199
         pools.append([{"subnet": cidr, "rangeStart": str(last - 99), "rangeEnd": str(last), "gateway": str(last + 1)}])
-    ways = [{"dst": "::/0" if ":" in cidr else "0.0.0.0/0"} for cidr in cidrs]
-    ipam = {"type": "host-local", "ranges": pools, "routes": ways}
+    paths = [{"dst": "::/0" if ":" in cidr else "0.0.0.0/0"} for cidr in cidrs]
+    ipam = {"type": "host-local", "ranges": pools, "routes": paths}
     bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
     return {"cniVersion": "1.0.0", "name": "other", "plugins": [bridge, {"type": "podwire-cni", "policy": True}]}
 
@@ -86,16 +86,16 @@ def pid_of(cluster: Cluster, process: str) -> int:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running(own_name("bridges"), "--nodes", "2", stdin=server("old", "node-1")) as made:
-        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
-        before = {node: pid_of(made, f"agent-{node}") for node in NODES}
+    with running(own_name("bridges"), "--nodes", "2", stdin=server("old", "node-1")) as created:
+        created.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
+        before = {node: pid_of(created, f"agent-{node}") for node in NODES}
         for node in NODES:
-            change_over(made, node)
-        eventually(lambda: all(pid_of(made, f"agent-{node}") != before[node] for node in NODES))
-        made.apply(POLICIES)
-        made.apply(server("db", "node-1") + server("web", "node-1") + server("other", "node-2") + SERVICE)
-        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
-        yield made
+            change_over(created, node)
+        eventually(lambda: all(pid_of(created, f"agent-{node}") != before[node] for node in NODES))
+        created.apply(POLICIES)
+        created.apply(server("db", "node-1") + server("web", "node-1") + server("other", "node-2") + SERVICE)
+        created.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
+        yield created
 
 
 def reaches(cluster: Cluster, source: str, address: str, port: int = 80, seconds: float = _PATIENCE_S) -> bool:
@@ -125,14 +125,14 @@ def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
     cluster.apply(POLICIES)
     db = address_of(cluster, "db")
     eventually(lambda: not reaches(cluster, "web", db))
-    told = said(cluster, "web", "db")
-    (node,) = told["nodes"]
-    assert (told["outcome"], node["outcome"], "drifted" in node) == ("dropped", "dropped", False)
+    reported = said(cluster, "web", "db")
+    (node,) = reported["nodes"]
+    assert (reported["outcome"], node["outcome"], "drifted" in node) == ("dropped", "dropped", False)
     tables = [step["where"] for step in node["steps"]]
     assert tables[0] == "prerouting: bridge podwire-policy prerouting"
     assert tables[-1].startswith("forward: ip podwire-policy ")
     passes = said(cluster, "web", "other")
-    assert [(each["node"], each["outcome"]) for each in passes["nodes"]] == [
+    assert [(item["node"], item["outcome"]) for item in passes["nodes"]] == [
         ("node-1", "allowed"),
         ("node-2", "allowed"),
     ]
@@ -141,8 +141,8 @@ def test_why_follows_the_table_of_bridges(cluster: Cluster) -> None:
 
 def said(cluster: Cluster, source: str, target: str) -> dict[str, Any]:
     """The answer of ``podwire why`` for a connection between two pods."""
-    words = (f"default/{source}", f"default/{target}", "80")
-    return dict(json.loads(done("why", *words, "--name", cluster.name, "-o", "json"))["policies"][0])
+    arguments = (f"default/{source}", f"default/{target}", "80")
+    return dict(json.loads(done("why", *arguments, "--name", cluster.name, "-o", "json"))["policies"][0])
 
 
 def test_bridge_pod_is_isolated_from_its_first_instruction(cluster: Cluster) -> None:
@@ -158,8 +158,8 @@ spec:
     - {{name: main, image: busybox, command: [python3, -c, {script}]}}
 """)
     cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/busy", "--timeout=90s")
-    words = cluster.kubectl("logs", "busy").split()
-    assert words[3] == "0", words
+    fields = cluster.kubectl("logs", "busy").split()
+    assert fields[3] == "0", fields
 
 
 def test_nothing_in_the_kernel_is_otherwise_than_it_should_be(cluster: Cluster) -> None:

@@ -36,9 +36,9 @@ _ANNOTATION = "podwire.io/enforced"
 def cluster() -> Iterator[Cluster]:
     """A database and a client, on different nodes."""
     manifest = server("db", "node-1", "app: db") + server("web", "node-2")
-    with running(own_name("polstat"), "--nodes", "2", stdin=manifest) as made:
-        made.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
-        yield made
+    with running(own_name("polstat"), "--nodes", "2", stdin=manifest) as created:
+        created.kubectl("wait", "--for=condition=Ready", "pods", "--all", "--timeout=90s")
+        yield created
 
 
 @pytest.fixture
@@ -50,22 +50,23 @@ def clean(cluster: Cluster) -> Iterator[Cluster]:
 def said(cluster: Cluster) -> dict[str, Any]:
     """The annotation of the policy."""
     text = cluster.kubectl("get", "networkpolicy", "deny", "-o", "json")
-    found = json.loads(text)["metadata"].get("annotations", {}).get(_ANNOTATION, "{}")
-    return dict(json.loads(found))
+    result = json.loads(text)["metadata"].get("annotations", {}).get(_ANNOTATION, "{}")
+    return dict(json.loads(result))
 
 
-def listed(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
-    return list(json.loads(done("policy", "list", "--name", cluster.name, "-o", "json", *words)))
+def listed(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
+    return list(json.loads(done("policy", "list", "--name", cluster.name, "-o", "json", *arguments)))
 
 
 def events(cluster: Cluster) -> list[tuple[str, str]]:
-    found = json.loads(cluster.kubectl("get", "events", "-o", "json"))["items"]
-    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["kind"] == "NetworkPolicy"]
+    result = json.loads(cluster.kubectl("get", "events", "-o", "json"))["items"]
+    return [(e["reason"], e["message"]) for e in result if e["involvedObject"]["kind"] == "NetworkPolicy"]
 
 
-def log_of(cluster: Cluster, *words: str) -> list[dict[str, Any]]:
+def log_of(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
     return [
-        json.loads(line) for line in done("policy", "log", "--name", cluster.name, "-o", "json", *words).splitlines()
+        json.loads(line)
+        for line in done("policy", "log", "--name", cluster.name, "-o", "json", *arguments).splitlines()
     ]
 
 
@@ -83,17 +84,17 @@ def test_applied_policy_reports_its_nodes_and_its_drops(clean: Cluster) -> None:
     assert table[0].split()[:4] == ["NAMESPACE", "NAME", "KIND", "MODE"]
     assert table[1].split()[:6] == ["default", "deny", "NetworkPolicy", "enforce", "1", "2/2"]
 
-    found = eventually(lambda: log_of(clean, "--policy", "default/deny"))
-    one = found[-1]
-    assert (one["node"], one["verdict"], one["direction"]) == ("node-1", "dropped", "ingress")
-    assert (one["source"], one["destination"], one["port"]) == ("default/web", "default/db", 80)
-    assert one["why"] == (
+    result = eventually(lambda: log_of(clean, "--policy", "default/deny"))
+    item = result[-1]
+    assert (item["node"], item["verdict"], item["direction"]) == ("node-1", "dropped", "ingress")
+    assert (item["source"], item["destination"], item["port"]) == ("default/web", "default/db", 80)
+    assert item["why"] == (
         "default/web -> default/db TCP 80: dropped at ingress: isolated by default/deny, and there is no ingress rule"
     )
     own = Path(topology(clean).run, "log/agent-node-1.log").read_text()
     assert "policy dropped from=default/web to=default/db port=80/TCP" in own
     counted = json.loads(done("policy", "counters", "default/deny", "--name", clean.name, "-o", "json"))
-    assert ("node-1", "dropped") in {(each["node"], each["verdict"]) for each in counted}
+    assert ("node-1", "dropped") in {(entry["node"], entry["verdict"]) for entry in counted}
 
 
 def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_by_the_api_alone_as_of_a_cluster_elsewhere(clean: Cluster, tmp_path: Pa
     (line,) = json.loads(done("policy", "list", "--kubeconfig", str(elsewhere), "-o", "json"))
     assert (line["nodes"], line["notAsked"], line["dropped"] > 0) == ("2/2", 0, True)
     counted = json.loads(done("policy", "counters", "default/deny", "--kubeconfig", str(elsewhere), "-o", "json"))
-    assert ("node-1", "dropped") in {(each["node"], each["verdict"]) for each in counted}
+    assert ("node-1", "dropped") in {(item["node"], item["verdict"]) for item in counted}
     quiet = run("policy", "log", "--kubeconfig", str(elsewhere))
     assert (quiet.returncode, quiet.stdout) == (1, "")
     assert quiet.stderr.startswith("podwire: no answer from node-1, node-2: its agent does not serve its policy log")
@@ -116,10 +117,10 @@ def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -
     eventually(lambda: said(clean).get("mode") == "audit" and said(clean).get("nodes") == "2/2")
     before, dropped = log_of(clean), listed(clean)[0]["dropped"]
     assert reaches(clean, "web", "db", 20)
-    found = eventually(lambda: log_of(clean)[len(before) :])
-    assert {(one["verdict"], tuple(one["policies"])) for one in found} == {("audited", ("default/deny",))}
+    result = eventually(lambda: log_of(clean)[len(before) :])
+    assert {(item["verdict"], tuple(item["policies"])) for item in result} == {("audited", ("default/deny",))}
     near = "isolated by default/deny; nearest rule default/deny ingress[0]: ports TCP 81, the connection is TCP 80"
-    assert found[0]["why"].endswith(f"in audit, default/deny would drop it: {near}")
+    assert result[0]["why"].endswith(f"in audit, default/deny would drop it: {near}")
     (line,) = listed(clean)
     assert (line["mode"], line["dropped"], line["audited"] > 0) == ("audit", dropped, True)
 
@@ -135,12 +136,12 @@ def test_audited_policy_drops_nothing_and_names_would_be_drops(clean: Cluster) -
 def test_a_cluster_policy_is_told_of_too(clean: Cluster) -> None:
     clean.apply(_CLUSTER_POLICY)
     try:
-        (line,) = eventually(lambda: [one for one in listed(clean) if one["nodes"] == "2/2"])
+        (line,) = eventually(lambda: [item for item in listed(clean) if item["nodes"] == "2/2"])
         assert (line["namespace"], line["kind"], line["mode"]) == ("", "ClusterNetworkPolicy", "audit")
         assert reaches(clean, "web", "db", 20)
-        found = eventually(lambda: log_of(clean, "--policy", "no-web"))
-        assert (found[-1]["verdict"], found[-1]["rule"]) == ("audited", 0)
-        assert found[-1]["why"].endswith('denied by cluster policy no-web ingress[0] "deny-web", tier Admin')
+        result = eventually(lambda: log_of(clean, "--policy", "no-web"))
+        assert (result[-1]["verdict"], result[-1]["rule"]) == ("audited", 0)
+        assert result[-1]["why"].endswith('denied by cluster policy no-web ingress[0] "deny-web", tier Admin')
         counted = done("policy", "counters", "no-web", "--name", clean.name).splitlines()
         assert counted[1].split()[:5] == ["node-1", "no-web", "ingress", "0", "audited"]
     finally:

@@ -89,8 +89,8 @@ def test_preempted_pod_has_the_disruption_condition(cluster: Cluster, namespace:
         conditions = pod["status"]["conditions"]
         return next((condition for condition in conditions if condition["type"] == "DisruptionTarget"), None)
 
-    found = eventually(preempted)
-    assert (found["status"], found["reason"]) == ("True", "PreemptionByScheduler")
+    result = eventually(preempted)
+    assert (result["status"], result["reason"]) == ("True", "PreemptionByScheduler")
     cluster.kubectl("patch", "pod", "low", "-n", namespace, "-p", '{"metadata": {"finalizers": null}}')
     eventually(running(cluster, namespace, "high"))
 
@@ -125,9 +125,9 @@ def test_replica_sets_share_room_by_priority(cluster: Cluster, namespace: str, c
         meta = {"name": name, "namespace": namespace}
         cluster.apply(json.dumps({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta, "spec": body}))
 
-    def ready(**wanted: int) -> bool:
-        found = cluster.get("replicasets", "-n", namespace)["items"]
-        return {item["metadata"]["name"]: item["status"].get("readyReplicas", 0) for item in found} == wanted
+    def ready(**expected: int) -> bool:
+        result = cluster.get("replicasets", "-n", namespace)["items"]
+        return {item["metadata"]["name"]: item["status"].get("readyReplicas", 0) for item in result} == expected
 
     replica_set("low", 2)
     replica_set("middle", 2)

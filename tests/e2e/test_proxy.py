@@ -73,7 +73,7 @@ spec:
 
 
 def test_pods_and_services_are_reached_through_the_api(cluster: Cluster, page: str) -> None:
-    for name, wanted in (
+    for name, expected in (
         ("pods/page", "http"),
         ("pods/page:8080", "http"),
         ("pods/https:page:8443", "https"),
@@ -81,7 +81,7 @@ def test_pods_and_services_are_reached_through_the_api(cluster: Cluster, page: s
         ("services/1page:web", "http"),
         ("services/https:1page:tls", "https"),
     ):
-        assert cluster.kubectl("get", "--raw", f"{page}/{name}/proxy/a/?x=1") == f"/a/?x=1 by {wanted}"
+        assert cluster.kubectl("get", "--raw", f"{page}/{name}/proxy/a/?x=1") == f"/a/?x=1 by {expected}"
     linked = cluster.kubectl("get", "--raw", f"{page}/pods/page/proxy/page")
     assert linked == f'<a href="{page}/pods/page/proxy/next">next</a>'
     # kubectl follows the redirect, which leads through the proxy again.

@@ -67,38 +67,38 @@ spec:
 """
 
 
-def python(*words: str, folder: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, folder: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, cwd=folder, check=False
     )
 
 
 def test_the_example_is_green_and_mistakes_are_explained(tmp_path: Path) -> None:
     shutil.copytree(_EXAMPLE, tmp_path / "shop")
     (tmp_path / "shop/tests/test_red.py").write_text(_RED)
-    words = ("-m", "pytest", "-p", "no:cacheprovider", "-n", "1", "--podwire-nodes", "2", "tests")
-    done = python(*words, folder=tmp_path / "shop")
-    said = done.stdout
-    assert "5 failed, 12 passed" in said, said + done.stderr
+    arguments = ("-m", "pytest", "-p", "no:cacheprovider", "-n", "1", "--podwire-nodes", "2", "tests")
+    done = python(*arguments, folder=tmp_path / "shop")
+    output = done.stdout
+    assert "5 failed, 12 passed" in output, output + done.stderr
     policies = "k8s/policies.yaml"
-    assert "assert <shop/web -> shop/db:sql: not reached, policies deny it>" in said
-    assert f"DROPPED, isolated by shop/names ({policies}:13), shop/nothing ({policies}:6), shop/web" in said
-    assert "assert not <shop/web -> api:http: reached>" in said
-    assert "allowed by shop/web egress[0]" in said
-    assert "<node/node-1 -> default/lonely:81: not reached, refused>" in said
-    assert "'default/lonely' names no running pod" in said
-    assert "podwire/testing/" not in said and "podwire/local/" not in said, f"the test's line is enough: {said}"
-    left = [name for name in inventory.names() if name in said]
-    assert left == []
+    assert "assert <shop/web -> shop/db:sql: not reached, policies deny it>" in output
+    assert f"DROPPED, isolated by shop/names ({policies}:13), shop/nothing ({policies}:6), shop/web" in output
+    assert "assert not <shop/web -> api:http: reached>" in output
+    assert "allowed by shop/web egress[0]" in output
+    assert "<node/node-1 -> default/lonely:81: not reached, refused>" in output
+    assert "'default/lonely' names no running pod" in output
+    assert "podwire/testing/" not in output and "podwire/local/" not in output, f"the test's line is enough: {output}"
+    remaining = [name for name in inventory.names() if name in output]
+    assert remaining == []
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
     """Two databases, one on each node, and their client."""
-    with cluster(nodes=2) as made:
-        made.apply(*(_WEB % {"name": f"db-{n}", "app": "db", "node": f"node-{n}"} for n in (1, 2)))
-        made.apply(_WEB % {"name": "web", "app": "web", "node": "node-1"}, _SERVICE)
-        yield made
+    with cluster(nodes=2) as created:
+        created.apply(*(_WEB % {"name": f"db-{n}", "app": "db", "node": f"node-{n}"} for n in (1, 2)))
+        created.apply(_WEB % {"name": "web", "app": "web", "node": "node-1"}, _SERVICE)
+        yield created
 
 
 def test_what_kubectl_changes_is_in_force_when_asked(own: Cluster) -> None:
@@ -118,17 +118,17 @@ def test_what_kubectl_changes_is_in_force_when_asked(own: Cluster) -> None:
 
 
 def test_neither_all_nor_none_is_no_answer(own: Cluster) -> None:
-    some = {
+    subset = {
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "half"},
         "spec": {"podSelector": {"matchLabels": {"statefulset": "no"}}, "policyTypes": ["Ingress"]},
     }  # fmt: skip
     with own.restored():
         own.kubectl("label", "pod", "db-1", "statefulset=no")
-        own.apply(some)
+        own.apply(subset)
         for target in ("default/db:80", "db:http"):
             with pytest.raises(Undecided, match="some connections were made and others were not"):
                 bool(own.pod("web").reaches(target))
-        own.delete(some)
+        own.delete(subset)
         own.kubectl("label", "pod", "db-1", "statefulset-")
 
 
@@ -205,9 +205,9 @@ def test_a_cluster_that_is_kept_is_named_and_runs_on(tmp_path: Path) -> None:
 
 def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(podwire_cluster):\n    assert podwire_cluster\n")
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    arguments = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(
-        ["setpriv", "--bounding-set=-net_admin", *words], capture_output=True, text=True, timeout=180, check=False
+        ["setpriv", "--bounding-set=-net_admin", *arguments], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 1
     assert "local clusters need CAP_NET_ADMIN" in done.stdout
@@ -215,7 +215,7 @@ def test_who_may_not_make_clusters_is_told_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_wrong_configuration_is_told_and_leaves_nothing() -> None:
-    words = "from podwire.testing.cluster import cluster\nwith cluster(config={'proxy': {'mode': 'magic'}}): pass"
-    done = python("-c", words)
+    arguments = "from podwire.testing.cluster import cluster\nwith cluster(config={'proxy': {'mode': 'magic'}}): pass"
+    done = python("-c", arguments)
     assert "proxy.mode" in done.stderr and "magic" in done.stderr
     assert not [name for name in inventory.names() if name.startswith("pytest-") and name in lifecycle.stale((name,))]

@@ -17,18 +17,18 @@ from tests.present import present
 def api(cluster: Cluster) -> Iterator[client.ApiClient]:
     configured = client.Configuration()
     config.load_kube_config(cluster.kubeconfig, client_configuration=configured)
-    with _connected(configured) as made:
-        yield made
+    with _connected(configured) as created:
+        yield created
 
 
 @contextmanager
 def _connected(configured: client.Configuration) -> Iterator[client.ApiClient]:
     """A client whose connections are closed after the block; the library leaves that to the garbage collector."""
-    with client.ApiClient(configured) as made:
+    with client.ApiClient(configured) as api_client:
         try:
-            yield made
+            yield api_client
         finally:
-            made.rest_client.pool_manager.clear()
+            api_client.rest_client.pool_manager.clear()
 
 
 def _map(name: str, **data: str) -> client.V1ConfigMap:
@@ -37,8 +37,8 @@ def _map(name: str, **data: str) -> client.V1ConfigMap:
 
 def test_objects_are_made_read_changed_and_deleted(api: client.ApiClient, namespace: str) -> None:
     core = client.CoreV1Api(api)
-    made = core.create_namespaced_config_map(namespace, _map("one", a="1"))
-    assert present(made.metadata).uid and present(made.metadata).creation_timestamp is not None
+    created = core.create_namespaced_config_map(namespace, _map("one", a="1"))
+    assert present(created.metadata).uid and present(created.metadata).creation_timestamp is not None
     core.patch_namespaced_config_map("one", namespace, {"data": {"b": "2"}})
     read = core.read_namespaced_config_map("one", namespace)
     assert read.data == {"a": "1", "b": "2"}
@@ -72,7 +72,7 @@ def test_a_watch_from_a_version_misses_nothing(api: client.ApiClient, namespace:
     core = client.CoreV1Api(api)
     start = present(core.list_namespaced_config_map(namespace).metadata).resource_version
     core.create_namespaced_config_map(namespace, _map("early"))
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
     looking = watch.Watch()
 
     def look() -> None:
@@ -83,7 +83,7 @@ def test_a_watch_from_a_version_misses_nothing(api: client.ApiClient, namespace:
             label_selector="of=client",
             timeout_seconds=60,
         ):
-            seen.append((event["type"], event["object"].metadata.name))
+            observed.append((event["type"], event["object"].metadata.name))
             if event["type"] == "DELETED":
                 looking.stop()
 
@@ -92,7 +92,7 @@ def test_a_watch_from_a_version_misses_nothing(api: client.ApiClient, namespace:
     core.create_namespaced_config_map(namespace, _map("late"))
     core.delete_namespaced_config_map("late", namespace)
     thread.join(80)
-    assert seen == [("ADDED", "early"), ("ADDED", "late"), ("DELETED", "late")]
+    assert observed == [("ADDED", "early"), ("ADDED", "late"), ("DELETED", "late")]
 
 
 def test_a_list_at_an_old_version_is_gone(api: client.ApiClient, namespace: str) -> None:
@@ -144,10 +144,10 @@ def test_exec_by_websocket(api: client.ApiClient, cluster: Cluster, namespace: s
     )
     try:
         socket.run_forever(timeout=60)
-        said = socket.read_all()
+        output = socket.read_all()
     finally:
         socket.sock.shutdown()  # close() leaves the descriptor open when the server closed first
-    assert said.strip() == "from box"
+    assert output.strip() == "from box"
 
 
 def test_without_credentials_nothing_is_written(cluster: Cluster, namespace: str) -> None:

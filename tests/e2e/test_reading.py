@@ -24,8 +24,8 @@ def test_tables_of_every_namespaced_kind(cluster: Cluster, namespace: str) -> No
     assert heads[2][:8] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED"]
     pods = [line.split() for line in wide if line.startswith("pod/")]
     assert len(pods) == 2
-    assert {tuple(words[1:4]) for words in pods} == {("1/1", "Running", "0")}
-    assert all(words[5].startswith("10.244.") and words[6].startswith("node-") for words in pods)
+    assert {tuple(pod[1:4]) for pod in pods} == {("1/1", "Running", "0")}
+    assert all(pod[5].startswith("10.244.") and pod[6].startswith("node-") for pod in pods)
 
 
 def test_output_formats_agree(cluster: Cluster, namespace: str) -> None:
@@ -45,8 +45,8 @@ def test_selectors_choose(cluster: Cluster, namespace: str) -> None:
         cluster.kubectl("create", "configmap", name, "-n", namespace)
         cluster.kubectl("label", "configmap", name, f"tier={tier}", "-n", namespace)
 
-    def names(*words: str) -> list[str]:
-        return cluster.kubectl("get", "configmap", "-n", namespace, "-o", "name", *words).split()
+    def names(*arguments: str) -> list[str]:
+        return cluster.kubectl("get", "configmap", "-n", namespace, "-o", "name", *arguments).split()
 
     assert names("-l", "tier=back") == ["configmap/b", "configmap/c"]
     assert names("-l", "tier in (front),tier!=back") == ["configmap/a"]
@@ -89,15 +89,15 @@ def test_sorting(cluster: Cluster, namespace: str) -> None:
     for name, value in (("x", "3"), ("y", "1"), ("z", "2")):
         cluster.kubectl("create", "configmap", name, f"--from-literal=n={value}", "-n", namespace)
         cluster.kubectl("label", "configmap", name, "sorted=yes", "-n", namespace)
-    found = cluster.kubectl(
+    result = cluster.kubectl(
         "get", "configmap", "-n", namespace, "-l", "sorted=yes", "--sort-by={.data.n}", "--no-headers"
     )
-    assert [line.split()[0] for line in found.splitlines()] == ["y", "z", "x"]
+    assert [line.split()[0] for line in result.splitlines()] == ["y", "z", "x"]
 
 
 def test_a_watch_shows_changes_as_they_happen(cluster: Cluster, namespace: str) -> None:
-    words = ("get", "configmap", "-n", namespace, "-w", "--output-watch-events")
-    with cluster.stream(*words) as watch:
+    arguments = ("get", "configmap", "-n", namespace, "-w", "--output-watch-events")
+    with cluster.stream(*arguments) as watch:
         watch.until(lambda line: "kube-root-ca.crt" in line)
         cluster.kubectl("create", "configmap", "seen", "-n", namespace)
         cluster.kubectl("label", "configmap", "seen", "a=b", "-n", namespace)

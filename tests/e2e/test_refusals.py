@@ -13,16 +13,16 @@ from tests.e2e.driver import Lines, podwire
 NAME = f"refusals-{os.getpid()}"
 
 
-def run(*words: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: str = "", timeout: float = 180) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*podwire(), *words], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        [*podwire(), *arguments], input=stdin, capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
-def refused(done: subprocess.CompletedProcess[str], status: int, *said: str) -> None:
+def refused(done: subprocess.CompletedProcess[str], status: int, *output: str) -> None:
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    for text in said:
+    for text in output:
         assert text in done.stderr, done.stderr
 
 
@@ -45,7 +45,7 @@ def small() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "output"),
     [
         (("up", "--name", "No_Good"), "--name: 'No_Good': expected lower-case letters"),
         (("up", "--nodes", "0", "--name", NAME), "nodes: 0: expected 1 to 240"),
@@ -62,26 +62,26 @@ def small() -> Iterator[str]:
         (("dns", "--config", "/nonexistent.yaml"), "/nonexistent.yaml"),
     ],
 )
-def test_wrong_words_are_refused_before_anything_happens(words: tuple[str, ...], said: str) -> None:
-    refused(run(*words), 2, said)
+def test_wrong_words_are_refused_before_anything_happens(arguments: tuple[str, ...], output: str) -> None:
+    refused(run(*arguments), 2, output)
     assert not Path("/run/podwire", NAME).exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("a: [", "stdin:2: not YAML"),
         ("- 1", "stdin:1: expected an object with apiVersion and kind"),
         ("apiVersion: v1\nkind: Pod\n", "stdin:1: metadata.name: expected a name"),
     ],
 )
-def test_a_malformed_manifest_is_refused_before_a_cluster_is_made(text: str, said: str) -> None:
-    refused(run("up", "--name", NAME, "-f", "-", stdin=text), 2, said)
+def test_a_malformed_manifest_is_refused_before_a_cluster_is_made(text: str, output: str) -> None:
+    refused(run("up", "--name", NAME, "-f", "-", stdin=text), 2, output)
     assert not Path("/run/podwire", NAME).exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("apiVersion: v1\nkind: Gizmo\nmetadata: {name: x}\n", "stdin:1: kind: the API server knows no Gizmo in v1"),
         (
@@ -99,8 +99,8 @@ def test_a_malformed_manifest_is_refused_before_a_cluster_is_made(text: str, sai
         ),
     ],
 )
-def test_what_the_api_refuses_is_named_with_file_and_line(small: str, text: str, said: str) -> None:
-    refused(run("up", "--name", small, "--nodes", "1", "-f", "-", stdin=text), 2, "stdin:1: ", said)
+def test_what_the_api_refuses_is_named_with_file_and_line(small: str, text: str, output: str) -> None:
+    refused(run("up", "--name", small, "--nodes", "1", "-f", "-", stdin=text), 2, "stdin:1: ", output)
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
@@ -113,36 +113,36 @@ def test_a_node_that_is_not_there_is_named(small: str) -> None:
 
 
 def test_a_port_in_use_is_named(cleaned: None, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
         config = tmp_path / "c.yaml"
         config.write_text(f"nodes: 1\napiPort: {port}\n")
         refused(run("up", "--name", NAME, "--config", str(config)), 2, f"apiPort: port {port} on 127.0.0.1 is in use")
 
 
 def test_two_at_once_do_not_mix(cleaned: None) -> None:
-    words = ("up", "--name", NAME, "--nodes", "1")
-    with subprocess.Popen([*podwire(), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as first:
+    arguments = ("up", "--name", NAME, "--nodes", "1")
+    with subprocess.Popen([*podwire(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as first:
         Lines(first).next()
         first.send_signal(signal.SIGSTOP)
         try:
-            refused(run(*words), 1, "is being changed by another podwire process")
+            refused(run(*arguments), 1, "is being changed by another podwire process")
         finally:
             first.send_signal(signal.SIGCONT)
-        said = first.communicate(timeout=180)[0]
-        assert first.returncode == 0, said
-    assert run(*words).returncode == 0
+        output = first.communicate(timeout=180)[0]
+        assert first.returncode == 0, output
+    assert run(*arguments).returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "output"),
     [
         (("--segments", "2"), "segments: cannot change while the cluster exists (1 now, not 2)"),
         (("--state-dir", "/var/tmp"), "--state-dir: cannot change while the cluster exists, whose state is in "),
     ],
 )
-def test_what_a_cluster_cannot_change_is_refused(small: str, words: tuple[str, ...], said: str) -> None:
-    refused(run("up", "--name", small, *words), 2, said, "podwire down")
+def test_what_a_cluster_cannot_change_is_refused(small: str, arguments: tuple[str, ...], output: str) -> None:
+    refused(run("up", "--name", small, *arguments), 2, output, "podwire down")
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_what_a_cluster_cannot_change_is_refused(small: str, words: tuple[str, .
 )
 def test_fixed_settings_in_a_file_are_refused(small: str, tmp_path: Path, setting: str) -> None:
     (tmp_path / "c.yaml").write_text(setting)
-    said = f"{setting.partition(':')[0]}: cannot change while the cluster exists"
-    refused(run("up", "--name", small, "--config", str(tmp_path / "c.yaml")), 2, said, "podwire down")
+    output = f"{setting.partition(':')[0]}: cannot change while the cluster exists"
+    refused(run("up", "--name", small, "--config", str(tmp_path / "c.yaml")), 2, output, "podwire down")
 
 
 @pytest.mark.parametrize("command", [("status",), ("probe",), ("state", "node-1"), ("exec", "node-1", "true")])

@@ -120,11 +120,11 @@ def asking(*threads: Asking) -> Iterator[None]:
 
 def answered(cluster: Cluster, namespace: str, *threads: Asking) -> None:
     """Waits until each remaining pod has answered each client ten more times."""
-    found = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
-    pods = [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    result = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
+    pods = [pod["metadata"]["name"] for pod in result if "deletionTimestamp" not in pod["metadata"]]
     for thread in threads:
-        wanted = {pod: thread.seen.get(pod, 0) + 10 for pod in pods}
-        eventually(lambda thread=thread, wanted=wanted: all(thread.seen.get(p, 0) >= n for p, n in wanted.items()))
+        expected = {pod: thread.seen.get(pod, 0) + 10 for pod in pods}
+        eventually(lambda thread=thread, desired=expected: all(thread.seen.get(p, 0) >= n for p, n in desired.items()))
 
 
 def test_a_rollout_loses_no_request(cluster: Cluster, namespace: str) -> None:

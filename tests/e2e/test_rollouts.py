@@ -23,33 +23,33 @@ spec:%s
 
 def pods(cluster: Cluster, namespace: str) -> dict[str, str]:
     """The image of each pod that is not being deleted, by uid."""
-    found = cluster.get("pods", "-l", "app=it", "-n", namespace)["items"]
+    result = cluster.get("pods", "-l", "app=it", "-n", namespace)["items"]
     return {
         pod["metadata"]["uid"]: pod["spec"]["containers"][0]["image"]
-        for pod in found
+        for pod in result
         if "deletionTimestamp" not in pod["metadata"]
     }
 
 
 @pytest.mark.parametrize(("kind", "more"), [("StatefulSet", "\n  serviceName: it\n  replicas: 2"), ("DaemonSet", "")])
 def test_status_restart_history_and_undo(cluster: Cluster, namespace: str, kind: str, more: str) -> None:
-    what = (f"{kind.lower()}/it", "-n", namespace)
+    subject = (f"{kind.lower()}/it", "-n", namespace)
 
     def settled() -> dict[str, str]:
-        cluster.kubectl("rollout", "status", *what, "--timeout=90s")
+        cluster.kubectl("rollout", "status", *subject, "--timeout=90s")
         return pods(cluster, namespace)
 
     cluster.apply(SET % (kind, more), "-n", namespace)
     first = settled()
     assert set(first.values()) == {"nginx:1.27"} and len(first) >= 2
-    cluster.kubectl("rollout", "restart", *what)
+    cluster.kubectl("rollout", "restart", *subject)
     second = settled()
     assert not first.keys() & second.keys() and len(second) == len(first)
-    cluster.kubectl("set", "image", *what[:1], "main=nginx:1.28", "-n", namespace)
+    cluster.kubectl("set", "image", *subject[:1], "main=nginx:1.28", "-n", namespace)
     eventually(lambda: set(settled().values()) == {"nginx:1.28"})
-    history = cluster.kubectl("rollout", "history", *what).splitlines()[2:]
+    history = cluster.kubectl("rollout", "history", *subject).splitlines()[2:]
     assert [line.split()[0] for line in history if line] == ["1", "2", "3"]
-    cluster.kubectl("rollout", "undo", *what)
+    cluster.kubectl("rollout", "undo", *subject)
     eventually(lambda: set(settled().values()) == {"nginx:1.27"})
 
 

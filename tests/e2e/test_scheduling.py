@@ -19,8 +19,8 @@ def deployment(name: str, replicas: int, **spec: Any) -> str:
 
 def places(cluster: Cluster, namespace: str, app: str) -> list[str]:
     """The node of each pod, empty for one that has none, in order."""
-    found = cluster.get("pods", "-l", f"app={app}", "-n", namespace)["items"]
-    return sorted(pod["spec"].get("nodeName", "") for pod in found)
+    result = cluster.get("pods", "-l", f"app={app}", "-n", namespace)["items"]
+    return sorted(pod["spec"].get("nodeName", "") for pod in result)
 
 
 def anti_affinity(app: str) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def test_taints_keep_away_pods_without_toleration(cluster: Cluster, namespace: s
     assert places(cluster, namespace, "others") == ["node-2"] * 4
     assert places(cluster, namespace, "some") == [tainted] * 2
     assert places(cluster, namespace, "nowhere") == [""]
-    told = ("describe", "pod", "-l", "app=nowhere", "-n", namespace)
-    eventually(lambda: "1 node(s) had untolerated taint {only: some}" in cluster.kubectl(*told))
+    reported = ("describe", "pod", "-l", "app=nowhere", "-n", namespace)
+    eventually(lambda: "1 node(s) had untolerated taint {only: some}" in cluster.kubectl(*reported))
 
 
 def test_anti_affinity_puts_one_on_each_node_and_affinity_follows(cluster: Cluster, namespace: str) -> None:
@@ -57,8 +57,8 @@ def test_anti_affinity_puts_one_on_each_node_and_affinity_follows(cluster: Clust
     count = len(nodes)
     cluster.apply(deployment("apart", count + 1, affinity=anti_affinity("apart")), "-n", namespace)
     eventually(lambda: places(cluster, namespace, "apart") == ["", *nodes])
-    told = ("describe", "pod", "-l", "app=apart", "-n", namespace)
-    eventually(lambda: "didn't match pod anti-affinity rules" in cluster.kubectl(*told))
+    reported = ("describe", "pod", "-l", "app=apart", "-n", namespace)
+    eventually(lambda: "didn't match pod anti-affinity rules" in cluster.kubectl(*reported))
     cluster.apply(deployment("single", 1), "-n", namespace)
     cluster.rolled_out("single", namespace=namespace)
     where = places(cluster, namespace, "single")

@@ -73,48 +73,48 @@ def route_of(cluster: Cluster, peer: str) -> str:
 
 def test_nodes_and_pods_have_an_address_of_each_family(wide: Cluster) -> None:
     for node in wide.get("nodes")["items"]:
-        found = [a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"]
-        assert [":" in address for address in found] == [False, True]
+        results = [a["address"] for a in node["status"]["addresses"] if a["type"] == "InternalIP"]
+        assert [":" in address for address in results] == [False, True]
         assert [":" in cidr for cidr in node["spec"]["podCIDRs"]] == [False, True]
     for pod in wide.get("pods")["items"]:
-        assert [":" in one["ip"] for one in pod["status"]["podIPs"]] == [False, True]
-        assert [":" in one["ip"] for one in pod["status"]["hostIPs"]] == [False, True]
+        assert [":" in item["ip"] for item in pod["status"]["podIPs"]] == [False, True]
+        assert [":" in item["ip"] for item in pod["status"]["hostIPs"]] == [False, True]
 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_pods_reach_every_node_with_their_own_source_address(wide: Cluster, version: int) -> None:
     for name in OTHERS:
-        said = answer(wide, "on-1", address_of(wide, name, version))
-        assert (said["pod"], said["client"]) == (name, address_of(wide, "on-1", version))
+        output = answer(wide, "on-1", address_of(wide, name, version))
+        assert (output["pod"], output["client"]) == (name, address_of(wide, "on-1", version))
 
 
 def test_a_service_answers_on_both_of_its_addresses(wide: Cluster) -> None:
     addresses = wide.get("service", "both")["spec"]["clusterIPs"]
     assert [":" in address for address in addresses] == [False, True]
     for address in addresses:
-        seen = {answer(wide, "on-1", address)["pod"] for _ in range(40)}
-        assert seen == PODS
+        observed = {answer(wide, "on-1", address)["pod"] for _ in range(40)}
+        assert observed == PODS
 
 
 def test_a_node_port_answers_on_every_address_of_every_node(wide: Cluster) -> None:
     port = wide.get("service", "both")["spec"]["ports"][0]["nodePort"]
     for node in wide.get("nodes")["items"]:
-        for one in node["status"]["addresses"]:
-            if one["type"] == "InternalIP":
-                address = str(one["address"])
-                assert eventually(lambda address=address: answer(wide, "", address, port))["pod"] in PODS, one
+        for item in node["status"]["addresses"]:
+            if item["type"] == "InternalIP":
+                address = str(item["address"])
+                assert eventually(lambda address=address: answer(wide, "", address, port))["pod"] in PODS, item
 
 
 def test_dns_answers_with_both_families(wide: Cluster) -> None:
     def resolve(family: str, name: str) -> list[str]:
-        found = wide.run(["kubectl", "exec", "client", "--", "getent", family, name])
-        return sorted({line.split()[0] for line in found.stdout.splitlines()})
+        result = wide.run(["kubectl", "exec", "client", "--", "getent", family, name])
+        return sorted({line.split()[0] for line in result.stdout.splitlines()})
 
     v4, v6 = wide.get("service", "both")["spec"]["clusterIPs"]
     eventually(lambda: (resolve("ahostsv4", "both"), resolve("ahostsv6", "both")) == ([v4], [v6]))
     for family, version in (("ahostsv4", 4), ("ahostsv6", 6)):
-        wanted = sorted(address_of(wide, name, version) for name in ("on-1", *OTHERS))
-        eventually(lambda family=family, wanted=wanted: resolve(family, "each") == wanted)
+        expected = sorted(address_of(wide, name, version) for name in ("on-1", *OTHERS))
+        eventually(lambda family=family, desired=expected: resolve(family, "each") == desired)
 
 
 def test_the_probe_is_green(wide: Cluster) -> None:
@@ -142,14 +142,14 @@ def test_hostgw_says_which_nodes_it_cannot_reach(wide: Cluster) -> None:
     with flows(wide, [("on-1", "on-3")]) as (near,):
         setting(wide, "routing.backend", "hostgw")
         try:
-            said = "is not on a subnet of eth0"
-            eventually(lambda: done("status", "--name", NAME).count(said) >= 8)
+            output = "is not on a subnet of eth0"
+            eventually(lambda: done("status", "--name", NAME).count(output) >= 8)
             status = done("status", "--name", NAME)
             assert "node-1: routing: node-2: node node-2 (" in status
             selector = "involvedObject.name=node-1,reason=PeerUnreached"
             eventually(lambda: wide.get("events", "-A", "--field-selector", selector)["items"])
         finally:
             setting(wide, "routing.backend", "vxlan")
-        eventually(lambda: said not in done("status", "--name", NAME))
+        eventually(lambda: output not in done("status", "--name", NAME))
         eventually(lambda: run("probe", "--name", NAME).returncode == 0)
     assert near.problems == []

@@ -91,7 +91,7 @@ def test_a_node_without_the_api_goes_on_and_catches_up(cluster: Cluster) -> None
 
 def netfilter_sockets(pid: int) -> list[socket.socket]:
     """Another process's nfnetlink sockets, as descriptors of this one."""
-    found = []
+    result = []
     handle = os.pidfd_open(pid)
     try:
         for name in Path(f"/proc/{pid}/fd").iterdir():
@@ -104,12 +104,12 @@ def netfilter_sockets(pid: int) -> list[socket.socket]:
                 os.close(number)
                 continue
             if (sock.family, sock.proto) == (socket.AF_NETLINK, _NETLINK_NETFILTER):
-                found.append(sock)
+                result.append(sock)
             else:
                 sock.close()
     finally:
         os.close(handle)
-    return found
+    return result
 
 
 @contextmanager

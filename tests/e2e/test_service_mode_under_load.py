@@ -24,8 +24,8 @@ def switch(cluster: Cluster, mode: str) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running(own_name("modeload"), "--nodes", "2", stdin=manifest()) as made:
-        yield made
+    with running(own_name("modeload"), "--nodes", "2", stdin=manifest()) as created:
+        yield created
 
 
 def test_a_switch_refuses_no_connection_and_breaks_none(cluster: Cluster) -> None:

@@ -24,8 +24,8 @@ spec: {podSelector: {matchLabels: {app: none}}}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running(own_name("relay"), "--nodes", "2", stdin=manifest()) as made:
-        yield made
+    with running(own_name("relay"), "--nodes", "2", stdin=manifest()) as created:
+        yield created
 
 
 def relay(cluster: Cluster) -> State | None:

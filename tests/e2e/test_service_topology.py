@@ -30,8 +30,8 @@ def _zones(cluster: Cluster) -> Iterator[tuple[str, ...]]:
 
 def _pods(cluster: Cluster, namespace: str) -> dict[str, str]:
     """The node of each pod."""
-    found = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
-    return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in found}
+    result = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
+    return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in result}
 
 
 def _answering(cluster: Cluster, namespace: str, times: int = 16) -> set[str]:

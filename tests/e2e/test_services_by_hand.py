@@ -54,14 +54,14 @@ spec: {type: LoadBalancer, externalTrafficPolicy: Local, selector: {app: web}, p
 def _pods(cluster: Cluster, namespace: str, replicas: int) -> list[dict[str, Any]]:
     cluster.apply(deployment("web", replicas=replicas), "-n", namespace)
     cluster.rolled_out("web", namespace=namespace)
-    found = json.loads(cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "json"))
-    items: list[dict[str, Any]] = found["items"]
+    result = json.loads(cluster.kubectl("get", "pods", "-l", "app=web", "-n", namespace, "-o", "json"))
+    items: list[dict[str, Any]] = result["items"]
     return items
 
 
 def _nodes(cluster: Cluster) -> dict[str, str]:
-    found = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
-    return {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in found}
+    result = json.loads(cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+    return {n["metadata"]["name"]: n["status"]["addresses"][0]["address"] for n in result}
 
 
 def _get(url: str) -> tuple[int, dict[str, Any]]:
@@ -80,23 +80,23 @@ def _field(cluster: Cluster, namespace: str, service: str, path: str) -> str:
     return cluster.kubectl("get", "service", service, "-n", namespace, "-o", f"jsonpath={{.spec.{path}}}")
 
 
-def _names(cluster: Cluster, namespace: str, *words: str) -> list[str]:
-    return cluster.kubectl("get", *words, "-n", namespace, "-o", "name").split()
+def _names(cluster: Cluster, namespace: str, *arguments: str) -> list[str]:
+    return cluster.kubectl("get", *arguments, "-n", namespace, "-o", "name").split()
 
 
 def test_handwritten_endpoints_are_mirrored_served_and_removed_with_their_service(
     cluster: Cluster, namespace: str
 ) -> None:
-    one, two = _pods(cluster, namespace, 2)
+    item, two = _pods(cluster, namespace, 2)
     node = next(iter(_nodes(cluster).values()))
     slices = ("endpointslices", "-l", "kubernetes.io/service-name=hand,team=a")
-    cluster.apply(_BY_HAND % one["status"]["podIP"], "-n", namespace)
+    cluster.apply(_BY_HAND % item["status"]["podIP"], "-n", namespace)
     port = _field(cluster, namespace, "hand", "ports[0].nodePort")
 
     def answered() -> str:
         return str(_get(f"http://{node}:{port}/")[1].get("pod", ""))
 
-    eventually(lambda: answered() == one["metadata"]["name"])
+    eventually(lambda: answered() == item["metadata"]["name"])
     assert len(_names(cluster, namespace, *slices)) == 1
     cluster.apply(_BY_HAND % two["status"]["podIP"], "-n", namespace)
     eventually(lambda: answered() == two["metadata"]["name"])
@@ -112,8 +112,8 @@ def test_slices_by_hand_are_all_served(cluster: Cluster, namespace: str) -> None
     cluster.apply(_SLICES % tuple(pod["status"]["podIP"] for pod in pods), "-n", namespace)
     port = _field(cluster, namespace, "sliced", "ports[0].nodePort")
     eventually(lambda: _get(f"http://{node}:{port}/")[0] == 200)
-    seen = {_get(f"http://{node}:{port}/")[1].get("pod") for _ in range(24)}
-    assert seen == {pod["metadata"]["name"] for pod in pods}
+    observed = {_get(f"http://{node}:{port}/")[1].get("pod") for _ in range(24)}
+    assert observed == {pod["metadata"]["name"] for pod in pods}
     assert sorted(_names(cluster, namespace, "endpointslices", "-l", "kubernetes.io/service-name=sliced")) == [
         "endpointslice.discovery.k8s.io/sliced-a",
         "endpointslice.discovery.k8s.io/sliced-b",
@@ -137,8 +137,8 @@ def test_nodes_tell_a_load_balancer_whether_they_have_an_endpoint(cluster: Clust
     def told() -> dict[str, int]:
         return {name: _get(f"http://{address}:{port}/")[0] for name, address in nodes.items()}
 
-    wanted = {name: 200 if name == pod["spec"]["nodeName"] else 503 for name in nodes}
-    eventually(lambda: told() == wanted)
+    expected = {name: 200 if name == pod["spec"]["nodeName"] else 503 for name in nodes}
+    eventually(lambda: told() == expected)
     cluster.kubectl("scale", "deployment/web", "--replicas=0", "-n", namespace)
     eventually(lambda: set(told().values()) == {503})
     change = '{"spec": {"externalTrafficPolicy": "Cluster"}}'
@@ -166,15 +166,15 @@ def test_dashboards_for_kube_proxy_find_its_metrics(cluster: Cluster) -> None:
 def test_occupied_health_check_port_is_a_service_event(cluster: Cluster, namespace: str) -> None:
     node, address = next(iter(_nodes(cluster).items()))
     with netns.inside(Path(topology(cluster).netns(node))):
-        taken = socket.create_server((address, 32555))
+        used = socket.create_server((address, 32555))
     fixed = _LOCAL.replace("type: LoadBalancer", "type: LoadBalancer, healthCheckNodePort: 32555")
 
     def told() -> str:
-        found = cluster.get("events", "-n", namespace)["items"]
-        wanted = [e for e in found if e["reason"] == "FailedToStartServiceHealthcheck"]
-        return str(wanted[0]["message"]) if wanted else ""
+        result = cluster.get("events", "-n", namespace)["items"]
+        expected = [e for e in result if e["reason"] == "FailedToStartServiceHealthcheck"]
+        return str(expected[0]["message"]) if expected else ""
 
-    with taken:
+    with used:
         cluster.apply(fixed, "-n", namespace)
         assert eventually(told) == f"node port 32555 on {address}: Address already in use"
     eventually(lambda: _get(f"http://{address}:32555/")[0] == 503)

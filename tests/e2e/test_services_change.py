@@ -30,8 +30,8 @@ def pods(cluster: Cluster, namespace: str) -> dict[str, str]:
     cluster.apply(two + "---" + shell_pod("client", "sleep 600"), "-n", namespace)
     cluster.rolled_out("web", namespace=namespace)
     cluster.ready("client", namespace=namespace)
-    found = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
-    return {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in found}
+    result = cluster.get("pods", "-l", "app=web", "-n", namespace)["items"]
+    return {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in result}
 
 
 class Client:
@@ -51,22 +51,22 @@ class Client:
                 sock.connect((address, port))
                 sock.settimeout(20)
                 sock.sendall(b"podwire-probe\n")
-                said = json.loads(sock.makefile().readline())
+                output = json.loads(sock.makefile().readline())
             except ConnectionRefusedError:
                 return "refused"
             except (OSError, ValueError):
                 return "dropped"
-        return f"{said['pod']}:{said['port']}"
+        return f"{output['pod']}:{output['port']}"
 
     def names(self, name: str) -> list[str]:
         """Addresses of a name, sorted."""
-        words = ["kubectl", "exec", "client", "-n", self.namespace, "--", "getent", "ahostsv4", name]
-        return sorted({line.split()[0] for line in self.cluster.run(words).stdout.splitlines()})
+        arguments = ["kubectl", "exec", "client", "-n", self.namespace, "--", "getent", "ahostsv4", name]
+        return sorted({line.split()[0] for line in self.cluster.run(arguments).stdout.splitlines()})
 
 
 def spec_of(cluster: Cluster, namespace: str, name: str = "web") -> dict[str, Any]:
-    found: dict[str, Any] = cluster.get("service", name, "-n", namespace)["spec"]
-    return found
+    result: dict[str, Any] = cluster.get("service", name, "-n", namespace)["spec"]
+    return result
 
 
 def test_a_service_changes_its_type_and_everyone_follows(
@@ -148,7 +148,7 @@ def test_ports_come_and_go_and_a_service_without_pods_refuses(
 def test_slices_by_hand_with_several_ports(cluster: Cluster, namespace: str, pods: dict[str, str], kind: str) -> None:
     """A port has another number in each slice; a port of only one slice is served by that slice."""
     client = Client(cluster, namespace)
-    (one, first), (two, second) = sorted(pods.items())
+    (item, first), (two, second) = sorted(pods.items())
     address = "clusterIP: None, " if kind == "headless" else ""
     ports = "ports: [{name: a, port: 8000}, {name: b, port: 8001}]"
     cluster.apply(
@@ -167,13 +167,13 @@ def test_slices_by_hand_with_several_ports(cluster: Cluster, namespace: str, pod
         return
     own = spec_of(cluster, namespace, "hand")["clusterIP"]
     eventually(lambda: client.ask(own, 8001) == f"{two}:80")
-    eventually(lambda: {client.ask(own, 8000) for _ in range(24)} == {f"{one}:80", f"{two}:81"})
+    eventually(lambda: {client.ask(own, 8000) for _ in range(24)} == {f"{item}:80", f"{two}:81"})
     assert client.names("hand") == [own]
     cluster.kubectl("delete", "endpointslice", "hand-2", "-n", namespace)
     eventually(lambda: client.ask(own, 8001) == "refused")
-    assert {client.ask(own, 8000) for _ in range(8)} == {f"{one}:80"}
-    left = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=hand", "-n", namespace)["items"]
-    assert [piece["metadata"]["name"] for piece in left] == ["hand-1"]
+    assert {client.ask(own, 8000) for _ in range(8)} == {f"{item}:80"}
+    remaining = cluster.get("endpointslices", "-l", "kubernetes.io/service-name=hand", "-n", namespace)["items"]
+    assert [piece["metadata"]["name"] for piece in remaining] == ["hand-1"]
 
 
 def test_an_external_name_is_an_alias_without_rules(cluster: Cluster, namespace: str, pods: dict[str, str]) -> None:

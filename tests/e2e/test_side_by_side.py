@@ -25,13 +25,13 @@ def first() -> Iterator[Cluster]:
 
 def on_host(link: str) -> set[str]:
     """The addresses and routes that this machine has of a cluster's link."""
-    found: set[str] = set()
+    result: set[str] = set()
     for word in ("-4 address", "-6 address", "-4 route", "-6 route"):
-        words = ["ip", "-o", *word.split()]
-        lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        arguments = ["ip", "-o", *word.split()]
+        lines = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.splitlines()
         ours = [line.partition(": ")[2] or line for line in lines if link in line and "fe80" not in line]
-        found |= {" ".join(line.split()[:3]) for line in ours}
-    return found
+        result |= {" ".join(line.split()[:3]) for line in ours}
+    return result
 
 
 def green(name: str) -> None:
@@ -62,10 +62,12 @@ def test_two_are_green_and_taking_one_down_leaves_the_other(first: Cluster) -> N
 
 
 def test_up_twice_at_once_makes_one_cluster(first: Cluster) -> None:
-    words = [*podwire(), "up", "--name", B, "--nodes", "1"]
+    arguments = [*podwire(), "up", "--name", B, "--nodes", "1"]
     try:
-        both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-        ends = sorted((one.communicate(timeout=180)[1], one.returncode) for one in both)
+        both = [
+            subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+        ]
+        ends = sorted((item.communicate(timeout=180)[1], item.returncode) for item in both)
         assert sorted(status for _, status in ends) in ([0, 1], [0, 0])
         assert all(f"{B!r} is being changed by another podwire process" in text for text, status in ends if status)
         assert done("status", "--name", B).count("apiserver ") == 1
@@ -86,11 +88,11 @@ def test_two_clusters_may_come_up_at_once(first: Cluster) -> None:
             )
             for name in names
         ]
-        for one in both:
-            out, err = one.communicate(timeout=180)
-            assert one.returncode == 0, out + err
-        found = [Cluster(name, done("kubeconfig", "--name", name).strip()) for name in names]
-        addresses = {str(one.get("node", "node-1")["status"]["addresses"][0]) for one in found}
+        for item in both:
+            out, err = item.communicate(timeout=180)
+            assert item.returncode == 0, out + err
+        results = [Cluster(name, done("kubeconfig", "--name", name).strip()) for name in names]
+        addresses = {str(entry.get("node", "node-1")["status"]["addresses"][0]) for entry in results}
         assert len(addresses) == 2
         green(A)
     finally:

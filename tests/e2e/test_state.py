@@ -15,13 +15,13 @@ from tests.e2e.clusters import in_node
 from tests.e2e.driver import NOTICED_S, Cluster, deployment, eventually, podwire
 
 
-def state(cluster: Cluster, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return cluster.run([*podwire(), "state", *words, "--name", cluster.name], stdin=stdin)
+def state(cluster: Cluster, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return cluster.run([*podwire(), "state", *arguments, "--name", cluster.name], stdin=stdin)
 
 
-def equal(cluster: Cluster, *words: str) -> bool:
+def equal(cluster: Cluster, *arguments: str) -> bool:
     """Whether the state of a node shows no difference."""
-    done = state(cluster, *words, "--diff")
+    done = state(cluster, *arguments, "--diff")
     assert done.returncode in (0, 1), done.stderr
     assert (done.returncode == 0) == (done.stdout == ""), done.stdout
     return done.returncode == 0
@@ -49,9 +49,9 @@ def web(cluster: Cluster, namespace: str) -> dict[str, str]:
     name, node, address = pod["metadata"]["name"], pod["spec"]["nodeName"], pod["status"]["podIP"]
     service = cluster.get("service", "web", "-n", namespace)["spec"]["clusterIP"]
     route = in_node(cluster, node, "ip", "route", "show", address)
-    found = {"name": name, "node": node, "address": address, "service": service, "link": route.split()[2]}
+    result = {"name": name, "node": node, "address": address, "service": service, "link": route.split()[2]}
     eventually(lambda: service in state(cluster, node, "--part", "proxy").stdout)
-    return found
+    return result
 
 
 def test_a_healthy_cluster_has_no_differences(cluster: Cluster, web: dict[str, str]) -> None:
@@ -128,8 +128,8 @@ def test_deleted_objects_show_and_foreign_objects_do_not(
             assert "+table inet podwire-masquerade {" in lines
             assert not any("alien" in line or "198.51.100" in line or "203.0.113" in line for line in lines)
 
-            words = ("--diff", "--saved", "-", "--part", "cni", "-o", "json")
-            only = state(cluster, node, *words, stdin=saved.read_text())
+            arguments = ("--diff", "--saved", "-", "--part", "cni", "-o", "json")
+            only = state(cluster, node, *arguments, stdin=saved.read_text())
             rows = [json.loads(line) for line in only.stdout.splitlines()]
             assert {row["where"] for row in rows} == {"cni"} and {row["sign"] for row in rows} == {"+", "-"}
 
@@ -181,13 +181,13 @@ def test_a_pods_link_that_is_deleted(cluster: Cluster, namespace: str, web: dict
 
 
 def test_mistakes_are_named(cluster: Cluster, tmp_path: Path) -> None:
-    for words, status, problem in (
+    for arguments, status, problem in (
         (["node-9", "--diff"], 2, "'node-9' is not in cluster"),
         (["node-9"], 2, "expected one of node-1, node-2, "),
         (["node-1", "--part", "pods"], 2, "'fabric', 'cni', 'routing', 'policy', 'proxy'"),
         (["node-1", "--saved", str(tmp_path / "none")], 2, "No such file"),
     ):
-        done = state(cluster, *words)
+        done = state(cluster, *arguments)
         assert (done.returncode, done.stdout) == (status, ""), done
         assert problem in done.stderr and "Traceback" not in done.stderr
     cut = tmp_path / "cut.txt"

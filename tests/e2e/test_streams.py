@@ -87,7 +87,7 @@ def test_exec_with_a_terminal(cluster: Cluster, namespace: str) -> None:
     cluster.apply(shell_pod("box", "sleep 600"), "-n", namespace)
     _ready(cluster, namespace, "box")
     ours, theirs = pty.openpty()
-    words = [
+    arguments = [
         "kubectl",
         "exec",
         "-it",
@@ -99,22 +99,22 @@ def test_exec_with_a_terminal(cluster: Cluster, namespace: str) -> None:
         "-c",
         "tty && echo width $(stty size) && read x && echo got $x",
     ]
-    shell = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=cluster.environment())
+    shell = subprocess.Popen(arguments, stdin=theirs, stdout=theirs, stderr=theirs, env=cluster.environment())
     os.close(theirs)
     try:
-        seen = b""
+        observed = b""
         deadline = time.monotonic() + 60
         sent = False
-        while b"got hello" not in seen and time.monotonic() < deadline:
+        while b"got hello" not in observed and time.monotonic() < deadline:
             if select.select([ours], [], [], 0.2)[0]:
                 try:
-                    seen += os.read(ours, 4096)
+                    observed += os.read(ours, 4096)
                 except OSError:
                     break
-            if b"width" in seen and not sent:
+            if b"width" in observed and not sent:
                 os.write(ours, b"hello\n")
                 sent = True
-        assert b"/dev/" in seen and b"got hello" in seen, seen.decode(errors="replace")
+        assert b"/dev/" in observed and b"got hello" in observed, observed.decode(errors="replace")
         assert shell.wait(60) == 0
     finally:
         shell.kill()
@@ -132,9 +132,9 @@ def test_attach_shows_what_the_container_writes(cluster: Cluster, namespace: str
 
 def _forwarded(lines: Lines, port: int) -> int:
     (*_, line) = lines.until(lambda line: f"-> {port}" in line)
-    found = re.search(rf"127\.0\.0\.1:(\d+) -> {port}", line)
-    assert found, line
-    return int(found[1])
+    result = re.search(rf"127\.0\.0\.1:(\d+) -> {port}", line)
+    assert result, line
+    return int(result[1])
 
 
 def test_port_forward(cluster: Cluster, namespace: str) -> None:
@@ -144,9 +144,9 @@ def test_port_forward(cluster: Cluster, namespace: str) -> None:
         url = f"http://127.0.0.1:{_forwarded(forward, 80)}/"
         for _ in range(5):
             with urllib.request.urlopen(url, timeout=60) as answer:
-                said = json.load(answer)
-            assert (said["namespace"], said["container"], said["port"]) == (namespace, "main", 80)
-            assert said["pod"].startswith("web-")
+                output = json.load(answer)
+            assert (output["namespace"], output["container"], output["port"]) == (namespace, "main", 80)
+            assert output["pod"].startswith("web-")
 
 
 def test_port_forward_to_a_closed_port_fails_that_connection_alone(cluster: Cluster, namespace: str) -> None:

@@ -110,7 +110,7 @@ def pod_of(name: str, rows: dict[str, Any], **spec: Any) -> dict[str, Any]:
     """A pod with a volume for each row, and a container for the rows of each user."""
     containers = []
     for user, context in (("root", _ROOT), ("user", _USER)):
-        if own := {row: found for row, found in rows.items() if found[1] == context}:
+        if own := {row: result for row, result in rows.items() if result[1] == context}:
             containers.append(_container(user, own, context))
     volumes = [{"name": _name(row), **source} for row, (source, *_) in rows.items()]
     body = {"restartPolicy": "Never", "containers": containers, "volumes": volumes, **spec}
@@ -133,8 +133,8 @@ def output(api: Connection, cluster: Cluster) -> Iterator[dict[str, str]]:
         lines: list[str] = []
         for pod in ("table", "grouped"):
             eventually(lambda pod=pod: api.do("GET", f"{home}/pods/{pod}")["status"]["phase"] in done)
-            words = ["kubectl", "logs", pod, "-n", namespace, "--all-containers"]
-            lines += cluster.run(words).stdout.splitlines()
+            arguments = ["kubectl", "logs", pod, "-n", namespace, "--all-containers"]
+            lines += cluster.run(arguments).stdout.splitlines()
         yield dict(line.split(" ", 1) for line in lines if " " in line)
     finally:
         api.do("DELETE", home)
@@ -147,8 +147,8 @@ def test_files_of_a_volume(output: dict[str, str], row: str) -> None:
 
 def shell(name: str, script: str, *mounts: tuple[str, str], **more: Any) -> dict[str, Any]:
     """A container that runs a script with volumes mounted, each by name and path."""
-    places = [{"name": volume, "mountPath": path} for volume, path in mounts]
-    return {"name": name, "image": "busybox:1.36", "command": ["sh", "-c", script], "volumeMounts": places, **more}
+    positions = [{"name": volume, "mountPath": path} for volume, path in mounts]
+    return {"name": name, "image": "busybox:1.36", "command": ["sh", "-c", script], "volumeMounts": positions, **more}
 
 
 def ended(api: Connection, namespace: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -156,11 +156,11 @@ def ended(api: Connection, namespace: str, name: str, **spec: Any) -> dict[str, 
     path = f"/api/v1/namespaces/{namespace}/pods"
     api.do("POST", path, {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", **spec}})
     done = ("Succeeded", "Failed")
-    found: dict[str, Any] = eventually(
+    result: dict[str, Any] = eventually(
         lambda: (now := api.do("GET", f"{path}/{name}")["status"])["phase"] in done and now
     )
-    assert found["phase"] == "Succeeded", found
-    return found
+    assert result["phase"] == "Succeeded", result
+    return result
 
 
 _MODES = 'id -u; stat -c "%a %F" /d; for m in 644 666 777; do touch /d/$m; chmod $m /d/$m; stat -c "%a %u" /d/$m; done'
@@ -233,16 +233,16 @@ def test_changed_objects_reach_the_volume(api: Connection, cluster: Cluster, nam
         {"name": "facts", "downwardAPI": {"items": facts}},
         {"name": "all", "projected": {"sources": [*sources, {"downwardAPI": {"items": facts}}]}},
     ]
-    places = [(volume["name"], f"/v/{volume['name']}") for volume in volumes]
-    body = {"containers": [shell("c", "sleep 600", *places)], "volumes": volumes, "terminationGracePeriodSeconds": 0}
+    positions = [(volume["name"], f"/v/{volume['name']}") for volume in volumes]
+    body = {"containers": [shell("c", "sleep 600", *positions)], "volumes": volumes, "terminationGracePeriodSeconds": 0}
     meta = {"name": "watching", "labels": {"key": "old"}, "annotations": {"key": "old"}}
     api.do("POST", f"{home}/pods", {"metadata": meta, "spec": body})
     eventually(lambda: api.do("GET", f"{home}/pods/watching")["status"]["phase"] == "Running")
     script = 'cd /v; for f in $(find -L . -type f -not -path "*/..*" | sort); do echo "$f $(cat $f)"; done'
-    words = ("exec", "watching", "-n", namespace, "--", "sh", "-c", script)
+    arguments = ("exec", "watching", "-n", namespace, "--", "sh", "-c", script)
 
     def seen() -> dict[str, str]:
-        lines = cluster.kubectl(*words).splitlines()
+        lines = cluster.kubectl(*arguments).splitlines()
         return dict(line.removeprefix("./").split(" ", 1) for line in lines if " " in line)
 
     before = seen()
@@ -274,7 +274,7 @@ def test_sub_paths_of_every_volume_of_files(api: Connection, cluster: Cluster, n
         {"name": "downward", "downwardAPI": {"items": [name]}},
         {"name": "projected", "projected": {"sources": [{"configMap": {"name": "s"}}]}},
     ]  # fmt: skip
-    mounts = [{"name": one["name"], "mountPath": f"/sub/{one['name']}", "subPath": "k"} for one in volumes]
+    mounts = [{"name": volume["name"], "mountPath": f"/sub/{volume['name']}", "subPath": "k"} for volume in volumes]
     mounts.append({"name": "config", "mountPath": "/etc/debian_version", "subPath": "k"})
     files = [mount["mountPath"] for mount in mounts]
     container = {**shell("c", f"for f in {' '.join(files)}; do cat $f; echo; done"), "volumeMounts": mounts}

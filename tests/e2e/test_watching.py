@@ -84,6 +84,8 @@ def test_concurrent_watches_agree_on_the_order(api: Connection, namespace: str) 
     assert versions == sorted(versions, key=int)
     for number, start in enumerate(versions[:-1]):
         later = api.watch(path(namespace), labelSelector=_LABEL, resourceVersion=start)
-        seen = [event["object"]["metadata"]["resourceVersion"] for event in islice(later, len(versions) - number - 1)]
+        observed = [
+            event["object"]["metadata"]["resourceVersion"] for event in islice(later, len(versions) - number - 1)
+        ]
         later.close()
-        assert seen == versions[number + 1 :]
+        assert observed == versions[number + 1 :]

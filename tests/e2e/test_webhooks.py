@@ -85,7 +85,12 @@ def authority(cluster: Cluster, namespace: str) -> str:
 
 def _endpoints(cluster: Cluster, namespace: str) -> list[Any]:
     slices = cluster.get("endpointslices", "-n", namespace, "-l", "kubernetes.io/service-name=hook")["items"]
-    return [item for found in slices for item in found.get("endpoints") or () if item["conditions"]["ready"]]
+    return [
+        item
+        for endpoint_slice in slices
+        for item in endpoint_slice.get("endpoints") or ()
+        if item["conditions"]["ready"]
+    ]
 
 
 def _configuration(kind: str, namespace: str, authority: str, path: str) -> dict[str, Any]:
@@ -110,20 +115,20 @@ def test_webhooks_of_a_pod_change_warn_and_refuse(cluster: Cluster, namespace: s
     configurations = [_configuration(kind, namespace, authority, f"/{kind.lower()}") for kind in kinds]
     cluster.apply(_text(*configurations))
     try:
-        made = cluster.run(["kubectl", "create", "configmap", "small", "-n", namespace, "--from-literal=size=small"])
-        assert made.returncode == 0, made.stderr
+        created = cluster.run(["kubectl", "create", "configmap", "small", "-n", namespace, "--from-literal=size=small"])
+        assert created.returncode == 0, created.stderr
         user = cluster.get("configmap", "small", "-n", namespace)["data"]["owner"]
-        assert made.stderr == f"Warning: owner is {user}\n"
+        assert created.stderr == f"Warning: owner is {user}\n"
         refused = cluster.refused("create", "configmap", "big", "-n", namespace, "--from-literal=size=huge")
         assert 'admission webhook "hook.example.com" denied the request: size must not be huge' in refused
         cluster.kubectl("delete", "pod", "hook", "-n", namespace, "--wait")
         eventually(lambda: not _endpoints(cluster, namespace))
         refused = cluster.refused("create", "configmap", "late", "-n", namespace)
         url = f"https://hook.{namespace}.svc:443/mutating?timeout=10s"
-        told = (
+        reported = (
             f'failed calling webhook "hook.example.com": failed to call webhook: Post "{url}": no endpoints available'
         )
-        assert told in refused
+        assert reported in refused
     finally:
         for kind in kinds:
             cluster.kubectl("delete", f"{kind.lower()}webhookconfiguration", namespace)

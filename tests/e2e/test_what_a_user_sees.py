@@ -21,8 +21,8 @@ VERSIONED = "namespaces,deployments,statefulsets,daemonsets,services,configmaps,
 class Shop:
     """A cluster with the example application, and the output of ``up``."""
 
-    def __init__(self, said: str) -> None:
-        self.said = said
+    def __init__(self, output: str) -> None:
+        self.said = output
         path = run("kubeconfig", "--name", NAME).stdout.strip()
         self.cluster = Cluster(NAME, path)
 
@@ -69,22 +69,22 @@ def test_it_ends_with_nodes_data_planes_kubeconfig_and_connectivity(shop: Shop) 
 
 def test_it_tells_its_progress(shop: Shop) -> None:
     before = shop.said[: shop.said.index("NODE ")]
-    said = [word for word in ("credentials", "fabric", "API server", "applied", "ready") if word in before]
-    assert said == ["credentials", "fabric", "API server", "applied", "ready"]
-    assert [before.index(word) for word in said] == sorted(before.index(word) for word in said)
+    output = [word for word in ("credentials", "fabric", "API server", "applied", "ready") if word in before]
+    assert output == ["credentials", "fabric", "API server", "applied", "ready"]
+    assert [before.index(word) for word in output] == sorted(before.index(word) for word in output)
 
 
 def versions(cluster: Cluster) -> dict[str, Any]:
     """The uid of each pod, and the generation of each applied object."""
     items = cluster.get(VERSIONED, "-A")["items"]
     pods = cluster.get("pods", "-A")["items"]
-    found: dict[str, Any] = {
-        f"{one['kind']}/{one['metadata'].get('namespace')}/{one['metadata']['name']}": (
-            one["metadata"]["uid"], one["metadata"].get("generation"), one.get("spec"), one.get("data"),
+    result: dict[str, Any] = {
+        f"{item['kind']}/{item['metadata'].get('namespace')}/{item['metadata']['name']}": (
+            item["metadata"]["uid"], item["metadata"].get("generation"), item.get("spec"), item.get("data"),
         )
-        for one in items
+        for item in items
     }  # fmt: skip
-    found["pods"] = sorted(
+    result["pods"] = sorted(
         (
             pod["metadata"]["uid"],
             pod["status"]["podIP"],
@@ -92,7 +92,7 @@ def versions(cluster: Cluster) -> dict[str, Any]:
         )
         for pod in pods
     )
-    return found
+    return result
 
 
 def test_a_second_one_changes_nothing(shop: Shop) -> None:

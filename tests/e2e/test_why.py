@@ -183,11 +183,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     client = shell_pod("client", "sleep 3600").replace("spec:\n", "spec:\n  nodeName: node-1\n", 1)
     with running(NAME, "--config", str(config), stdin=f"{servers}{SERVICES}---{client}") as cluster:
         cluster.kubectl("label", "node", "node-1", "topology.kubernetes.io/zone=z1", "--overwrite")
-        one, two = (address_of(cluster, f"on-{n}") for n in (1, 2))
+        item, two = (address_of(cluster, f"on-{n}") for n in (1, 2))
         slices = _SLICE % ("hinted-1", "hinted")
-        slices += _ENDPOINT % (one, "node-1", READY, "z1") + _ENDPOINT % (two, "node-2", READY, "z2")
+        slices += _ENDPOINT % (item, "node-1", READY, "z1") + _ENDPOINT % (two, "node-2", READY, "z2")
         slices += _SLICE % ("leaving-1", "leaving")
-        slices += _ENDPOINT % (one, "node-1", LEAVING, "z1") + _ENDPOINT % (two, "node-2", READY, "z2")
+        slices += _ENDPOINT % (item, "node-1", LEAVING, "z1") + _ENDPOINT % (two, "node-2", READY, "z2")
         slices += _SLICE % ("left-1", "left") + _ENDPOINT % (two, "node-2", LEAVING, "z2")
         cluster.apply(slices)
         status = json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.8", "ipMode": "VIP"}]}}})
@@ -198,22 +198,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module", params=("nftables", "iptables"))
 def mode(world: Cluster, request: pytest.FixtureRequest) -> str:
     """The mode, once it is in force."""
-    wanted = str(request.param)
-    patch = json.dumps({"data": {"proxy.mode": wanted}})
+    expected = str(request.param)
+    patch = json.dumps({"data": {"proxy.mode": expected}})
     world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "-p", patch)
 
     def in_force() -> bool:
         nodes = world.get("nodes")["items"]
-        return {node["metadata"]["annotations"].get("podwire.io/proxy") for node in nodes} == {wanted}
+        return {node["metadata"]["annotations"].get("podwire.io/proxy") for node in nodes} == {expected}
 
     eventually(in_force)
     eventually(lambda: why("client", "203.0.113.8:80")["hops"][0].get("service"))
-    return wanted
+    return expected
 
 
-def why(*words: str) -> dict[str, Any]:
+def why(*arguments: str) -> dict[str, Any]:
     """The answer, computed in this process: a process for each question would take most of the time."""
-    done = CliRunner().invoke(root, ["why", "--name", NAME, *words, "-o", "json"], catch_exceptions=False)
+    done = CliRunner().invoke(root, ["why", "--name", NAME, *arguments, "-o", "json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return dict(json.loads(done.stdout))
 
@@ -227,7 +227,7 @@ def place_of(world: Cluster, place: str) -> Path | None:
 
 def connect(place: Path | None, address: str, port: int, times: int, patience_s: float = PATIENCE_S) -> Seen:
     """The results of so many connections."""
-    found = Seen(set(), set(), set())
+    result = Seen(set(), set(), set())
     for _ in range(times):
         with netns.inside(place):
             sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -236,37 +236,37 @@ def connect(place: Path | None, address: str, port: int, times: int, patience_s:
             try:
                 sock.connect((address, port))
                 sock.sendall(b"podwire-probe\n")
-                said = json.loads(sock.makefile().readline())
+                output = json.loads(sock.makefile().readline())
             except TimeoutError:
-                found.failures.add("dropped")
+                result.failures.add("dropped")
             except ConnectionRefusedError:
-                found.failures.add("refused")
+                result.failures.add("refused")
             else:
-                found.pods.add(said["pod"])
-                found.clients.add(said["client"])
-    return found
+                result.pods.add(output["pod"])
+                result.clients.add(output["client"])
+    return result
 
 
 def check(world: Cluster, row: Row, mode: str) -> None:
-    said = why(*row.words)
-    hop = said["hops"][-1]
-    assert said["outcome"] == row.outcome, hop["message"]
+    output = why(*row.words)
+    hop = output["hops"][-1]
+    assert output["outcome"] == row.outcome, hop["message"]
     assert (hop["mode"], hop["state"]) == (mode, "held")
     assert "drift" not in hop
-    target = said["to"]
+    target = output["to"]
     times = TRIES if row.outcome == "forwarded" else 1
     patience_s = DROPPED_S if row.outcome == "dropped" else PATIENCE_S
-    seen = connect(place_of(world, row.place), target["address"], target["port"], times, patience_s)
+    observed = connect(place_of(world, row.place), target["address"], target["port"], times, patience_s)
     if row.outcome != "forwarded":
         # Nobody listens on the node itself, so what no Service takes is refused there.
-        assert seen.failures == {"refused" if row.outcome == "untouched" else row.outcome}
+        assert observed.failures == {"refused" if row.outcome == "untouched" else row.outcome}
         return
     used = [endpoint for endpoint in hop["endpoints"] if endpoint["used"]]
-    assert not seen.failures
-    assert seen.pods == {on(world, endpoint) for endpoint in used}
+    assert not observed.failures
+    assert observed.pods == {on(world, endpoint) for endpoint in used}
     if not row.place.startswith("node-"):
         masked = {endpoint["masqueraded"] for endpoint in used}
-        assert {client != said["from"]["address"] for client in seen.clients} == masked
+        assert {client != output["from"]["address"] for client in observed.clients} == masked
 
 
 def on(world: Cluster, endpoint: dict[str, Any]) -> str:
@@ -305,18 +305,18 @@ POLICED = [
 
 @pytest.mark.parametrize("row", POLICED, ids=lambda row: " ".join(row.words))
 def test_what_policies_are_said_to_do_they_do(world: Cluster, row: Row) -> None:
-    said = why(*row.words)
-    (policy,) = said["policies"]
+    output = why(*row.words)
+    (policy,) = output["policies"]
     assert policy["outcome"] == row.outcome, policy["message"]
     assert {node["state"] for node in policy["nodes"]} <= {"held"}
     assert not any(node.get("drifted") for node in policy["nodes"])
-    target = said["to"]
+    target = output["to"]
     patience_s = DROPPED_S if row.outcome == "dropped" else PATIENCE_S
-    seen = connect(place_of(world, row.place), target["address"], target["port"], 1, patience_s)
+    observed = connect(place_of(world, row.place), target["address"], target["port"], 1, patience_s)
     if row.outcome == "allowed":
-        assert seen.pods == {"shut"}
+        assert observed.pods == {"shut"}
         return
-    assert (said["outcome"], seen.failures) == ("dropped", {"dropped"})
+    assert (output["outcome"], observed.failures) == ("dropped", {"dropped"})
     assert policy["ingress"]["isolatedBy"] == [{"policy": "default/shut"}]
     missed = policy["ingress"]["nearest"][0]["misses"]
     assert NEAR in policy["message"] or missed[0]["text"] == "ports TCP 80"
@@ -339,12 +339,12 @@ def test_policy_rules_that_are_not_what_they_should_be(world: Cluster) -> None:
     os.kill(process, signal.SIGSTOP)
     try:
         in_node(world, "node-2", "nft", "delete", "table", "ip", "podwire-policy")
-        said = why("client", "pod/shut", "80")
-        (policy,) = said["policies"]
-        assert (said["outcome"], policy["outcome"]) == ("untouched", "allowed")
+        output = why("client", "pod/shut", "80")
+        (policy,) = output["policies"]
+        assert (output["outcome"], policy["outcome"]) == ("untouched", "allowed")
         assert policy["nodes"][-1]["drifted"]
         assert any(line["sign"] == "+" and "drop" in line["text"] for line in policy["nodes"][-1]["drift"])
-        target = said["to"]
+        target = output["to"]
         assert connect(place_of(world, "client"), target["address"], target["port"], 1).pods == {"shut"}
     finally:
         os.kill(process, signal.SIGCONT)
@@ -358,9 +358,9 @@ def test_reasons_are_those_of_kubernetes(world: Cluster, mode: str) -> None:
         "left": {"on-2": "TerminatingFallback"},
         "inside": {"on-1": "Ready", "on-2": "NotLocal"},
     }
-    for name, wanted in reasons.items():
+    for name, expected in reasons.items():
         hop = why("client", f"svc/{name}")["hops"][0]
-        assert {on(world, endpoint): endpoint["reason"] for endpoint in hop["endpoints"]} == wanted
+        assert {on(world, endpoint): endpoint["reason"] for endpoint in hop["endpoints"]} == expected
     assert why("client", "svc/none")["hops"][0]["reason"] == "NoEndpoints"
     assert why("client", "svc/inside-far")["hops"][0]["reason"] == "NoLocalEndpoint"
     assert why("client", "203.0.113.8:80")["hops"][0]["reason"] == "SourceRanges"
@@ -371,12 +371,12 @@ def test_a_client_that_is_remembered(world: Cluster, mode: str) -> None:
     address = why("node/node-2", "svc/sticky")["to"]["address"]
     assert before["affinity"] == {"timeoutSeconds": 10800}
     assert {endpoint["probability"] for endpoint in before["endpoints"]} == {0.5}
-    seen = connect(place_of(world, "node-2"), address, 80, 1)
+    observed = connect(place_of(world, "node-2"), address, 80, 1)
     after = why("node/node-2", "svc/sticky")["hops"][0]
     assert after["affinity"]["entries"]
-    assert {on(world, e) for e in after["endpoints"] if e["probability"] == 1} == seen.pods
+    assert {on(world, e) for e in after["endpoints"] if e["probability"] == 1} == observed.pods
     assert {e["reason"] for e in after["endpoints"] if not e["used"]} == {"Affinity"}
-    assert connect(place_of(world, "node-2"), address, 80, TRIES).pods == seen.pods
+    assert connect(place_of(world, "node-2"), address, 80, TRIES).pods == observed.pods
 
 
 def agent_of(node: str) -> int:
@@ -395,14 +395,14 @@ def test_rules_that_are_not_what_they_should_be(world: Cluster, mode: str) -> No
     os.kill(process, signal.SIGSTOP)
     try:
         in_node(world, "node-1", *damage)
-        said = why("client", "svc/alone")
-        hop = said["hops"][0]
+        output = why("client", "svc/alone")
+        hop = output["hops"][0]
         assert (hop["outcome"], hop["reason"]) == ("refused", "Drift")
         assert any(line["sign"] == "+" and "default/alone" in line["text"] for line in hop["drift"])
         assert {endpoint["reason"] for endpoint in hop["endpoints"]} == {"Ready"}
-        assert any("agent of node-1 does not answer" in note for note in said["notes"])
-        seen = connect(place_of(world, "client"), said["to"]["address"], 80, 1)
-        assert seen.failures == {"refused"}
+        assert any("agent of node-1 does not answer" in note for note in output["notes"])
+        observed = connect(place_of(world, "client"), output["to"]["address"], 80, 1)
+        assert observed.failures == {"refused"}
         assert why("client", "svc/alone", "--planned")["outcome"] == "forwarded"
     finally:
         os.kill(process, signal.SIGCONT)
@@ -410,8 +410,8 @@ def test_rules_that_are_not_what_they_should_be(world: Cluster, mode: str) -> No
 
 
 def test_a_udp_flow_that_keeps_its_endpoint(world: Cluster, mode: str) -> None:
-    words = ("client", "svc/kube-system/kube-dns:dns")
-    address = why(*words)["to"]["address"]
+    arguments = ("client", "svc/kube-system/kube-dns:dns")
+    address = why(*arguments)["to"]["address"]
     with netns.inside(place_of(world, "client")):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with sock:
@@ -420,13 +420,13 @@ def test_a_udp_flow_that_keeps_its_endpoint(world: Cluster, mode: str) -> None:
         port = sock.getsockname()[1]
         sock.send(b"\x12\x34\x01\0\0\1\0\0\0\0\0\0\3web\7default\3svc\7cluster\5local\0\0\1\0\1")
         assert sock.recv(512)[:2] == b"\x12\x34"
-    hop = why(*words)["hops"][0]
+    hop = why(*arguments)["hops"][0]
     (flow,) = [text for text in hop["flows"] if text.startswith(f"from port {port} to ")]
     assert flow.split()[4] in {endpoint["address"] for endpoint in hop["endpoints"]}
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "problem"),
+    ("arguments", "status", "problem"),
     [
         (("client", "svc/missing"), 2, "there is no Service missing"),
         (("nobody", "svc/web"), 2, "names no running pod"),
@@ -437,9 +437,9 @@ def test_a_udp_flow_that_keeps_its_endpoint(world: Cluster, mode: str) -> None:
         (("client", "svc/web", "--kubeconfig", "/nowhere"), 2, "/nowhere: cannot be read"),
     ],
 )
-def test_wrong_words_are_told(world: Cluster, words: tuple[str, ...], status: int, problem: str) -> None:
-    named = () if "--kubeconfig" in words else ("--name", NAME)
-    done = run("why", *named, *words)
+def test_wrong_words_are_told(world: Cluster, arguments: tuple[str, ...], status: int, problem: str) -> None:
+    named = () if "--kubeconfig" in arguments else ("--name", NAME)
+    done = run("why", *named, *arguments)
     assert (done.returncode, done.stdout) == (status, "")
     assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -471,12 +471,12 @@ def test_settings_that_are_wrong_are_told(world: Cluster, mode: str) -> None:
 
     settings("many")
     try:
-        said = why("client", "svc/web")
+        output = why("client", "svc/web")
     finally:
         world.kubectl("patch", "configmap", "podwire-config", "-n", "kube-system", "--type=json", "-p",
                       '[{"op": "remove", "path": "/data/proxy.masqueradeBit"}]')  # fmt: skip
-    assert said["outcome"] == "forwarded"
-    assert any("masqueradeBit" in note and "last good settings" in note for note in said["notes"])
+    assert output["outcome"] == "forwarded"
+    assert any("masqueradeBit" in note and "last good settings" in note for note in output["notes"])
 
 
 def test_a_cluster_that_is_not_local_is_explained_by_plan(world: Cluster, mode: str, tmp_path: Path) -> None:

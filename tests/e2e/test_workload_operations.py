@@ -37,15 +37,15 @@ def place(namespace: str, plural: str) -> str:
 
 def pods(api: Connection, namespace: str) -> list[dict[str, Any]]:
     """The pods of the workload that are not being deleted."""
-    found = api.do("GET", place(namespace, "pods"), labelSelector="app=work")["items"]
-    return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+    result = api.do("GET", place(namespace, "pods"), labelSelector="app=work")["items"]
+    return [pod for pod in result if not pod["metadata"].get("deletionTimestamp")]
 
 
 def ready(api: Connection, namespace: str) -> list[dict[str, Any]]:
     return [
         pod
         for pod in pods(api, namespace)
-        if any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+        if any(item["type"] == "Ready" and item["status"] == "True" for item in pod["status"].get("conditions", ()))
     ]
 
 
@@ -54,7 +54,7 @@ def test_scale_is_read_written_and_patched(api: Connection, namespace: str, plur
     api.do("POST", place(namespace, plural), workload(plural, 1))
     path = f"{place(namespace, plural)}/work"
     eventually(lambda: len(ready(api, namespace)) == 1)
-    scale = eventually(lambda: (one := api.do("GET", f"{path}/scale"))["status"]["replicas"] == 1 and one)
+    scale = eventually(lambda: (item := api.do("GET", f"{path}/scale"))["status"]["replicas"] == 1 and item)
     assert (scale["kind"], scale["spec"]["replicas"], scale["status"]["selector"]) == ("Scale", 1, "app=work")
     scale["metadata"]["resourceVersion"] = ""
     scale["spec"]["replicas"] = 2
@@ -83,8 +83,8 @@ def test_orphans_are_adopted_and_relabelled_pods_released(api: Connection, names
 
 def replica_sets(api: Connection, namespace: str) -> dict[str, int]:
     """The replicas of the Deployment's ReplicaSets by image."""
-    found = api.do("GET", place(namespace, "replicasets"), labelSelector="app=work")["items"]
-    return {one["spec"]["template"]["spec"]["containers"][0]["image"]: one["spec"]["replicas"] for one in found}
+    result = api.do("GET", place(namespace, "replicasets"), labelSelector="app=work")["items"]
+    return {item["spec"]["template"]["spec"]["containers"][0]["image"]: item["spec"]["replicas"] for item in result}
 
 
 def set_image(api: Connection, namespace: str, image: str) -> None:
@@ -151,7 +151,7 @@ def test_a_full_quota_is_a_condition_of_the_controller(api: Connection, namespac
     api.do("POST", place(namespace, "replicationcontrollers"), workload("replicationcontrollers", 2))
 
     def conditions() -> dict[str, str]:
-        return {one["type"]: one["reason"] for one in api.do("GET", path)["status"].get("conditions", ())}
+        return {item["type"]: item["reason"] for item in api.do("GET", path)["status"].get("conditions", ())}
 
     eventually(lambda: conditions() == {"ReplicaFailure": "FailedCreate"})
     api.do("PATCH", f"{path}/scale", {"spec": {"replicas": 1}})
@@ -167,8 +167,8 @@ def test_a_daemon_set_rolls_back_without_other_restarts(api: Connection, namespa
     before = {pod["metadata"]["uid"] for pod in ready(api, namespace)}
     bad = {**container("busybox"), "command": ["sleep", "600"], "readinessProbe": {"exec": {"command": ["false"]}}}
 
-    def set_container(wanted: dict[str, Any]) -> None:
-        api.do("PATCH", f"{path}/work", {"spec": {"template": {"spec": {"containers": [wanted]}}}})
+    def set_container(expected: dict[str, Any]) -> None:
+        api.do("PATCH", f"{path}/work", {"spec": {"template": {"spec": {"containers": [expected]}}}})
 
     set_container(bad)
     eventually(lambda: any(pod["spec"]["containers"][0]["image"] == "busybox" for pod in pods(api, namespace)))

@@ -94,11 +94,11 @@ def test_a_pod_that_keeps_failing_is_restarted_with_back_off(cluster: Cluster, n
     cluster.apply(shell_pod("flaky", "exit 1", restart="Always"), "-n", namespace)
 
     def status() -> dict[str, object]:
-        found = cluster.get("pod", "flaky", "-n", namespace)["status"].get("containerStatuses", [{}])[0]
-        return found if found.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff" else {}
+        results = cluster.get("pod", "flaky", "-n", namespace)["status"].get("containerStatuses", [{}])[0]
+        return results if results.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff" else {}
 
-    found = eventually(status)
-    assert found["restartCount"] >= 1 and found["lastState"]["terminated"]["exitCode"] == 1
+    result = eventually(status)
+    assert result["restartCount"] >= 1 and result["lastState"]["terminated"]["exitCode"] == 1
 
 
 def test_a_job_runs_to_its_completions(cluster: Cluster, namespace: str) -> None:

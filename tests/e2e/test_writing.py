@@ -39,8 +39,8 @@ def test_apply_merges_containers_by_name(cluster: Cluster, namespace: str) -> No
 
 
 def test_server_side_apply_owns_fields_and_conflicts_by_name(cluster: Cluster, namespace: str) -> None:
-    def apply(text: str, manager: str, *words: str) -> list[str]:
-        return ["apply", "--server-side", f"--field-manager={manager}", "-n", namespace, "-f", "-", *words]
+    def apply(text: str, manager: str, *arguments: str) -> list[str]:
+        return ["apply", "--server-side", f"--field-manager={manager}", "-n", namespace, "-f", "-", *arguments]
 
     cluster.kubectl(*apply(_CONFIG, "one"), stdin=_CONFIG)
     other = _CONFIG.replace('a: "1"', 'a: "9"').replace(', b: "2"', "")
@@ -48,13 +48,13 @@ def test_server_side_apply_owns_fields_and_conflicts_by_name(cluster: Cluster, n
     assert 'conflict with "one"' in problem and ".data.a" in problem and ".data.b" not in problem
     assert cluster.get("configmap", "settings", "-n", namespace)["data"]["a"] == "1"
     cluster.kubectl(*apply(other, "two", "--force-conflicts"), "--force-conflicts", stdin=other)
-    found = json.loads(
+    result = json.loads(
         cluster.kubectl("get", "configmap", "settings", "-n", namespace, "-o", "json", "--show-managed-fields")
     )
-    assert found["data"] == {"a": "9", "b": "2"}
+    assert result["data"] == {"a": "9", "b": "2"}
     owners = {
         entry["manager"]: set(entry["fieldsV1"].get("f:data", {}))
-        for entry in found["metadata"]["managedFields"]
+        for entry in result["metadata"]["managedFields"]
         if entry["operation"] == "Apply"
     }
     assert owners == {"one": {"f:b"}, "two": {"f:a"}}
@@ -126,16 +126,16 @@ def test_label_and_annotate(cluster: Cluster, namespace: str) -> None:
 
 def test_replace_needs_the_version_that_is_there(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl_apply(_CONFIG, "-n", namespace)
-    found = cluster.get("configmap", "settings", "-n", namespace)
-    found["data"] = {"only": "this"}
-    cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found))
+    result = cluster.get("configmap", "settings", "-n", namespace)
+    result["data"] = {"only": "this"}
+    cluster.kubectl("replace", "-f", "-", stdin=json.dumps(result))
     assert cluster.get("configmap", "settings", "-n", namespace)["data"] == {"only": "this"}
-    problem = cluster.refused("replace", "-f", "-", stdin=json.dumps(found))
+    problem = cluster.refused("replace", "-f", "-", stdin=json.dumps(result))
     assert "the object has been modified" in problem
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "path", "value"),
+    ("arguments", "kind", "path", "value"),
     [
         (("secret", "generic", "made", "--from-literal=k=v"), "secret", "{.data.k}", "dg=="),
         (("service", "clusterip", "made", "--tcp=80:8080"), "service", "{.spec.ports[0].targetPort}", "8080"),
@@ -150,9 +150,9 @@ def test_replace_needs_the_version_that_is_there(cluster: Cluster, namespace: st
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
 def test_create_makes_each_kind(
-    cluster: Cluster, namespace: str, words: tuple[str, ...], kind: str, path: str, value: str
+    cluster: Cluster, namespace: str, arguments: tuple[str, ...], kind: str, path: str, value: str
 ) -> None:
-    before = list(words)
+    before = list(arguments)
     at = before.index("--") if "--" in before else len(before)
     cluster.kubectl("create", *before[:at], "-n", namespace, *before[at:])
     assert cluster.kubectl("get", kind, "made", "-n", namespace, "-o", f"jsonpath={path}") == value
@@ -199,8 +199,8 @@ def test_delete_cascades_by_its_option(cluster: Cluster, namespace: str, cascade
         assert "replicaset.apps" not in _owned(cluster, namespace)
     eventually(lambda: _owned(cluster, namespace) == left)
     if left:
-        found = cluster.get("replicaset", "-n", namespace)["items"][0]
-        assert "ownerReferences" not in found["metadata"]
+        result = cluster.get("replicaset", "-n", namespace)["items"][0]
+        assert "ownerReferences" not in result["metadata"]
 
 
 def test_a_namespace_takes_everything_with_it(cluster: Cluster) -> None:
@@ -233,15 +233,15 @@ def test_generated_names_differ(cluster: Cluster, namespace: str) -> None:
 def test_service_addresses_are_given_and_guarded(cluster: Cluster, namespace: str) -> None:
     text = "apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {ports: [{port: 80}], clusterIP: %s}\n"
     cluster.kubectl_apply(text % ("one", '""'), "-n", namespace)
-    given = cluster.get("service", "one", "-n", namespace)["spec"]["clusterIP"]
-    assert given.startswith("10.96.")
-    assert "already allocated" in cluster.refused("apply", "-n", namespace, "-f", "-", stdin=text % ("two", given))
+    value = cluster.get("service", "one", "-n", namespace)["spec"]["clusterIP"]
+    assert value.startswith("10.96.")
+    assert "already allocated" in cluster.refused("apply", "-n", namespace, "-f", "-", stdin=text % ("two", value))
     assert "not in the valid range" in cluster.refused(
         "apply", "-n", namespace, "-f", "-", stdin=text % ("two", "192.0.2.1")
     )
     cluster.kubectl("delete", "service", "one", "-n", namespace)
-    cluster.kubectl_apply(text % ("two", given), "-n", namespace)
-    assert cluster.get("service", "two", "-n", namespace)["spec"]["clusterIP"] == given
+    cluster.kubectl_apply(text % ("two", value), "-n", namespace)
+    assert cluster.get("service", "two", "-n", namespace)["spec"]["clusterIP"] == value
 
 
 _CRD = """
@@ -299,6 +299,6 @@ def test_custom_resources(cluster: Cluster, namespace: str) -> None:
 
 def test_empty_slice_shows_its_lists_as_null(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("create", "service", "clusterip", "lonely", "--tcp=80", "-n", namespace)
-    words = ("get", "endpointslice", "-l", "kubernetes.io/service-name=lonely", "-n", namespace, "-o", "json")
-    found = eventually(lambda: json.loads(cluster.kubectl(*words))["items"])
-    assert [(item["endpoints"], item["ports"]) for item in found] == [(None, None)] * len(found)
+    arguments = ("get", "endpointslice", "-l", "kubernetes.io/service-name=lonely", "-n", namespace, "-o", "json")
+    result = eventually(lambda: json.loads(cluster.kubectl(*arguments))["items"])
+    assert [(item["endpoints"], item["ports"]) for item in result] == [(None, None)] * len(result)

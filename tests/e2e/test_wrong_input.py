@@ -17,21 +17,21 @@ RUN = Path("/run/podwire", NAME)
 def nothing_left() -> Iterator[None]:
     """Fails when a test leaves a cluster."""
     yield
-    made = RUN.exists()
+    created = RUN.exists()
     run("down", "--name", NAME)
-    assert not made
+    assert not created
 
 
-def refused(done: subprocess.CompletedProcess[str], said: str, status: int = 2) -> None:
+def refused(done: subprocess.CompletedProcess[str], output: str, status: int = 2) -> None:
     text = done.stdout + done.stderr
     assert done.returncode == status, text
     assert "Traceback" not in text
-    assert said in done.stderr
+    assert output in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("nodes: [", "not YAML: "),
         ("nodes: many", "nodes: expected `int`, got `str`"),
@@ -48,10 +48,10 @@ def refused(done: subprocess.CompletedProcess[str], said: str, status: int = 2) 
         ("\x00", "not YAML: "),
     ],
 )
-def test_a_wrong_configuration(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_configuration(tmp_path: Path, text: str, output: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
-    refused(run("up", "--name", NAME, "--config", str(file)), said)
+    refused(run("up", "--name", NAME, "--config", str(file)), output)
 
 
 @pytest.mark.parametrize("name", ["Upper", "under_score", "-dash", "a/b", "..", "x" * 33, ""])
@@ -100,11 +100,11 @@ def test_without_root(command: str) -> None:
 
 @pytest.mark.parametrize("lacking", ["net_admin", "sys_admin"])
 def test_a_root_without_rights(lacking: str) -> None:
-    said = f"local clusters need CAP_{lacking.upper()}, which this process lacks"
-    refused(bound(as_another(f"--bounding-set=-{lacking}"), "up"), said)
+    output = f"local clusters need CAP_{lacking.upper()}, which this process lacks"
+    refused(bound(as_another(f"--bounding-set=-{lacking}"), "up"), output)
 
 
 def bound(before: list[str], command: str) -> subprocess.CompletedProcess[str]:
     word, *rest = command.split()
-    words = [*before, sys.executable, "-m", "podwire.cli.main", word, "--name", NAME, *rest]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    arguments = [*before, sys.executable, "-m", "podwire.cli.main", word, "--name", NAME, *rest]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)

@@ -20,11 +20,11 @@ class ListingApi:
         self.reported = asyncio.Event()
         """Set when an Event was written."""
 
-    async def answer(self, seen: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
+    async def answer(self, received_request: http.ReceivedRequest, writer: asyncio.StreamWriter) -> bool:
         """Answers one request."""
-        path, _, query = seen.target.partition("?")
-        if seen.method == "POST":
-            self.events.append(seen.json)
+        path, _, query = received_request.target.partition("?")
+        if received_request.method == "POST":
+            self.events.append(received_request.json)
             self.reported.set()
             return http.answer(writer, {})
         if "watch=true" not in query:

@@ -100,9 +100,9 @@ def router_peers(cluster: Cluster, **fields: object) -> list[dict[str, object]]:
     ]
 
 
-def ask(control: Path, *words: str) -> str:
+def ask(control: Path, *arguments: str) -> str:
     """An answer of BIRD; empty when it does not run."""
-    done = subprocess.run([BIRDCL, "-s", str(control), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([BIRDCL, "-s", str(control), *arguments], capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""
 
 

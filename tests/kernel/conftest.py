@@ -30,14 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., NodeAgent]]:
     """Makes nodes, which are removed after the test."""
-    made: list[NodeAgent] = []
+    node_agents: list[NodeAgent] = []
 
     def build(*cidrs: str) -> NodeAgent:
-        made.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",)))
-        return made[-1]
+        node_agents.append(NodeAgent(tmp_path, cidrs or ("10.244.1.0/24",)))
+        return node_agents[-1]
 
     yield build
-    for node in made:
+    for node in node_agents:
         node.close()
 
 

@@ -54,10 +54,10 @@ class FrrRouter:
             assert time.monotonic() < deadline, f"{socket.stem} of FRR does not start"
             time.sleep(0.02)
 
-    def ask(self, words: str) -> Any:
+    def ask(self, arguments: str) -> Any:
         """The answer to a command in JSON."""
         done = subprocess.run(
-            ["vtysh", "--vty_socket", str(self._folder), "-c", f"{words} json"],
+            ["vtysh", "--vty_socket", str(self._folder), "-c", f"{arguments} json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         return json.loads(done.stdout) if done.returncode == 0 and done.stdout.strip() else {}
@@ -72,8 +72,8 @@ class FrrRouter:
 
     def paths(self, network: str) -> list[dict[str, Any]]:
         """The paths of a network as FRR got them."""
-        found: list[dict[str, Any]] = self.ask(f"show bgp ipv4 unicast {network}").get("paths", [])
-        return found
+        result: list[dict[str, Any]] = self.ask(f"show bgp ipv4 unicast {network}").get("paths", [])
+        return result
 
     def routes(self) -> str:
         """The kernel's routes that FRR wrote."""

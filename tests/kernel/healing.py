@@ -34,8 +34,8 @@ def drift(node: ClusterNode) -> list[str]:
 async def restored(node: ClusterNode) -> None:
     """Returns when the kernel holds all of the node's routing."""
     deadline = time.monotonic() + PATIENCE_S
-    while found := drift(node):
-        assert time.monotonic() < deadline, found
+    while result := drift(node):
+        assert time.monotonic() < deadline, result
         await asyncio.sleep(0.02)
 
 

@@ -121,9 +121,9 @@ class Node:
         return cgroup.open_node(Path(self.cgroup))
 
     def record(self, uid: str) -> PodRecord:
-        found = load_record(self.base / "state/pods" / uid)
-        assert found is not None
-        return found
+        result = load_record(self.base / "state/pods" / uid)
+        assert result is not None
+        return result
 
     def stop(self) -> None:
         for process in (self.kubelet, self.api):
@@ -134,9 +134,9 @@ class Node:
 
 def _cgroup(name: str) -> str:
     for line in Path("/proc/self/mounts").read_text().splitlines():
-        words = line.split()
-        if words[2] == "cgroup2":
-            return f"{words[1]}/{name}"
+        fields = line.split()
+        if fields[2] == "cgroup2":
+            return f"{fields[1]}/{name}"
     return ""
 
 
@@ -150,18 +150,18 @@ def running_node() -> Iterator[Node]:
     netns.create(path)
     with netns.inside(path):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        made = Node(base)
-        made.start()
+        node = Node(base)
+        node.start()
         try:
             _wait_for_port()
-            run(made, _create_account)
-            yield made
-            run(made, _delete_everything)
+            run(node, _create_account)
+            yield node
+            run(node, _delete_everything)
         finally:
-            made.stop()
+            node.stop()
     netns.delete(path)
-    if made.cgroup:
-        assert cgroup.remove_tree(Path(made.cgroup))
+    if node.cgroup:
+        assert cgroup.remove_tree(Path(node.cgroup))
         cgroup.remove_legacy(Path(base.name))
     shutil.rmtree(base)
 
@@ -225,8 +225,8 @@ async def create(client: Client, name: str, *containers: Json, **spec: Any) -> J
 
 
 async def status(client: Client, name: str) -> Json:
-    found: Json = (await client.get(PODS, name, "default")).get("status") or {}
-    return found
+    result: Json = (await client.get(PODS, name, "default")).get("status") or {}
+    return result
 
 
 def is_ready(shown: Json) -> bool:

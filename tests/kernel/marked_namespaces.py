@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 
-def run(*words: str) -> str:
+def run(*arguments: str) -> str:
     """The output of a command; fails the test when its exit status is not 0."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
     return done.stdout
 
 
@@ -21,12 +21,12 @@ class MarkedNamespaces:
         """The file of a namespace."""
         return Path(f"/run/netns/{self.mark}-{name}")
 
-    def inside(self, name: str, *words: str) -> str:
+    def inside(self, name: str, *arguments: str) -> str:
         """The output of a command in a namespace."""
-        return run("ip", "netns", "exec", f"{self.mark}-{name}", *words)
+        return run("ip", "netns", "exec", f"{self.mark}-{name}", *arguments)
 
     def ip(self, name: str | None, *lines: str) -> None:
         """Runs ip(8) once for all lines, in a namespace or (None) in that of this process."""
-        words = ("ip", *(("-n", f"{self.mark}-{name}") if name else ()), "-batch", "-")
-        done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, check=False)
+        arguments = ("ip", *(("-n", f"{self.mark}-{name}") if name else ()), "-batch", "-")
+        done = subprocess.run(arguments, input="\n".join(lines), capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{lines}: {done.stderr}"

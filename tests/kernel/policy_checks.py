@@ -43,8 +43,8 @@ ALLOW = policy("shop/allow", podSelector={"matchLabels": {"app": "db"}}, ingress
 
 
 def change(plane: Any, world: World, compiler: Compiler, **policies: NetworkPolicy | None) -> None:
-    for name, made in policies.items():
-        compiler.set_policy(f"shop/{name}", made)
+    for name, created in policies.items():
+        compiler.set_policy(f"shop/{name}", created)
     plane.update(compiler, world.devices("n1"), compiler.flush())
 
 
@@ -93,8 +93,8 @@ class Echo(threading.Thread):
 def begin(plane: Any, world: World, **policies: NetworkPolicy) -> Compiler:
     """Loads only these policies into a data plane."""
     compiler = compilers(OPEN)["n1"]
-    for name, made in policies.items():
-        compiler.set_policy(f"shop/{name}", made)
+    for name, created in policies.items():
+        compiler.set_policy(f"shop/{name}", created)
     compiler.flush()
     load(plane, compiler, world)
     return compiler
@@ -102,17 +102,17 @@ def begin(plane: Any, world: World, **policies: NetworkPolicy) -> Compiler:
 
 @pytest.fixture
 def echo() -> Iterator[Echo]:
-    made = Echo("shop-db")
-    made.start()
-    yield made
-    made.close()
+    created = Echo("shop-db")
+    created.start()
+    yield created
+    created.close()
 
 
 def client(kind: int, seconds: float = LATE_S) -> socket.socket:
     with netns.inside(path("shop-web")):
-        made = socket.socket(socket.AF_INET, kind)
-    made.settimeout(seconds)
-    return made
+        created = socket.socket(socket.AF_INET, kind)
+    created.settimeout(seconds)
+    return created
 
 
 def answered(sock: socket.socket) -> bool:
@@ -125,8 +125,8 @@ def answered(sock: socket.socket) -> bool:
 
 def arrived() -> int:
     """The number of datagrams that reached the kernel of the pod, with or without a listener."""
-    words = inside("shop-db", "cat", "/proc/net/snmp").splitlines()
-    names, values = (line.split() for line in words if line.startswith("Udp:"))
+    arguments = inside("shop-db", "cat", "/proc/net/snmp").splitlines()
+    names, values = (line.split() for line in arguments if line.startswith("Udp:"))
     counts = dict(zip(names, values, strict=True))
     return int(counts["InDatagrams"]) + int(counts["NoPorts"])
 
@@ -147,9 +147,9 @@ def arrives(source: str, *, patience_s: float = QUIET_S) -> bool:
         with contextlib.suppress(PermissionError):  # the sender's error when the output hook drops the packet
             sock.sendto(b"x", (DB, 5432))
     deadline = time.monotonic() + patience_s
-    while not (found := arrived() > before) and time.monotonic() < deadline:
+    while not (result := arrived() > before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return found
+    return result
 
 
 def cut_and_come_back(world: World, plane: Any) -> None:

@@ -87,8 +87,8 @@ class World:
         """Adds permanent neighbour entries, so that no first packet waits for ARP or neighbour discovery."""
         pairs = {**ADDRESSES, "outside": OUTSIDE}
         for name in pairs:
-            others = [(other, address) for other in pairs if other != name for address in pairs[other]]
-            batch(name, [f"neigh replace {address} lladdr {MACS[other]} dev eth0" for other, address in others])
+            rest = [(other, address) for other in pairs if other != name for address in pairs[other]]
+            batch(name, [f"neigh replace {address} lladdr {MACS[other]} dev eth0" for other, address in rest])
 
     def addresses(self, name: str, pair: tuple[str, str]) -> None:
         batch(
@@ -103,7 +103,7 @@ class World:
         number = zlib.crc32(pod.encode()) & 0xFFFF
         mac = f"02:00:00:01:{number >> 8:02x}:{number & 255:02x}"
         far = f"type veth peer name eth0 address {mac} netns {place}"
-        ends, ways = ["link set lo up", "link set eth0 up"], []
+        ends, paths = ["link set lo up", "link set eth0 up"], []
         for address in addresses:
             six = ":" in address
             gateway = "fe80::99" if six else "169.254.1.1"
@@ -114,10 +114,10 @@ class World:
                 f"route add default via {gateway} dev eth0",
                 f"neigh add {gateway} lladdr 02:00:00:00:00:01 dev eth0",
             ]
-            ways += [f"route add {address} dev {name}", f"neigh add {address} lladdr {mac} dev {name}"]
+            paths += [f"route add {address} dev {name}", f"neigh add {address} lladdr {mac} dev {name}"]
         batch(node, [f"link add {name} address 02:00:00:00:00:01 {far}", f"link set {name} up"])
         batch(name, ends)
-        batch(node, ways)
+        batch(node, paths)
 
     def attach_pods(self, case: Case) -> None:
         """Wires the pods of a case that have a network of their own."""
@@ -196,8 +196,8 @@ class Attempt:
     def _summed(self, body: bytes, place: int) -> bytes:
         family = socket.AF_INET if self.family == 4 else socket.AF_INET6
         pair = socket.inet_pton(family, self.source) + socket.inet_pton(family, self.target)
-        found = checksum(pair + struct.pack("!II", len(body), self.kind) + body)
-        return body[:place] + struct.pack("!H", found) + body[place + 2 :]
+        result = checksum(pair + struct.pack("!II", len(body), self.kind) + body)
+        return body[:place] + struct.pack("!H", result) + body[place + 2 :]
 
     def send(self) -> None:
         """Sends the packet from the namespace of its source."""
@@ -227,10 +227,10 @@ class Watch:
     def wait(self, seconds: float, expected: Iterable[Attempt] = ()) -> None:
         """Records arriving packets until all expected ones have arrived or the time is over."""
         until, missing = time.monotonic() + seconds, list(expected)
-        while (left := until - time.monotonic()) > 0:
+        while (remaining := until - time.monotonic()) > 0:
             if expected and all(attempt.arrived for attempt in missing):
                 return
-            for ready, _ in self._selector.select(left):
+            for ready, _ in self._selector.select(remaining):
                 self._note(ready.fileobj, ready.data)
 
     def _note(self, sock: Any, key: tuple[str, int, int]) -> None:

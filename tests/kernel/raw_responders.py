@@ -60,9 +60,9 @@ class EndlessReplies(threading.Thread):
     def _raw(self, pod: str, name: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._addresses[0] else socket.AF_INET
         with netns.inside(path(pod)):
-            made = socket.socket(family, socket.SOCK_RAW, self.kinds[name].number)
-        made.setblocking(False)
-        return made
+            created = socket.socket(family, socket.SOCK_RAW, self.kinds[name].number)
+        created.setblocking(False)
+        return created
 
     def ask(self) -> None:
         """Sends the request of the client in each protocol."""
@@ -80,14 +80,14 @@ class EndlessReplies(threading.Thread):
         for name in self.kinds:
             while self._read(name) is not None:
                 pass
-        found: set[str] = set()
+        result: set[str] = set()
         ticks = threading.Event()
         for _ in range(int(seconds / _EVERY_S)):
             ticks.wait(_EVERY_S)
-            found |= {name for name in self.kinds if self._answered(name)}
-            if found == self.kinds.keys():
+            result |= {name for name in self.kinds if self._answered(name)}
+            if result == self.kinds.keys():
                 break
-        return found
+        return result
 
     def _answered(self, name: str) -> bool:
         while (data := self._read(name)) is not None:

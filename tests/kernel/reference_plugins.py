@@ -25,13 +25,13 @@ _TUNNELS = {"n1": ("02:00:00:0f:00:01", "02:00:00:0f:06:01"), "n2": ("02:00:00:0
 
 def configuration(arrangement: str, ranges: tuple[str, ...], directory: str, **more: Any) -> dict[str, Any]:
     """The configuration of the plugin that wires pods."""
-    pools = [[{"subnet": each, "gateway": gateway(each)}] for each in ranges]
-    ways = [{"dst": "::/0" if ":" in each else "0.0.0.0/0"} for each in ranges]
+    pools = [[{"subnet": interval, "gateway": gateway(interval)}] for interval in ranges]
+    paths = [{"dst": "::/0" if ":" in interval else "0.0.0.0/0"} for interval in ranges]
     conf = {
         "cniVersion": "1.0.0",
         "name": f"{arrangement}-net",
         "type": "ptp" if arrangement == "ptp" else "bridge",
-        "ipam": {"type": "host-local", "ranges": pools, "routes": ways, "dataDir": directory},
+        "ipam": {"type": "host-local", "ranges": pools, "routes": paths, "dataDir": directory},
         **more,
     }
     bridge = {"bridge": BRIDGE, "isGateway": True, "hairpinMode": True}
@@ -125,11 +125,11 @@ class OtherWorld(World):
         super().detach(pod)
 
     def devices(self, node: str) -> dict[str, str]:
-        return {one.pod: one.device for one in self.attachments(node)}
+        return {attachment.pod: attachment.device for attachment in self.attachments(node)}
 
     def attachments(self, node: str) -> tuple[AttachedPod, ...]:
         """The devices of a node's pods that the policy data plane is told of."""
-        return tuple(one for pod, one in self.attached.items() if self.pods[pod] == node)
+        return tuple(item for pod, item in self.attached.items() if self.pods[pod] == node)
 
     def ports(self, node: str) -> dict[str, str]:
         """The bridge port behind which the kernel learned each address."""

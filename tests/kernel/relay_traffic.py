@@ -87,11 +87,11 @@ def digest(seed: int, size: int = SIZE) -> str:
 
 def received(connection: socket.socket, pause: Callable[[], object] = lambda: None) -> str:
     """The digest of all bytes up to the end of the stream."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     while data := connection.recv(1 << 16):
-        found.update(data)
+        result.update(data)
         pause()
-    return found.hexdigest()
+    return result.hexdigest()
 
 
 def send(connection: socket.socket, seed: int) -> None:
@@ -102,12 +102,12 @@ def send(connection: socket.socket, seed: int) -> None:
 
 def both_ways(meanwhile: Callable[[], object], source: str = "far", pods: tuple[str, ...] = ("one",)) -> None:
     """Sends much data in both directions at once through the Service, and asserts that it arrives unchanged."""
-    seen: list[str] = []
+    observed: list[str] = []
 
     def serve(connection: socket.socket) -> None:
         sender = threading.Thread(target=send, args=(connection, 2))
         sender.start()
-        seen.append(received(connection))
+        observed.append(received(connection))
         sender.join()
 
     with Server(pods[0], serve) as server:
@@ -120,18 +120,18 @@ def both_ways(meanwhile: Callable[[], object], source: str = "far", pods: tuple[
             assert received(connection) == digest(2)
             sender.join()
         deadline = time.monotonic() + 30
-        while not seen and time.monotonic() < deadline:
+        while not observed and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert seen == [digest(1)]
+        assert observed == [digest(1)]
 
 
 PLANES: list[UserspaceDataPlane] = []
 
 
 def state(plane: UserspaceDataPlane) -> State:
-    found = plane.relay()
-    assert found is not None
-    return found
+    result = plane.relay()
+    assert result is not None
+    return result
 
 
 def kill(plane: UserspaceDataPlane, which: str, times: int = 1) -> Callable[[], None]:

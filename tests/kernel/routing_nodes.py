@@ -78,25 +78,25 @@ def ip_batch(place: Path, *commands: str) -> None:
 
 def connect(place: Path, address: str, port: int) -> socket.socket:
     with netns.inside(place):
-        one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    one.settimeout(20)
-    one.connect((address, port))
-    return one
+        item = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    item.settimeout(20)
+    item.connect((address, port))
+    return item
 
 
-def sent_again(one: socket.socket) -> int:
+def sent_again(sock: socket.socket) -> int:
     """The number of lost segments of a connection: sent again, without duplicates that the receiver already had.
 
     On a busy machine an answer may come so late that a segment is sent again although nothing was lost.
     """
-    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 220)
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 220)
     (again,), (duplicates,) = struct.unpack_from("=I", info, 100), struct.unpack_from("=I", info, 216)
     return int(again - duplicates)  # linux/tcp.h: tcpi_total_retrans, tcpi_dsack_dups
 
 
 def source_seen(place: Path, address: str) -> str:
-    with connect(place, address, 8) as one:
-        return one.recv(100).decode().removeprefix("::ffff:")
+    with connect(place, address, 8) as item:
+        return item.recv(100).decode().removeprefix("::ffff:")
 
 
 class _Crash(Exception):

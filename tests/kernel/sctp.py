@@ -43,15 +43,15 @@ def listeners(addresses: tuple[str, ...]) -> Iterator[socket.socket]:
     for address in addresses:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         if not in_kernel():
-            made = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_SCTP)
-            made.bind((address, 0))
-            yield made
+            created = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_SCTP)
+            created.bind((address, 0))
+            yield created
             continue
         for port in PORTS:
-            made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_SCTP)
-            made.bind((address, port))
-            made.listen(64)
-            yield made
+            created = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_SCTP)
+            created.bind((address, port))
+            created.listen(64)
+            yield created
 
 
 def answer(sock: socket.socket, name: str) -> None:
@@ -92,12 +92,12 @@ def connect(address: str, port: int, own: str, patience_s: float) -> tuple[str, 
             sock.setsockopt(socket.IPPROTO_SCTP, _SCTP_RTOINFO, struct.pack("=iIII", 0, 50, 200, 50))
         try:
             sock.connect((address, port if in_kernel() else 0))
-            words = (sock.recv(200) if in_kernel() else _shake_hands(sock, port)).decode().split()
+            fields = (sock.recv(200) if in_kernel() else _shake_hands(sock, port)).decode().split()
         except ConnectionRefusedError:
             return "refused", ""
         except (TimeoutError, OSError):
             return "dropped", ""
-    return words[0], str(ip_address(words[1]))
+    return fields[0], str(ip_address(fields[1]))
 
 
 def _shake_hands(sock: socket.socket, port: int) -> bytes:
@@ -105,10 +105,10 @@ def _shake_hands(sock: socket.socket, port: int) -> bytes:
     with contextlib.suppress(PermissionError):  # a rule of the own machine took it; then comes why
         sock.send(_packet(own_port, port, 0, _INIT, _opening()))
     while True:
-        found = _parse(_payload(sock, sock.recv(2048)))
-        if found is None or found[:2] != (port, own_port):
+        result = _parse(_payload(sock, sock.recv(2048)))
+        if result is None or result[:2] != (port, own_port):
             continue
-        _, _, kind, chunk = found
+        _, _, kind, chunk = result
         if kind == _ABORT:
             raise ConnectionRefusedError
         if kind == _INIT_ACK:

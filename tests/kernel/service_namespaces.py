@@ -172,14 +172,14 @@ class World:
                 if protocol == "udp":
                     with contextlib.suppress(PermissionError):  # a rule of the own machine took it; then comes why
                         sock.send(b"x")
-                words = sock.recv(200).decode().split()
+                fields = sock.recv(200).decode().split()
             except ConnectionRefusedError:
                 return "refused", ""
             except ConnectionResetError:
                 return "reset", ""
             except (TimeoutError, OSError):
                 return "dropped", ""
-        return words[0], words[1]
+        return fields[0], fields[1]
 
 
 REFUSALS = 3
@@ -190,15 +190,15 @@ def outcome(world: World, packet: Packet) -> tuple[set[str], set[str]]:
     tries = TRIES if packet.reaches or packet.sticky else 1
     way = (packet.address, packet.port, packet.protocol, packet.bound, SOON_S if packet.dropped else LATE_S)
     results = [world.connect(packet.source, *way) for _ in range(tries)]
-    return {pod for pod, _ in results}, {seen for _, seen in results}
+    return {pod for pod, _ in results}, {observed for _, observed in results}
 
 
 def check(world: World, packet: Packet) -> None:
-    pods, seen = outcome(world, packet)
+    pods, observed = outcome(world, packet)
     if packet.refused:
         for _ in range(REFUSALS):  # the kernel limits its ICMP errors per second, for all namespaces together
             if pods == {"dropped"}:
-                pods, seen = outcome(world, packet)
+                pods, observed = outcome(world, packet)
     if packet.refused or packet.dropped:
         assert pods == {"refused" if packet.refused else "dropped"}, packet
         return
@@ -207,10 +207,10 @@ def check(world: World, packet: Packet) -> None:
     else:
         assert pods == set(packet.reaches), (str(packet), pods)
     if packet.seen == "client":
-        assert seen == {packet.client}, (str(packet), seen)
+        assert observed == {packet.client}, (str(packet), observed)
     elif packet.seen == "node":
         own = {"192.168.99.1", "fd99::1"}
-        assert seen <= own or packet.source == "node", (str(packet), seen)
+        assert observed <= own or packet.source == "node", (str(packet), observed)
 
 
 def failures_of(world: World, case: Case) -> list[str]:
@@ -258,7 +258,7 @@ def changes_under_traffic(world: World, plane: Any, least: int) -> None:
     """Updates and reloads endpoints while a client connects, for 1.5 s at least; asserts that no connection fails."""
     both = by_name("ClusterIP").resolved()
     web = both["default/web"][0]
-    one = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
+    item = msgspec.structs.replace(web, cluster_endpoints=web.cluster_endpoints[:1])
     plane.load(both)
     began, step = time.monotonic(), 0
     with traffic(world, "far", "10.96.0.10") as results:
@@ -269,7 +269,7 @@ def changes_under_traffic(world: World, plane: Any, least: int) -> None:
 
         while goes_on():
             step += 1
-            plane.update({"default/web": (one if step % 2 else web,)})
+            plane.update({"default/web": (item if step % 2 else web,)})
             if step % 10 == 0:
                 plane.load(both)
     assert step > least
@@ -324,10 +324,10 @@ def flush(*, legacy: bool = False) -> None:
     inside("node", "nft", f"flush ruleset; add table ip other; {chain}; add rule ip other c ct state new counter")
 
 
-async def becomes(wanted: str, ask: Callable[[], Awaitable[str]]) -> None:
+async def becomes(expected: str, ask: Callable[[], Awaitable[str]]) -> None:
     deadline = time.monotonic() + 15
-    while (answer := await ask()) != wanted:
-        assert time.monotonic() < deadline, f"{answer!r} in place of {wanted!r}"
+    while (answer := await ask()) != expected:
+        assert time.monotonic() < deadline, f"{answer!r} in place of {expected!r}"
 
 
 async def follow_flow(slices: Collection[EndpointSlice], endpoint_slice: EndpointSlice) -> None:

@@ -21,24 +21,24 @@ ECHO_ADDRESS = "10.244.2.2"
 
 def connect(machine: Machine, pod: str, address: str) -> socket.socket:
     with netns.inside(machine.root / "pods" / pod):
-        one = socket.socket()
-    one.settimeout(20)
-    one.connect((address, 7))
-    return one
+        item = socket.socket()
+    item.settimeout(20)
+    item.connect((address, 7))
+    return item
 
 
-def echo(one: socket.socket) -> bool:
-    one.sendall(b"x")
-    return one.recv(1) == b"x"
+def echo(sock: socket.socket) -> bool:
+    sock.sendall(b"x")
+    return sock.recv(1) == b"x"
 
 
 def annotations(machine: Machine, node: str) -> dict[str, str]:
-    found: dict[str, str] = machine.api("get", NODES, node)["metadata"].get("annotations", {})
-    return found
+    result: dict[str, str] = machine.api("get", NODES, node)["metadata"].get("annotations", {})
+    return result
 
 
 def conditions(machine: Machine, node: str) -> dict[str, str]:
-    return {each["type"]: each["status"] for each in machine.api("get", NODES, node)["status"].get("conditions", ())}
+    return {item["type"]: item["status"] for item in machine.api("get", NODES, node)["status"].get("conditions", ())}
 
 
 @pytest.mark.slow

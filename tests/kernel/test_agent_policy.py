@@ -106,17 +106,17 @@ def test_no_pod_is_wired_without_agent_and_changes_catch_up(machine: Machine) ->
 @pytest.mark.slow
 def test_without_nftables_pods_selected_by_policies_are_refused(machine: Machine) -> None:
     machine.add_node(1, ("cni", "routing", "policy"), start=False)
-    words = ["nsenter", f"--net={machine.root}/node-1", sys.executable, str(WITHOUT_NFTABLES), sys.executable]
+    arguments = ["nsenter", f"--net={machine.root}/node-1", sys.executable, str(WITHOUT_NFTABLES), sys.executable]
     with (machine.root / "node-1.log").open("ab") as log:
         machine.processes["node-1"] = subprocess.Popen(
-            [*words, "-c", AGENT, str(machine.root / "node-1.yaml")],
+            [*arguments, "-c", AGENT, str(machine.root / "node-1.yaml")],
             stdout=log,
             stderr=log,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
     eventually(lambda: machine.ready("node-1"), 20)
-    told = "policy: the kernel has no nftables (in Linux since 3.13); pods that policies select are refused"
-    eventually(lambda: told in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    reported = "policy: the kernel has no nftables (in Linux since 3.13); pods that policies select are refused"
+    eventually(lambda: reported in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     machine.api("create", NETWORKPOLICIES, DENY, "default")
     for name in ("a", "b"):
         pod(machine, name)

@@ -35,16 +35,16 @@ PODS = {"cidr": "10.244.0.0/16", "matchOperator": "In"}
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1) -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, "4"))
-        made[0].need("bgp")
-        return made[0]
+        clusters.append(Cluster(tmp_path, count, segments, "4"))
+        clusters[0].need("bgp")
+        return clusters[0]
 
     yield build
     kill_programs(tmp_path)
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -94,11 +94,11 @@ def test_bfd_tells_the_router_of_a_node_that_hangs(make: Make) -> None:
         (first,) = cluster.all
         with frr_router(cluster, configuration(cluster, neighbour=["bfd"])) as router:
             await nodes.use(settings(peers=router_peers(cluster, bfd=True)))
-            await until(lambda: [each["status"] for each in router.ask("show bfd peers")] == ["up"])
+            await until(lambda: [item["status"] for item in router.ask("show bfd peers")] == ["up"])
             await until(lambda: "10.244.1.0/24" in router.routes())
             os.kill(pid(first), signal.SIGSTOP)
             try:
-                await until(lambda: [each["status"] for each in router.ask("show bfd peers")] == ["down"])
+                await until(lambda: [item["status"] for item in router.ask("show bfd peers")] == ["down"])
                 await until(lambda: not router.established(first.ip))  # in one minute, the hold time is four
             finally:
                 os.kill(pid(first), signal.SIGCONT)

@@ -34,16 +34,16 @@ Make = Callable[..., Cluster]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, families))
-        made[0].need("bgp")
-        return made[0]
+        clusters.append(Cluster(tmp_path, count, segments, families))
+        clusters[0].need("bgp")
+        return clusters[0]
 
     yield build
     kill_programs(tmp_path)
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 

@@ -36,16 +36,16 @@ SERVICES = "10.96.0.0/16"
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, families))
-        made[0].need("bgp")
-        return made[0]
+        clusters.append(Cluster(tmp_path, count, segments, families))
+        clusters[0].need("bgp")
+        return clusters[0]
 
     yield build
     kill_programs(tmp_path)
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -154,8 +154,8 @@ def test_state_of_each_session_is_read_with_its_error(make: Make) -> None:
             await take(cluster, nodes, tor, stranger)
             async with asyncio.timeout(60):
                 while True:
-                    found = await read(first)
-                    tor_now, node, away = found["10.89.0.1"], found[second.ip], found["10.89.0.99"]
+                    result = await read(first)
+                    tor_now, node, away = result["10.89.0.1"], result[second.ip], result["10.89.0.99"]
                     if tor_now.received and tor_now.sent and node.received and away.last_error:
                         break
                     await SystemClock().sleep(0.05)

@@ -85,7 +85,7 @@ def test_desired_state_is_printed_and_compared(make: Callable[..., NodeAgent]) -
     node.add("db")
     shares = node.within(lambda: list(node.service.shares()))
     assert share.parse(share.render(shares)) == shares
-    assert [one.title for one in shares] == ["cni", "cni shop/web", "cni shop/db"]
+    assert [item.title for item in shares] == ["cni", "cni shop/web", "cni shop/db"]
     node.stop()
 
     def drift() -> list[str]:
@@ -103,13 +103,13 @@ def test_desired_state_is_printed_and_compared(make: Callable[..., NodeAgent]) -
     inside(node.place, "ip", "route", "del", "10.244.1.3")
     inside(node.place, "nft", "flush", "map", "inet", "podwire-hostport", "any4")
     inside(node.pods / "db", "ip", "link", "set", "eth0", "mtu", "1400")
-    found = drift()
-    assert f"+route 10.244.1.3/32 dev {db} proto 112" in found
-    assert any(line.startswith(f"+link {web} ") for line in found)
-    at = found.index("@@ cni: table inet podwire-hostport, map any4 @@")
-    assert found[at + 1] == '+tcp . 8080 comment "shop/web" : 10.244.1.2 . 80'
-    assert "@@ cni shop/web @@" in found, "the pod's end went with the node's"
-    changed = found[found.index("@@ cni shop/db @@") + 1 :]
+    result = drift()
+    assert f"+route 10.244.1.3/32 dev {db} proto 112" in result
+    assert any(line.startswith(f"+link {web} ") for line in result)
+    at = result.index("@@ cni: table inet podwire-hostport, map any4 @@")
+    assert result[at + 1] == '+tcp . 8080 comment "shop/web" : 10.244.1.2 . 80'
+    assert "@@ cni shop/web @@" in result, "the pod's end went with the node's"
+    changed = result[result.index("@@ cni shop/db @@") + 1 :]
     assert [line[0] for line in changed] == ["-", "+"] and "mtu 1400" in changed[0] and "mtu 1500" in changed[1]
     netns.delete(node.pods / "db")
     assert "@@ cni shop/db (its namespace is gone) @@" in drift()

@@ -120,8 +120,8 @@ def test_killed_while_pods_come_and_go(tmp_path: Path) -> None:
             thread.join()
         assert [problem for thread in threads for problem in thread.problems] == []
         assert kills > 1
-        kept = {pair for thread in threads for pair in thread.kept}
-        assert len(kept) == len({address for _, address in kept}) == 4
+        remaining = {pair for thread in threads for pair in thread.kept}
+        assert len(remaining) == len({address for _, address in remaining}) == 4
         time.sleep(0.5)
         service.kill()
         service.wait()
@@ -130,10 +130,10 @@ def test_killed_while_pods_come_and_go(tmp_path: Path) -> None:
         held = Ledger(tmp_path / "ipam.db")
         attached = held.attachments()
         held.close()
-        assert {(key.container, f"{ip}/32") for key, one in attached.items() for ip in one.addresses} == kept
-        assert {route.dst for route in have.routes} == {address for _, address in kept}
+        assert {(key.container, f"{ip}/32") for key, item in attached.items() for ip in item.addresses} == remaining
+        assert {route.dst for route in have.routes} == {address for _, address in remaining}
         owners = [wiring.owner_of(link) for link in have.links if link.group != network.DELETE_GROUP]
-        assert {owner[0] for owner in owners if owner} == {container for container, _ in kept}
+        assert {owner[0] for owner in owners if owner} == {container for container, _ in remaining}
     finally:
         service.kill()
         service.wait()

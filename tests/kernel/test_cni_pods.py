@@ -49,7 +49,7 @@ def test_add_returns_when_packets_pass(make: Callable[..., NodeAgent], monkeypat
         looks.append(len(looks) > 2 and is_ready(planned, place))
         return looks[-1]
 
-    monkeypatch.setattr(plumber, "wire", lambda *what: wire(*what) and False)
+    monkeypatch.setattr(plumber, "wire", lambda *subject: wire(*subject) and False)
     monkeypatch.setattr(plumber, "is_ready", look)
     node.add("a")
     assert len(looks) > 3 and looks[-1], "it waited"
@@ -187,11 +187,11 @@ def test_gc_removes_all_but_the_valid_attachments(make: Callable[..., NodeAgent]
     node = make()
     for name in "abc":
         node.add(name)
-    kept: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": "c-b", "ifname": "eth0"}]}
-    assert node.call("GC", **kept) == (0, {})
+    remaining: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": "c-b", "ifname": "eth0"}]}
+    assert node.call("GC", **remaining) == (0, {})
     assert [key.container for key in node.service.leases.held] == ["c-b"]
     assert len(node.links()) == 1
-    assert node.call("GC", **kept) == (0, {})
+    assert node.call("GC", **remaining) == (0, {})
 
 
 def test_host_ports_lead_to_the_pod(make: Callable[..., NodeAgent]) -> None:
@@ -280,9 +280,9 @@ def test_churn_leaves_nothing_and_repeats_no_address(make: Callable[..., NodeAge
     os.environ.setdefault("LC_ALL", "C")
 
     def cycle(name: str) -> list[str]:
-        seen = node.add(name)
+        observed = node.add(name)
         assert node.call("DEL", name) == (0, {})
-        return seen
+        return observed
 
     results: list[list[str]] = []
     threads = [

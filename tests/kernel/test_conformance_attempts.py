@@ -30,8 +30,8 @@ table inet filter {
 
 
 def inside(place: Path, *command: str, text: str = "") -> None:
-    words = ["nsenter", f"--net={place}", *command]
-    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
+    arguments = ["nsenter", f"--net={place}", *command]
+    done = subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
@@ -74,30 +74,30 @@ def attempt(pair: tuple[Path, Path], family: int, protocol: str, port: int, *, a
 
 
 def test_refused_arrived_and_lost_attempts_differ(pair: tuple[Path, Path]) -> None:
-    wanted = {
+    expected = {
         attempt(pair, family, protocol, port, allowed=port == 80): outcome
         for family in (4, 6)
         for protocol in ("TCP", "UDP", "SCTP")
         for port, outcome in ((80, ANSWERED), (81, REFUSED), (82, REFUSED), (83, NOTHING), (84, ARRIVED))
     }
-    found = dict(zip(wanted, Trials().run(list(wanted)), strict=True))
-    assert found == wanted
+    result = dict(zip(expected, Trials().run(list(expected)), strict=True))
+    assert result == expected
 
 
 def test_many_attempts_run_at_once_and_repeat_with_new_ports(pair: tuple[Path, Path]) -> None:
     trials = Trials()
-    some = [
+    subset = [
         attempt(pair, family, protocol, 1000 + number, allowed=True)
         for family in (4, 6)
         for protocol in ("TCP", "UDP", "SCTP")
         for number in range(300)
     ]
-    assert set(trials.run(some)) == {ANSWERED}
-    assert set(trials.run(some[:50])) == {ANSWERED}
+    assert set(trials.run(subset)) == {ANSWERED}
+    assert set(trials.run(subset[:50])) == {ANSWERED}
 
 
 def test_a_pod_reaches_itself(pair: tuple[Path, Path]) -> None:
-    some = [
+    subset = [
         Trial(
             source=pair[0],
             source_address=ADDRESSES[family][0],
@@ -110,7 +110,7 @@ def test_a_pod_reaches_itself(pair: tuple[Path, Path]) -> None:
         for family in (4, 6)
         for protocol in ("TCP", "UDP", "SCTP")
     ]
-    assert set(Trials().run(some)) == {ANSWERED}
+    assert set(Trials().run(subset)) == {ANSWERED}
 
 
 @pytest.mark.parametrize("masqueraded", [False, True])
@@ -126,13 +126,13 @@ def test_attempts_have_their_own_source_address(pair: tuple[Path, Path], *, masq
     else:
         drops = "ip saddr 10.55.0.1 th dport 91 drop; ip6 saddr fd55::1 th dport 91 drop;"
         inside(pair[1], "nft", "-f", "-", text=only % drops)
-    some = [
+    subset = [
         msgspec.structs.replace(attempt(pair, family, protocol, 91, allowed=True), source_address=second[family])
         for family in (4, 6)
         for protocol in ("TCP", "UDP", "SCTP")
     ]
     try:
-        assert set(Trials().run(some)) == {ANSWERED}
+        assert set(Trials().run(subset)) == {ANSWERED}
     finally:
         if masqueraded:
             inside(pair[0], "nft", "delete", "table", "inet", "masq")

@@ -69,15 +69,15 @@ class EgressCluster:
         return pod
 
     def policy(self, name: str, addresses: dict[int, str], nodes: tuple[int, ...] = (2, 3), **spec: object) -> None:
-        wanted = {"egress_ips": tuple(addresses.values()), "pod_selector": LabelSelector(match_labels={"app": "a"})}
-        wanted["node_selector"] = LabelSelector(match_labels={"gateway": f"{name}"})
+        expected = {"egress_ips": tuple(addresses.values()), "pod_selector": LabelSelector(match_labels={"app": "a"})}
+        expected["node_selector"] = LabelSelector(match_labels={"gateway": f"{name}"})
         for number in (1, 2, 3):
             self.labels.setdefault(f"node-{number}", {})
         for number in nodes:
             self.labels[f"node-{number}"]["gateway"] = name
         self.policies[name] = EgressPolicy(
             metadata=ObjectMeta(name=name),
-            spec=EgressPolicySpec(**(wanted | spec)),  # type: ignore[arg-type]
+            spec=EgressPolicySpec(**(expected | spec)),  # type: ignore[arg-type]
         )
 
     def assignments(self) -> tuple[EgressAssignment, ...]:
@@ -106,7 +106,7 @@ class EgressCluster:
             assert plan is not None
             self.applied[node.name] = now
             if before is not None:
-                addresses = {str(address) for each in now for address in each.addresses}
+                addresses = {str(address) for item in now for address in item.addresses}
                 forget_connections(outdated_pods(before, now), addresses, plan.inside, node.place)
             held = held_addresses(node.name, now)
             if held:
@@ -116,7 +116,7 @@ class EgressCluster:
         return known_pods(node, self.objects.values(), {"shop": {}})
 
     def holder(self, name: str = "out") -> str:
-        return next(each.node for each in self.assignments() if each.name == name)
+        return next(assignment.node for assignment in self.assignments() if assignment.name == name)
 
     def close(self) -> None:
         self.net.close()
@@ -124,15 +124,15 @@ class EgressCluster:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[[str], EgressCluster]]:
-    made: list[EgressCluster] = []
+    egress_clusters: list[EgressCluster] = []
 
     def build(backend: str) -> EgressCluster:
-        made.append(EgressCluster(tmp_path, backend))
-        return made[-1]
+        egress_clusters.append(EgressCluster(tmp_path, backend))
+        return egress_clusters[-1]
 
     yield build
-    for each in made:
-        each.close()
+    for item in egress_clusters:
+        item.close()
 
 
 @pytest.mark.parametrize("backend", ["vxlan", "hostgw"])
@@ -200,7 +200,7 @@ def objects_of(cluster: EgressCluster) -> list[str]:
     """Rules, routes, addresses and tables of all nodes, as ip(8) and nft(8) show them."""
     shown = []
     for node in cluster.net.all:
-        for words in (
+        for arguments in (
             "ip rule",
             "ip -6 rule",
             "ip route show table all proto 113",
@@ -209,7 +209,7 @@ def objects_of(cluster: EgressCluster) -> list[str]:
             "nft list tables",
             "nft list table inet podwire-masquerade",
         ):
-            shown.append(f"{node.name} {words}\n{inside(node.place, *words.split())}")
+            shown.append(f"{node.name} {arguments}\n{inside(node.place, *arguments.split())}")
     return shown
 
 

@@ -124,9 +124,9 @@ def outer_packets(capture: socket.socket) -> Iterator[Outer]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, 2)
-    yield made
-    made.close()
+    created = Cluster(tmp_path, 2)
+    yield created
+    created.close()
 
 
 def test_nodes_of_flanneld_and_podwire_reach_each_other(cluster: Cluster) -> None:
@@ -194,8 +194,8 @@ def test_an_agent_with_flannels_file_announces_itself(tmp_path: Path) -> None:
         eventually(lambda: machine.ready("node-1"))
 
         def announced() -> dict[str, str]:
-            found = machine.api("get", NODES, "node-1")["metadata"].get("annotations", {})
-            return {key: text for key, text in found.items() if key.startswith(flannel.PREFIX)}
+            result = machine.api("get", NODES, "node-1")["metadata"].get("annotations", {})
+            return {key: text for key, text in result.items() if key.startswith(flannel.PREFIX)}
 
         device = json.loads(inside(tmp_path / "node-1", "ip", "-j", "-d", "link", "show", "podwire-vxlan"))[0]
         assert device["linkinfo"]["info_data"]["id"] == 1

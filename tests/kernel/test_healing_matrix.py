@@ -53,14 +53,17 @@ def of_link(link: Link) -> Iterator[Case]:
 
 def of_route(route: Route) -> Iterator[Case]:
     family = "IPv6" if is_v6(route.dst) else "IPv4"
-    words = f"{route.dst} metric {route.metric or (1024 if is_v6(route.dst) else 0)}"
+    arguments = f"{route.dst} metric {route.metric or (1024 if is_v6(route.dst) else 0)}"
     ip = f"-{family[-1]} route"
-    yield f"{family} {route.kind} route deleted", [f"{ip} del {'' if route.link else route.kind} {words} proto 113"]
+    yield f"{family} {route.kind} route deleted", [f"{ip} del {'' if route.link else route.kind} {arguments} proto 113"]
     for proto in ("static", "113"):
-        yield f"{family} {route.kind} route of proto {proto} instead", [f"{ip} replace blackhole {words} proto {proto}"]
+        yield (
+            f"{family} {route.kind} route of proto {proto} instead",
+            [f"{ip} replace blackhole {arguments} proto {proto}"],
+        )
     if route.link:
         flush = f"{ip} flush root {route.dst}"
-        yield f"{family} route deleted, added by another", [flush, f"{ip} add prohibit {words} proto static"]
+        yield f"{family} route deleted, added by another", [flush, f"{ip} add prohibit {arguments} proto static"]
 
 
 def of_sysctl(entry: Sysctl) -> Case:
@@ -77,9 +80,9 @@ def cases(node: ClusterNode) -> Iterator[Case]:
     for route in {(is_v6(x.dst), x.kind, x.link, bool(x.via)): x for x in state.routes}.values():
         yield from of_route(route)
     for entry in {is_v6(x.ip): x for x in state.neighbours}.values():
-        what, where = f"neighbour {entry.ip}", f"{entry.ip} dev {entry.link}"
-        yield f"{what} deleted", [f"neigh del {where}"]
-        yield f"{what} changed", [f"neigh replace {where} lladdr {MAC} nud permanent"]
+        subject, where = f"neighbour {entry.ip}", f"{entry.ip} dev {entry.link}"
+        yield f"{subject} deleted", [f"neigh del {where}"]
+        yield f"{subject} changed", [f"neigh replace {where} lladdr {MAC} nud permanent"]
     for fdb in state.fdb[:1]:
         where = f"{fdb.mac} dev {fdb.link} {f'dst {fdb.dst}' if fdb.dst else ''} {'master' * fdb.bridge}"
         yield "forwarding entry deleted", [f"bridge fdb del {where}"]
@@ -122,14 +125,14 @@ def test_everything_that_others_damage_is_restored(node: ClusterNode) -> None:
     times: list[str] = []
 
     async def body() -> None:
-        for what, commands in list(cases(node)):
+        for subject, commands in list(cases(node)):
             await until(lambda: node.router.settled)
             began = time.monotonic()
             try:
                 await checking(node, lambda commands=commands: back(node, commands))  # type: ignore[misc]
             except AssertionError as failure:
-                pytest.fail(f"{what} ({'; '.join(commands)}): {failure}; {drift(node)}; {node.router.problem}")
-            times.append(f"{backend:10} {what:60} {time.monotonic() - began:5.2f} s")
+                pytest.fail(f"{subject} ({'; '.join(commands)}): {failure}; {drift(node)}; {node.router.problem}")
+            times.append(f"{backend:10} {subject:60} {time.monotonic() - began:5.2f} s")
         await until(lambda: node.router.settled)
 
     with_router(node, body)

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NAME = f"pwt-ipset-{os.getpid()}"
 
 
-def run(*words: str, given: str = "") -> str:
+def run(*arguments: str, value: str = "") -> str:
     done = subprocess.run(
-        ("ip", "netns", "exec", NAME, *words), input=given, capture_output=True, text=True, check=False
+        ("ip", "netns", "exec", NAME, *arguments), input=value, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{words}: {done.stderr}"
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
     return done.stdout
 
 
@@ -39,8 +39,8 @@ def sets() -> Iterator[IpSets]:
 
 
 def saved(name: str) -> IpSet:
-    (found,) = parse(run("ipset", "save", name).splitlines())
-    return found
+    (result,) = parse(run("ipset", "save", name).splitlines())
+    return result
 
 
 def drawn(kind: str, family: Family, count: int, seed: int = 1) -> dict[str, IpSetElement]:
@@ -80,10 +80,10 @@ def test_ipset_and_podwire_read_each_others_sets(sets: IpSets, kind: str, family
     there = saved("some")
     assert (there.declaration, there.elements) == (want.declaration, want.elements)
     other = msgspec.structs.replace(want, name="other", elements=drawn(kind, family, 1500, seed=2))
-    run("ipset", "restore", given=str(other))
-    found = sets.read("other")
-    assert found is not None
-    assert (found.declaration, found.elements) == (other.declaration, other.elements)
+    run("ipset", "restore", value=str(other))
+    result = sets.read("other")
+    assert result is not None
+    assert (result.declaration, result.elements) == (other.declaration, other.elements)
 
 
 def test_a_set_grows_beyond_its_initial_hash_size(sets: IpSets) -> None:
@@ -99,7 +99,7 @@ def test_only_differences_are_written(sets: IpSets, kind: str, family: Family) -
     sets.apply(first)
     assert sets.apply(first) == ()
     fewer = dict(list(first.elements.items())[100:])
-    new = {key: each for key, each in drawn(kind, family, 50, seed=3).items() if key not in first.elements}
+    new = {key: item for key, item in drawn(kind, family, 50, seed=3).items() if key not in first.elements}
     operations = sets.apply(msgspec.structs.replace(first, elements=fewer | new))
     assert len(operations) == 100 + len(new)
     assert saved("some").elements == fewer | new
@@ -122,12 +122,12 @@ def test_options_of_elements_are_written_and_read(sets: IpSets) -> None:
     for there in (saved("some"), sets.read("some")):
         assert there is not None
         assert there.declaration == want.declaration
-        assert {key: (each.comment, each.nomatch) for key, each in there.elements.items()} == {
-            key: (each.comment, each.nomatch) for key, each in want.elements.items()
+        assert {key: (item.comment, item.nomatch) for key, item in there.elements.items()} == {
+            key: (item.comment, item.nomatch) for key, item in want.elements.items()
         }
-        left = {key: each.timeout_s or 0 for key, each in there.elements.items()}
-        assert left["10.2.0.0/16"] == 0
-        assert 0 < left["10.0.0.0/8"] <= 600 < left["10.3.0.0/16"] <= 100000
+        remaining = {key: item.timeout_s or 0 for key, item in there.elements.items()}
+        assert remaining["10.2.0.0/16"] == 0
+        assert 0 < remaining["10.0.0.0/8"] <= 600 < remaining["10.3.0.0/16"] <= 100000
     assert sets.apply(want) == ()
 
 
@@ -156,12 +156,12 @@ def test_marks_of_elements_are_written_and_read(sets: IpSets) -> None:
 
 
 def test_other_protocols_are_read(sets: IpSets) -> None:
-    run("ipset", "restore", given="create a hash:ip,port\nadd a 10.0.0.1,icmp:echo-request\nadd a 10.0.0.1,gre:0\n")
-    found = sets.read("a")
-    assert found is not None
-    assert set(found.elements) == {"10.0.0.1,icmp:8/0", "10.0.0.1,47:0"}
-    sets.apply(msgspec.structs.replace(found, name="b"))
-    assert sets.read("b") == msgspec.structs.replace(found, name="b")
+    run("ipset", "restore", value="create a hash:ip,port\nadd a 10.0.0.1,icmp:echo-request\nadd a 10.0.0.1,gre:0\n")
+    result = sets.read("a")
+    assert result is not None
+    assert set(result.elements) == {"10.0.0.1,icmp:8/0", "10.0.0.1,47:0"}
+    sets.apply(msgspec.structs.replace(result, name="b"))
+    assert sets.read("b") == msgspec.structs.replace(result, name="b")
     assert {line.split()[2] for line in run("ipset", "save", "b").splitlines()[1:]} == {
         "10.0.0.1,icmp:echo-request",
         "10.0.0.1,gre:0",
@@ -187,14 +187,14 @@ def test_packets_never_see_a_partial_replacement(sets: IpSets) -> None:
     old = IpSet(name="some", kind="hash:ip", elements=drawn("hash:ip", "inet", 200))
     new = msgspec.structs.replace(old, elements=drawn("hash:ip", "inet", 300, seed=4))
     sets.apply(old)
-    stop, seen = threading.Event(), []
+    stop, observed = threading.Event(), []
 
     def look() -> None:
         with IpSets(f"/run/netns/{NAME}") as other:
             while not stop.is_set():
-                found = other.read("some")
-                assert found is not None
-                seen.append(frozenset(found.elements))
+                result = other.read("some")
+                assert result is not None
+                observed.append(frozenset(result.elements))
 
     watching = threading.Thread(target=look)
     watching.start()
@@ -203,7 +203,7 @@ def test_packets_never_see_a_partial_replacement(sets: IpSets) -> None:
         sets.commit(replacement(old))
     stop.set()
     watching.join()
-    assert set(seen) == {frozenset(old.elements), frozenset(new.elements)}
+    assert set(observed) == {frozenset(old.elements), frozenset(new.elements)}
 
 
 def test_a_refused_replacement_keeps_the_old_set(sets: IpSets) -> None:
@@ -223,7 +223,7 @@ def test_a_refused_replacement_keeps_the_old_set(sets: IpSets) -> None:
 def test_a_replacement_works_after_an_interrupted_one(sets: IpSets) -> None:
     want = IpSet(name="some", kind="hash:ip", elements=plain(["10.0.0.1"]))
     sets.apply(want)
-    run("ipset", "restore", given="create some~1 hash:ip\nadd some~1 10.9.9.9\n")
+    run("ipset", "restore", value="create some~1 hash:ip\nadd some~1 10.9.9.9\n")
     sets.apply(msgspec.structs.replace(want, maxelem=7))
     assert saved("some").elements == want.elements
     assert sets.names() == ("some",)

@@ -29,10 +29,10 @@ def place() -> Iterator[str]:
 @pytest.fixture(params=["nft", "legacy"])
 def tool(place: str, request: pytest.FixtureRequest) -> Iterator[Iptables]:
     kind: Kind = request.param
-    found = find(kind)
-    assert found is not None and found.kind == kind
-    with Iptables("ip", found, place) as made:
-        yield made
+    result = find(kind)
+    assert result is not None and result.kind == kind
+    with Iptables("ip", result, place) as iptables:
+        yield iptables
 
 
 def test_written_chains_are_read_back_and_the_rest_stays(tool: Iptables) -> None:
@@ -44,12 +44,12 @@ def test_written_chains_are_read_back_and_the_rest_stays(tool: Iptables) -> None
 
 
 def test_the_callback_gets_the_process_before_any_change(tool: Iptables) -> None:
-    told: list[tuple[int, bool]] = []
-    tool.restore("*filter\n:ONE - [0:0]\nCOMMIT\n", lambda pid: told.append((pid, ":ONE" in tool.save())))
-    ((process, there),) = told
+    reported: list[tuple[int, bool]] = []
+    tool.restore("*filter\n:ONE - [0:0]\nCOMMIT\n", lambda pid: reported.append((pid, ":ONE" in tool.save())))
+    ((process, there),) = reported
     assert process > 0 and not there
-    tool.restore("", lambda pid: told.append((pid, True)))
-    assert len(told) == 1, "nothing to change needs no process"
+    tool.restore("", lambda pid: reported.append((pid, True)))
+    assert len(reported) == 1, "nothing to change needs no process"
 
 
 def test_a_refused_text_names_its_line(tool: Iptables) -> None:
@@ -74,18 +74,18 @@ WITHOUT = "*mangle\n:OURS - [0:0]\n-D FORWARD -j OURS\n-X OURS\nCOMMIT\n"
 
 @pytest.fixture
 def nft(place: str) -> Iterator[Iptables]:
-    found = find("nft")
-    assert found is not None
-    with Iptables("ip", found, place) as made:
-        yield made
+    result = find("nft")
+    assert result is not None
+    with Iptables("ip", result, place) as iptables:
+        yield iptables
 
 
 def make(place: str) -> list[int]:
     """Creates the missing tables; returns what was reported about each of them."""
-    found, told = find("nft"), list[int]()
-    assert found is not None
-    make_tables(found, ("mangle",), place, told.append)
-    return told
+    result, reported = find("nft"), list[int]()
+    assert result is not None
+    make_tables(result, ("mangle",), place, reported.append)
+    return reported
 
 
 def test_a_table_that_podwire_created_is_deleted(nft: Iptables, place: str) -> None:
@@ -111,8 +111,8 @@ def test_a_used_table_stays(nft: Iptables, place: str, line: str) -> None:
     nft.restore(WITHOUT)
     before = nft.save()
     drop_tables(("mangle",), place)
-    assert [each for each in nft.save().splitlines() if "#" not in each] == [
-        each for each in before.splitlines() if "#" not in each
+    assert [splitline for splitline in nft.save().splitlines() if "#" not in splitline] == [
+        splitline for splitline in before.splitlines() if "#" not in splitline
     ]
     assert ("ip", "mangle") in nft_tables(place)
 

@@ -67,8 +67,8 @@ assert netns.delete("/run/netns/" + mark)
 
 def test_a_namespace_older_than_ip_netns_is_deleted() -> None:
     program = "import sys\n" + _BEFORE_IP_NETNS
-    words = ("unshare", "--mount", sys.executable, "-c", program, str(os.getpid()))
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    arguments = ("unshare", "--mount", sys.executable, "-c", program, str(os.getpid()))
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -130,9 +130,9 @@ def test_sysctls_are_read_in_the_namespace(place: Path) -> None:
     sysctl.write("net/ipv4/ip_forward", "1", place)
     assert sysctl.read("net/ipv4/ip_forward", place) == "1"
     assert sysctl.read("net/ipv4/ip_forward") == before
-    kept = sysctl.snapshot(("net/ipv4/ip_forward", "net/ipv4/nothing", "net/ipv4/ip_local_port_range"), place)
-    assert [x.path for x in kept] == ["net/ipv4/ip_forward", "net/ipv4/ip_local_port_range"]
-    assert kept[0] == Sysctl("net/ipv4/ip_forward", "1")
+    remaining = sysctl.snapshot(("net/ipv4/ip_forward", "net/ipv4/nothing", "net/ipv4/ip_local_port_range"), place)
+    assert [x.path for x in remaining] == ["net/ipv4/ip_forward", "net/ipv4/ip_local_port_range"]
+    assert remaining[0] == Sysctl("net/ipv4/ip_forward", "1")
     with pytest.raises(KernelNotFound, match="net/ipv4/nothing"):
         sysctl.read("net/ipv4/nothing", place)
     with pytest.raises(KernelError, match="Invalid argument"):
@@ -190,12 +190,12 @@ def test_missed_changes_give_a_lost_event(place: Path) -> None:
 
 def test_an_attached_loop_gets_events(place: Path) -> None:
     async def watch() -> list[Event]:
-        told: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
+        reported: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
         with Monitor(place, ("link",)) as monitor, Netlink(place) as netlink:
-            monitor.attach(told.put_nowait)
+            monitor.attach(reported.put_nowait)
             network.add(netlink, NetworkState((Link("x", "bridge"),))).check()
             async with asyncio.timeout(5):
-                return list(await told.get())
+                return list(await reported.get())
 
     assert {event.kind for event in asyncio.run(watch())} == {"link"}
 

@@ -43,8 +43,8 @@ def test_pod_starts_answers_and_leaves_nothing_behind(node: Node) -> None:
         await create(client, "web", WEB)
         pod = await ready(client, "web")
         address, uid = pod["status"]["podIP"], pod["metadata"]["uid"]
-        said = ask(address, 80)
-        assert (said["pod"], said["container"], said["node"]) == ("web", "web", "node-1")
+        output = ask(address, 80)
+        assert (output["pod"], output["container"], output["node"]) == ("web", "web", "node-1")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.settimeout(3)
             probe.sendto(b"podwire-probe\n", (address, 53))
@@ -284,8 +284,8 @@ def test_missing_config_map_is_reported_until_it_exists(node: Node) -> None:
 
 
 async def event_messages(client: Client, pod: str, reason: str) -> list[str]:
-    found = (await client.list(EVENTS, "default")).items
-    return [e["message"] for e in map(msgspec.to_builtins, found)
+    result = (await client.list(EVENTS, "default")).items
+    return [e["message"] for e in map(msgspec.to_builtins, result)
             if e.get("reason") == reason and (e.get("involvedObject") or {}).get("name") == pod]  # fmt: skip
 
 

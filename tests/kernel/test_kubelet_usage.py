@@ -19,8 +19,8 @@ EATER = ["python3", "-c", "import time; held = bytearray(200 << 20); time.sleep(
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    with running_node() as made:
-        yield made
+    with running_node() as created:
+        yield created
 
 
 def read(node: Node, path: str) -> bytes:
@@ -40,8 +40,8 @@ def container(name: str, command: list[str], **limits: str) -> Json:
 
 
 def seconds(text: str, pod: str) -> float:
-    found = re.search(rf'^pod_cpu_usage_seconds_total\{{namespace="default",pod="{pod}"\}} (\S+) \d+$', text, re.M)
-    return float(found[1]) if found else 0.0
+    result = re.search(rf'^pod_cpu_usage_seconds_total\{{namespace="default",pod="{pod}"\}} (\S+) \d+$', text, re.M)
+    return float(result[1]) if result else 0.0
 
 
 def test_pages_show_cpu_and_memory_of_containers(node: Node) -> None:
@@ -111,8 +111,8 @@ def test_a_container_gets_no_more_cpu_than_its_limit(node: Node) -> None:
 
 
 def condition(shown: Json, kind: str) -> Json:
-    found: Json = next((c for c in shown.get("conditions", ()) if c["type"] == kind), {})
-    return found
+    result: Json = next((c for c in shown.get("conditions", ()) if c["type"] == kind), {})
+    return result
 
 
 def test_a_resize_changes_the_limit_of_a_running_container(node: Node) -> None:
@@ -162,8 +162,10 @@ def test_a_resize_changes_the_limit_of_a_running_container(node: Node) -> None:
 
         async def told() -> bool:
             events = (await client.list(EVENTS, "default")).items
-            found = [e["reason"] for e in events if e["involvedObject"]["name"] == "grows" and "Resize" in e["reason"]]
-            return sorted(found) == [*["ResizeCompleted"] * 2, "ResizeInfeasible", *["ResizeStarted"] * 2]
+            results = [
+                e["reason"] for e in events if e["involvedObject"]["name"] == "grows" and "Resize" in e["reason"]
+            ]
+            return sorted(results) == [*["ResizeCompleted"] * 2, "ResizeInfeasible", *["ResizeStarted"] * 2]
 
         await eventually(told)
         await client.delete(PODS, "grows", "default", grace_period_s=0)

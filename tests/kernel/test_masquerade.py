@@ -50,7 +50,7 @@ class Net:
         netns.create(self.other)
 
     def prepare(self) -> None:
-        fabric, one = self.cluster.fabric, self.cluster.all[0]
+        fabric, item = self.cluster.fabric, self.cluster.all[0]
         self._outside(fabric)
         self.cluster.nodes["far"] = Node(
             metadata=ObjectMeta(name="far"),
@@ -60,17 +60,17 @@ class Net:
             ),
         )
         self.configure(self.settings("hostgw"))
-        self.pod, self.same, self.peer = one.pod("a"), one.pod("same"), self.cluster.all[1].pod("b")
-        self._other(one)
-        self.plane = open_dataplane(self.form, self._facts(one), one.place)
+        self.pod, self.same, self.peer = item.pod("a"), item.pod("same"), self.cluster.all[1].pod("b")
+        self._other(item)
+        self.plane = open_dataplane(self.form, self._facts(item), item.place)
         self.plane.load({"default/web": tuple(map(self._service, (4, 6)))})
-        ways = [(self.pod.address, GROUP[4], self.pod_device(4)), (OTHER[4], GROUP[4], "other")]
-        self.router = multicast.forward(one.place, "eth0", ways)
+        paths = [(self.pod.address, GROUP[4], self.pod_device(4)), (OTHER[4], GROUP[4], "other")]
+        self.router = multicast.forward(item.place, "eth0", paths)
 
     def pod_device(self, version: int) -> str:
         """The node's end of the link of the pod."""
-        words = ("ip", "-j", "route", "get", self.end(self.pod, version))
-        return str(json.loads(inside(self.cluster.all[0].place, *words))[0]["dev"])
+        arguments = ("ip", "-j", "route", "get", self.end(self.pod, version))
+        return str(json.loads(inside(self.cluster.all[0].place, *arguments))[0]["dev"])
 
     def settings(self, backend: str) -> RoutingSettings:
         excepted = tuple(str(ip_network(address)) for address in EXCEPTED.values())
@@ -83,7 +83,7 @@ class Net:
 
     def _outside(self, fabric: Path) -> None:
         sysctl.write("net/ipv6/conf/all/forwarding", "1", fabric)
-        names = [each[v] for each in (EXCEPTED, FAR_NODE) for v in (4, 6)] + [OUTSIDE[6]]
+        names = [item[v] for item in (EXCEPTED, FAR_NODE) for v in (4, 6)] + [OUTSIDE[6]]
         ip_batch(fabric, f"address add {ROUTER[6]}/64 dev br0 nodad", *(f"address add {a} dev br0" for a in names))
         for node in self.cluster.all:
             ip_batch(node.place, f"route add default via {ROUTER[6]}")
@@ -144,21 +144,21 @@ class Net:
 
     def target(self, case: MasqueradeCase) -> tuple[str, int, Path]:
         """The destination address and port, and the namespace of the receiver."""
-        one, two = self.cluster.all
+        item, two = self.cluster.all
         v, fabric = case.version, self.cluster.fabric
-        own = one.ip if v == 4 else one.ip6
+        own = item.ip if v == 4 else item.ip6
         receivers = {
             "pod on the same node": (self.end(self.same, v), PORT, self.same.place),
             "pod on another node": (self.end(self.peer, v), PORT, self.peer.place),
-            "its own node": (own, PORT, one.place),
+            "its own node": (own, PORT, item.place),
             "node of the same subnet": (two.ip if v == 4 else two.ip6, PORT, two.place),
             "node behind a router": (FAR_NODE[v], PORT, fabric),
             "Service": (SERVICE[v], 80, self.peer.place),
             "packet marked by Services": (own, NODE_PORT, self.peer.place),
             "outside": (OUTSIDE[v], PORT, fabric),
             "non-masquerade CIDR": (EXCEPTED[v], PORT, fabric),
-            "multicast": (GROUP[v], PORT, fabric if v == 4 or case.source == "node" else one.place),
-            "limited broadcast": ("255.255.255.255", PORT, fabric if case.source == "node" else one.place),
+            "multicast": (GROUP[v], PORT, fabric if v == 4 or case.source == "node" else item.place),
+            "limited broadcast": ("255.255.255.255", PORT, fabric if case.source == "node" else item.place),
         }
         return receivers[case.destination]
 
@@ -179,31 +179,31 @@ class Net:
 
 def open_receiver(place: Path, version: int, group: str = "", link: str = "") -> socket.socket:
     with netns.inside(place):
-        one = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
+        item = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
         device = socket.if_nametoindex(link) if link else 0
-    one.bind(("", PORT))
+    item.bind(("", PORT))
     if group and version == 4:
         member = struct.pack("=4s4si", ip_address(group).packed, bytes(4), device)
-        one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        item.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
     elif group:
         member = struct.pack("=16si", ip_address(group).packed, device)
-        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
-    one.settimeout(0.3)
-    return one
+        item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, member)
+    item.settimeout(0.3)
+    return item
 
 
 def open_sender(place: Path, version: int) -> socket.socket:
     with netns.inside(place):
-        one = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
+        item = socket.socket(FAMILIES[version], socket.SOCK_DGRAM)
         device = socket.if_nametoindex("eth0")
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    item.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     if version == 4:
-        one.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 8)
-        one.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("=4s4si", bytes(4), bytes(4), device))
+        item.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 8)
+        item.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("=4s4si", bytes(4), bytes(4), device))
     else:
-        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 8)
-        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, device)
-    return one
+        item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 8)
+        item.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, device)
+    return item
 
 
 def seen(net: Net, case: MasqueradeCase) -> str:
@@ -231,12 +231,12 @@ def seen(net: Net, case: MasqueradeCase) -> str:
 def net(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Net]:
     if request.param == "iptables" and find("nft") is None and find("legacy") is None:
         pytest.skip("iptables-restore is not installed")
-    made = Net(tmp_path, request.param)
+    created = Net(tmp_path, request.param)
     try:
-        made.prepare()
-        yield made
+        created.prepare()
+        yield created
     finally:
-        made.close()
+        created.close()
 
 
 def test_receivers_see_the_sources_of_the_table(net: Net) -> None:
@@ -256,24 +256,24 @@ def test_the_node_takes_the_address_of_a_tunnel(net: Net) -> None:
 
 
 def test_a_change_of_the_form_removes_the_other_rules(net: Net) -> None:
-    one = net.cluster.all[0]
+    item = net.cluster.all[0]
 
     def forms() -> tuple[bool, bool]:
-        tables = inside(one.place, "nft", "list", "tables")
-        chains = inside(one.place, "iptables-save") + inside(one.place, "ip6tables-save")
+        tables = inside(item.place, "nft", "list", "tables")
+        chains = inside(item.place, "iptables-save") + inside(item.place, "ip6tables-save")
         return "podwire-masquerade" in tables, MASQUERADE_CHAIN in chains
 
     orders: tuple[Literal["nftables", "iptables"], ...] = ("iptables", "nftables", "iptables")
     for form in orders:
         net.configure(RoutingSettings(backend="hostgw", masquerade_rules=form))
         assert forms() == (form == "nftables", form == "iptables")
-        assert seen(net, MasqueradeCase("pod", "outside", 4, "")) == one.ip
-        text = "\n".join(one.router.share(OWNER).lines())
+        assert seen(net, MasqueradeCase("pod", "outside", 4, "")) == item.ip
+        text = "\n".join(item.router.share(OWNER).lines())
         assert ("*nat ip" in text) == (form == "iptables")
-    one.machine.close()
-    one.start_agent()
-    one.router.configure(RoutingSettings(backend="hostgw", masquerade=False))
-    one.reconcile()
+    item.machine.close()
+    item.start_agent()
+    item.router.configure(RoutingSettings(backend="hostgw", masquerade=False))
+    item.reconcile()
     assert forms() == (False, False)
 
 

@@ -45,9 +45,9 @@ def node(place: Path) -> Iterator[Netlink]:
         yield netlink
 
 
-def ip(node: Netlink, words: str, tool: str = "ip") -> str:
+def ip(node: Netlink, arguments: str, tool: str = "ip") -> str:
     with netns.inside(node.netns):
-        done = subprocess.run([tool, *words.split()], capture_output=True, text=True, check=True)
+        done = subprocess.run([tool, *arguments.split()], capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -139,12 +139,12 @@ def test_the_printed_commands_make_the_same_state(node: Netlink) -> None:
     """The text of a difference is a script: after ip(8) has run it, no difference is left."""
     want = replace(vxlan(), sysctls=())
     for command in str(network.plan(node, want, OWNER)).splitlines():
-        tool, *words = grammar.split(command)
-        if "address" in words and "proto" in words:  # ip(8) knows it from 6.3 on
-            at = words.index("proto")
-            del words[at : at + 2]
+        tool, *arguments = grammar.split(command)
+        if "address" in arguments and "proto" in arguments:  # ip(8) knows it from 6.3 on
+            at = arguments.index("proto")
+            del arguments[at : at + 2]
         with netns.inside(node.netns):
-            subprocess.run([tool, *words], check=True)
+            subprocess.run([tool, *arguments], check=True)
     assert str(network.plan(node, want, OWNER)) == ""
 
 
@@ -184,8 +184,8 @@ def test_pyroute2_reads_the_same_state(node: Netlink) -> None:
 )
 def test_damage_is_repaired(node: Netlink, damage: str) -> None:
     network.apply(node, vxlan(), OWNER).check()
-    tool, _, words = damage.partition(" ")
-    ip(node, words, tool)
+    tool, _, arguments = damage.partition(" ")
+    ip(node, arguments, tool)
     owner = replace(OWNER, links=("podwire.1",))
     assert network.plan(node, vxlan(), owner)
     network.apply(node, vxlan(), owner).check()
@@ -266,12 +266,12 @@ def test_failures_name_their_object_and_the_reason(node: Netlink) -> None:
         sysctls=(Sysctl("net/ipv4/no_such_thing", "1"), Sysctl("net/ipv4/ip_forward", "much")),
     )
     report = network.apply(node, want, OWNER)
-    said = sorted(str(failure) for failure in report.failed)
-    assert len(said) == 4
-    assert any("add neighbour 10.0.0.1" in text and "no device eth9" in text for text in said)
-    assert any("route 10.2.0.0/16" in text and "Nexthop has invalid gateway" in text for text in said)
-    assert any("no_such_thing" in text for text in said)
-    assert any("ip_forward = much" in text and "Invalid argument" in text for text in said)
+    output = sorted(str(failure) for failure in report.failed)
+    assert len(output) == 4
+    assert any("add neighbour 10.0.0.1" in text and "no device eth9" in text for text in output)
+    assert any("route 10.2.0.0/16" in text and "Nexthop has invalid gateway" in text for text in output)
+    assert any("no_such_thing" in text for text in output)
+    assert any("ip_forward = much" in text and "Invalid argument" in text for text in output)
     assert [str(step.value) for step in report.applied] == ["route 10.1.0.0/16 via 10.89.0.12 dev eth0 proto 113"]
 
 
@@ -370,10 +370,10 @@ def test_any_partially_applied_state_converges(node: Netlink, seed: int) -> None
     full = vxlan(6)
     network.apply(node, full, owner).check()
     steps = network.plan(node, vxlan(chance.randrange(6)) if seed % 3 else NetworkState(), owner).steps
-    some = tuple(step.value for step in steps if chance.random() < 0.5 and not isinstance(step.value, Link | Sysctl))
+    subset = tuple(step.value for step in steps if chance.random() < 0.5 and not isinstance(step.value, Link | Sysctl))
     indexes = {x.name: x.index for x in network.read_links(node)}
     kinds = {Address: 21, Route: 25, Neighbour: 29, Fdb: 29, FibRule: 33}
-    node.batch([Message(kinds[type(x)], 0, network.encode(x, indexes), "delete", x) for x in some])
+    node.batch([Message(kinds[type(x)], 0, network.encode(x, indexes), "delete", x) for x in subset])
     for want in (vxlan(chance.randrange(8)), full):
         network.apply(node, want, owner).check()
         assert not network.plan(node, want, owner)

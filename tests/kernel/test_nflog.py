@@ -27,8 +27,8 @@ def place(tmp_path: Path) -> Iterator[Path]:
     rules = f"""table inet t {{ chain o {{ type filter hook output priority 0;
         udp dport 9 log prefix "nine" group {GROUP} drop;
     }}; }}"""
-    words = ["nsenter", f"--net={path}", "sh", "-c", "ip link set lo up && nft -f -"]
-    done = subprocess.run(words, input=rules, text=True, capture_output=True, check=False)
+    arguments = ["nsenter", f"--net={path}", "sh", "-c", "ip link set lo up && nft -f -"]
+    done = subprocess.run(arguments, input=rules, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     yield path
     netns.delete(path)
@@ -54,12 +54,12 @@ def send(place: Path) -> Iterator[Sender]:
 
 
 def arrived(log: Nflog, count: int) -> list[Logged]:
-    found: list[Logged] = []
+    loggeds: list[Logged] = []
     until = time.monotonic() + 5
-    while len(found) < count and time.monotonic() < until:
-        found += log.read(1000)[0]
+    while len(loggeds) < count and time.monotonic() < until:
+        loggeds += log.read(1000)[0]
         time.sleep(0.01)
-    return found
+    return loggeds
 
 
 def test_logged_packets_are_read(place: Path, send: Sender) -> None:
@@ -67,13 +67,13 @@ def test_logged_packets_are_read(place: Path, send: Sender) -> None:
     try:
         assert log.read(10) == ([], 0)
         send(3)
-        found = arrived(log, 6)
-        assert [(one.source, one.protocol, one.destination_port) for one in found] == [
+        result = arrived(log, 6)
+        assert [(item.source, item.protocol, item.destination_port) for item in result] == [
             ("127.0.0.1", "UDP", 9),
             ("::1", "UDP", 9),
         ] * 3
-        assert {(one.prefix, one.hook, one.input, one.output) for one in found} == {("nine", "output", 0, 1)}
-        assert [one.number for one in found] == list(range(6))
+        assert {(item.prefix, item.hook, item.input, item.output) for item in result} == {("nine", "output", 0, 1)}
+        assert [item.number for item in result] == list(range(6))
         assert log.lost == 0
     finally:
         log.close()
@@ -84,10 +84,10 @@ def test_packets_beyond_the_limit_are_skipped_and_counted(place: Path, send: Sen
     try:
         send(100)
         time.sleep(0.3)
-        found, passed = log.read(10)
-        assert (len(found), passed) == (10, 190)
+        result, passed = log.read(10)
+        assert (len(result), passed) == (10, 190)
         send(1)
-        assert [one.number for one in arrived(log, 2)] == [200, 201]
+        assert [item.number for item in arrived(log, 2)] == [200, 201]
         assert log.lost == 0
     finally:
         log.close()

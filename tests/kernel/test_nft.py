@@ -28,9 +28,9 @@ GOLDEN = Path(__file__).parents[1] / "golden/nft/everything.nft"
 FOREIGN = "table ip foreign {\n\tset s {\n\t\ttype ipv4_addr\n\t\telements = { 1.2.3.4 }\n\t}\n}\n"
 
 
-def nft(*words: str, text: str = "") -> str:
+def nft(*arguments: str, text: str = "") -> str:
     done = subprocess.run(
-        ["ip", "netns", "exec", NAME, "nft", *words], input=text, capture_output=True, text=True, check=False
+        ["ip", "netns", "exec", NAME, "nft", *arguments], input=text, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -108,7 +108,7 @@ def test_frames_of_a_bridge(kernel: Nft) -> None:
 def test_every_change_between_two_tables_is_applied(kernel: Nft, everything: Table) -> None:
     smaller = msgspec.structs.replace(
         everything,
-        sets=tuple(each for each in everything.sets if each.name in ("pods", "services")),
+        sets=tuple(declared for declared in everything.sets if declared.name in ("pods", "services")),
         chains=(
             msgspec.structs.replace(everything.chain("rules"), rules=(parse_rule("ip saddr @pods accept"),)),
             everything.chain("refuse"),
@@ -183,9 +183,9 @@ PAIR = {family: Table(family=family, name="pair", chains=(HOOK,)) for family in 
 
 @pytest.fixture
 def tables(kernel: Nft) -> Iterator[FamilyTables]:
-    made = FamilyTables("pair", PLACE)
-    yield made
-    made.close()
+    family_tables = FamilyTables("pair", PLACE)
+    yield family_tables
+    family_tables.close()
 
 
 def test_inet_table_is_kept_restored_and_removed(tables: FamilyTables) -> None:
@@ -195,7 +195,7 @@ def test_inet_table_is_kept_restored_and_removed(tables: FamilyTables) -> None:
     nft("flush", "chain", "ip6", "pair", "input")
     assert tables.disturbed() and not tables.disturbed()
     assert [bool(done) for done in tables.heal(PAIR.items(), tables.commit)] == [False, True]
-    assert [each.name for each in tables.held()] == ["pair", "pair"]
+    assert [item.name for item in tables.held()] == ["pair", "pair"]
     nft("add", "table", "ip", "other")
     assert clear("pair", PLACE) and not clear("pair", PLACE)
     assert tables.nft.tables() == (("ip", "other"),)
@@ -203,13 +203,13 @@ def test_inet_table_is_kept_restored_and_removed(tables: FamilyTables) -> None:
     assert not tables.remove() and not tables.held()
 
 
-@pytest.mark.parametrize("others", [False, True])
-def test_changes_during_a_pause_are_reported(tables: FamilyTables, *, others: bool) -> None:
+@pytest.mark.parametrize("rest", [False, True])
+def test_changes_during_a_pause_are_reported(tables: FamilyTables, *, rest: bool) -> None:
     with tables.notifications_off():
         for _ in tables.load(lambda family, _: PAIR[family], tables.commit):
-            if others:
+            if rest:
                 nft("add", "table", "ip", f"other{len(nft('list', 'tables'))}")
-    assert tables.disturbed() == others
+    assert tables.disturbed() == rest
     with tables.notifications_off():
         pass
     assert not tables.disturbed()

@@ -98,9 +98,9 @@ class Machine:
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     folder = Path(f"/run/pwt-kernel-pods-{os.getpid()}")
-    made = Machine(folder, 3)
-    yield made
-    made.close()
+    created = Machine(folder, 3)
+    yield created
+    created.close()
     folder.rmdir()
 
 
@@ -220,8 +220,8 @@ def test_unwired_pods_disconnect_at_once_and_are_deleted_later(machine: Machine)
     for number in (1, 2, 3):
         machine.ready(number)
     pods.unwire(machine.netlink, [node_side(number, machine.pods[number - 1]) for number in (1, 2)])
-    left = network.read(machine.netlink)
-    assert {x.link for x in left.routes} | {x.link for x in left.neighbours} == {"pod3"}
+    remaining = network.read(machine.netlink)
+    assert {x.link for x in remaining.routes} | {x.link for x in remaining.neighbours} == {"pod3"}
     with pytest.raises(OSError):
         connect(machine, 3, 1, v6=False)
     assert pods.sweep(machine.node)

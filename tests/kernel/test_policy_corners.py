@@ -37,29 +37,29 @@ NFTABLES = pytest.mark.parametrize("planes", ["nftables"], indirect=True)
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(OPEN)
-        yield made
+    with World() as created:
+        created.attach_pods(OPEN)
+        yield created
 
 
 @pytest.fixture(params=tuple(DATAPLANES))
 def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
-    made = opened(request.param)
-    yield made
-    for plane in made.values():
+    created = opened(request.param)
+    yield created
+    for plane in created.values():
         plane.remove()
         plane.close()
 
 
 def enforce(planes: Planes, world: World, *policies: NetworkPolicy) -> dict[str, Compiler]:
     """Loads policies into both nodes."""
-    made = compilers(OPEN)
+    created = compilers(OPEN)
     for node, plane in planes.items():
-        for each in policies:
-            made[node].set_policy(key_of(each.metadata), each)
-        made[node].flush()
-        plane.load(made[node], world.devices(node))
-    return made
+        for item in policies:
+            created[node].set_policy(key_of(item.metadata), item)
+        created[node].flush()
+        plane.load(created[node], world.devices(node))
+    return created
 
 
 def six(family: int) -> int:
@@ -68,8 +68,8 @@ def six(family: int) -> int:
 
 def change(planes: Planes, world: World, compiler: Compiler, **policies: NetworkPolicy | None) -> None:
     """Changes policies of the first node."""
-    for name, made in policies.items():
-        compiler.set_policy(f"shop/{name}", made)
+    for name, created in policies.items():
+        compiler.set_policy(f"shop/{name}", created)
     planes["n1"].update(compiler, world.devices("n1"), compiler.flush())
 
 
@@ -77,11 +77,11 @@ def socket_in(
     place: str, family: int, kind: int = socket.SOCK_DGRAM, *, port: int = 0, proto: int = 0
 ) -> socket.socket:
     with netns.inside(path(place)):
-        made = socket.socket(family, kind, proto)
-    made.settimeout(_HEARD_S)
+        created = socket.socket(family, kind, proto)
+    created.settimeout(_HEARD_S)
     if port:
-        made.bind(("", port))
-    return made
+        created.bind(("", port))
+    return created
 
 
 def heard(sock: socket.socket) -> bytes:
@@ -150,11 +150,11 @@ def test_path_mtu_messages_reach_an_isolated_pod(world: World, planes: Planes, f
 def test_neighbour_discovery_works_under_any_policy(world: World, planes: Planes) -> None:
     """IPv6 neighbour discovery uses packets; isolation in both directions does not affect it."""
     everything = policy("shop/all", podSelector={}, policyTypes=["Ingress", "Egress"])
-    made = compilers(OPEN)["n1"]
-    made.set_own_node_egress(reaches=False)
-    made.set_policy("shop/all", everything)
-    made.flush()
-    planes["n1"].load(made, world.devices("n1"))
+    created = compilers(OPEN)["n1"]
+    created.set_own_node_egress(reaches=False)
+    created.set_policy("shop/all", everything)
+    created.flush()
+    planes["n1"].load(created, world.devices("n1"))
     mac = inside("shop-web", "cat", "/sys/class/net/eth0/address").strip()
     batch("n1", ["neigh delete fd18::1 dev shop-web", "address add fe80::99/64 dev shop-web nodad"])
     batch("shop-web", ["neigh delete fe80::99 dev eth0"])
@@ -211,9 +211,9 @@ def test_packets_from_the_node_without_source_address_reach_pods(world: World, p
         with netns.inside(path("n1")):
             link = socket.if_nametoindex(world.devices("n1")["shop/db"])
         sends.sendto(header + report, ("ff02::16", 0, 0, link))
-        while (found := heard(hears)) and found != header + report:
+        while (result := heard(hears)) and result != header + report:
             pass
-    assert found == header + report
+    assert result == header + report
 
 
 def test_pod_cannot_take_an_address_by_arp(world: World, planes: Planes) -> None:
@@ -252,7 +252,7 @@ def test_a_pod_with_a_reused_address_inherits_nothing(world: World, planes: Plan
         ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
     )
     guard = policy("blog/guard", podSelector={"matchLabels": {"app": "db"}}, policyTypes=["Ingress"])
-    made = enforce(planes, world, into, guard)["n1"]
+    created = enforce(planes, world, into, guard)["n1"]
     old = next(pod for pod in OPEN.world.pods if key_of(pod.metadata) == "shop/web")
     new = msgspec.structs.replace(
         old,
@@ -265,10 +265,10 @@ def test_a_pod_with_a_reused_address_inherits_nothing(world: World, planes: Plan
 
     def tell(*changes: tuple[str, object]) -> None:
         for key, pod in changes:
-            made.set_pod(key, pod)  # type: ignore[arg-type]
-            delta = made.flush()
-            delta.pods.setdefault(key, made.pods.get(key))
-            planes["n1"].update(made, world.devices("n1"), delta)
+            created.set_pod(key, pod)  # type: ignore[arg-type]
+            delta = created.flush()
+            delta.pods.setdefault(key, created.pods.get(key))
+            planes["n1"].update(created, world.devices("n1"), delta)
 
     try:
         gone: tuple[str, object] = ("shop/web", None)
@@ -301,43 +301,43 @@ def test_names_of_the_maximum_length_are_told_apart(world: World, planes: Planes
 
 @NFTABLES
 def test_refused_transaction_keeps_rules_in_force(world: World, planes: Planes) -> None:
-    made = enforce(planes, world, DENY)["n1"]
+    created = enforce(planes, world, DENY)["n1"]
     assert not passes("shop-web", socket.AF_INET, DB, "shop-db", 5432)
     os.seteuid(65534)  # who may not change rules is refused by the kernel itself
     try:
         with pytest.raises(KernelError):
-            change(planes, world, made, deny=None)
+            change(planes, world, created, deny=None)
         with pytest.raises(KernelError):
-            change(planes, world, made, other=policy("shop/other", podSelector={}, policyTypes=["Egress"]))
+            change(planes, world, created, other=policy("shop/other", podSelector={}, policyTypes=["Egress"]))
     finally:
         os.seteuid(0)
     assert not passes("shop-web", socket.AF_INET, DB, "shop-db", 5432)
     assert passes("shop-web", socket.AF_INET, PRESS_DB, "blog-db", 5432), "nothing of the refused changes is there"
-    change(planes, world, made)
+    change(planes, world, created)
     assert not passes("shop-web", socket.AF_INET, PRESS_DB, "blog-db", 5432), "the next change brings all of it"
 
 
 @NFTABLES
 def test_thousands_of_policies_peers_ranges_and_ports_are_enforced(world: World, planes: Planes) -> None:
     """A thousand policies on one pod; all pods of a large cluster at twenty ports; 10,000 ranges; every fourth port."""
-    made = compilers(OPEN)["n1"]
+    created = compilers(OPEN)["n1"]
     template = next(pod for pod in OPEN.world.pods if key_of(pod.metadata) == "ops/scan")
     for number in range(5_000):
         address = f"10.190.{number >> 8}.{number & 255}"
         meta = msgspec.structs.replace(template.metadata, name=f"p{number}")
         status = msgspec.structs.replace(template.status, pod_ip=address, pod_ips=())
-        made.set_pod(f"ops/p{number}", msgspec.structs.replace(template, metadata=meta, status=status))
+        created.set_pod(f"ops/p{number}", msgspec.structs.replace(template, metadata=meta, status=status))
     for number in range(1_000):
         rule = {"from": [{"podSelector": {"matchLabels": {"app": f"x{number}"}}}], "ports": ports(10_000 + number)}
-        made.set_policy(f"shop/p{number}", policy(f"shop/p{number}", podSelector={}, ingress=[rule]))
+        created.set_policy(f"shop/p{number}", policy(f"shop/p{number}", podSelector={}, ingress=[rule]))
     everybody = {"from": [{"namespaceSelector": {}}], "ports": ports(*range(2_000, 2_020))}
     blocks: list[dict[str, Any]] = [{"ipBlock": {"cidr": f"151.{n >> 8}.{n & 255}.0/25"}} for n in range(9_999)]
     blocks.append({"ipBlock": {"cidr": "203.0.113.0/28", "except": ["203.0.113.1/32"]}})
     ranges = {"from": blocks, "ports": [{"port": 3_000, "endPort": 65_535, "protocol": "UDP"}]}
     odd = {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}], "ports": ports(*range(20_001, 65_536, 4))}
-    made.set_policy("shop/wide", policy("shop/wide", podSelector={}, ingress=[everybody, ranges, odd]))
-    made.flush()
-    planes["n1"].load(made, world.devices("n1"))
+    created.set_policy("shop/wide", policy("shop/wide", podSelector={}, ingress=[everybody, ranges, odd]))
+    created.flush()
+    planes["n1"].load(created, world.devices("n1"))
     four = socket.AF_INET
     assert passes("blog-db", four, DB, "shop-db", 2_019)
     assert not passes("blog-db", four, DB, "shop-db", 2_020)
@@ -353,6 +353,6 @@ def test_thousands_of_policies_peers_ranges_and_ports_are_enforced(world: World,
             assert bool(heard(server)) == allowed, source
     held = planes["n1"].desired()[0]
     assert isinstance(held, Table)
-    hosts = {each.name: len(each.elements) for each in held.sets if each.name.endswith("-hosts")}
+    hosts = {declared.name: len(declared.elements) for declared in held.sets if declared.name.endswith("-hosts")}
     assert max(hosts.values()) < 5_020, "a peer is one element, whatever its ports"
     assert not any(planes["n1"].heal())

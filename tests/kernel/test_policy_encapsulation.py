@@ -39,31 +39,31 @@ ONLY_WEB = policy(
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(OPEN)
+    with World() as created:
+        created.attach_pods(OPEN)
         for name, (four, six) in ADDRESSES.items():
             for number, local in enumerate((four, six)):
                 device = f"tunnel{number}"
                 kind = f"type vxlan id {number + 7} dstport 4789 local {local} dev eth0 nolearning"
                 batch(name, [f"link add {device} address {MAC} {kind}", f"link set {device} up"])
                 inside(name, "sysctl", "-qw", f"net.ipv4.conf.{device}.rp_filter=0")
-        yield made
+        yield created
 
 
 @pytest.fixture(scope="module", params=tuple(DATAPLANES))
 def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
-    made = opened(request.param)
-    yield made
-    for plane in made.values():
+    created = opened(request.param)
+    yield created
+    for plane in created.values():
         plane.remove()
         plane.close()
 
 
 def enforce(planes: Planes, world: World, *, guarded: bool) -> None:
     """Loads the policy of ``ops`` into both nodes, with or without the rule about encapsulation."""
-    made = compilers(OPEN)
+    created = compilers(OPEN)
     for node, plane in planes.items():
-        compiler: Compiler = made[node]
+        compiler: Compiler = created[node]
         compiler.set_policy("ops/only-web", ONLY_WEB)
         compiler.flush()
         ports = ENCAPSULATION_PORTS if guarded else ()
@@ -88,9 +88,9 @@ def forged(family: str, source: str, target: str) -> bytes:
         head = struct.pack("!IHBB", 6 << 28, len(datagram), 17, 64)
     else:
         head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(datagram), 0, 0, 64, 17, 0)
-        words = sum(struct.unpack("!6H", head)) + sum(struct.unpack("!4H", ends))
-        words = (words & 0xFFFF) + (words >> 16)
-        head = head[:10] + struct.pack("!H", ~((words & 0xFFFF) + (words >> 16)) & 0xFFFF)
+        arguments = sum(struct.unpack("!6H", head)) + sum(struct.unpack("!4H", ends))
+        arguments = (arguments & 0xFFFF) + (arguments >> 16)
+        head = head[:10] + struct.pack("!H", ~((arguments & 0xFFFF) + (arguments >> 16)) & 0xFFFF)
     return vxlan + ethernet + head + ends + datagram
 
 
@@ -107,11 +107,11 @@ def listening(
     place: str, family: str, port: int, kind: int = socket.SOCK_DGRAM, protocol: int = 0
 ) -> Iterator[socket.socket]:
     with netns.inside(path(place)):
-        made = socket.socket(of(family)[0], kind, protocol)
-    with made:
+        created = socket.socket(of(family)[0], kind, protocol)
+    with created:
         if kind == socket.SOCK_DGRAM:
-            made.bind(("", port))
-        yield made
+            created.bind(("", port))
+        yield created
 
 
 def sent(place: str, family: str, target: str, payload: bytes, port: int = 4789) -> None:
@@ -217,7 +217,7 @@ def test_encapsulated_packets_reach_only_pods(world: World, planes: Planes, fami
     targets = {"n2": ADDRESSES["n2"][number], "n1": ADDRESSES["n1"][number], "blog-web": OTHER[number]}
 
     def arrivals() -> dict[tuple[str, int], bool]:
-        found = {}
+        result = {}
         for protocol in (4, 41, 47):
             for place, address in targets.items():
                 with listening(place, family, 0, socket.SOCK_RAW, protocol) as raw:
@@ -225,8 +225,8 @@ def test_encapsulated_packets_reach_only_pods(world: World, planes: Planes, fami
                         sock = socket.socket(of(family)[0], socket.SOCK_RAW, protocol)
                     with sock:
                         sock.sendto(b"\0" * 24, (address, 0))
-                    found[place, protocol] = heard(raw, QUIET_S) == THIEF[number]
-        return found
+                    result[place, protocol] = heard(raw, QUIET_S) == THIEF[number]
+        return result
 
     enforce(planes, world, guarded=False)
     assert all(arrivals().values())

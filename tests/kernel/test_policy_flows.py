@@ -45,9 +45,9 @@ INTO = policy(
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(OPEN)
-        yield made
+    with World() as created:
+        created.attach_pods(OPEN)
+        yield created
 
 
 class Node:
@@ -58,8 +58,8 @@ class Node:
         self.plane = plane
         self.compiler = compilers(OPEN)["n1"]
         self.losses = Losses(self.compiler)
-        for name, made in (("only", ONLY), ("out", OUT), ("into", INTO)):
-            self.compiler.set_policy(f"shop/{name}", made)
+        for name, created in (("only", ONLY), ("out", OUT), ("into", INTO)):
+            self.compiler.set_policy(f"shop/{name}", created)
         self.compiler.flush()
 
     def load(self, *, keep: bool) -> None:
@@ -79,10 +79,10 @@ class Node:
 
 @pytest.fixture(scope="module", params=tuple(DATAPLANES))
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[PolicyDataPlane]:
-    made = open_dataplane(request.param, FACTS["n1"], path("n1"))
-    yield made
-    made.remove()
-    made.close()
+    created = open_dataplane(request.param, FACTS["n1"], path("n1"))
+    yield created
+    created.remove()
+    created.close()
 
 
 @pytest.fixture
@@ -94,9 +94,9 @@ def node(world: World, plane: PolicyDataPlane) -> Node:
 
 def in_pod(name: str, family: int, kind: int) -> socket.socket:
     with netns.inside(path(name)):
-        made = socket.socket(family, kind)
-    made.settimeout(20)
-    return made
+        created = socket.socket(family, kind)
+    created.settimeout(20)
+    return created
 
 
 class Pusher(threading.Thread):
@@ -152,8 +152,8 @@ def pushed(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], sock
         return sock
 
     yield start
-    for each in reversed(opened):
-        each.close()
+    for item in reversed(opened):
+        item.close()
 
 
 def comes(sock: socket.socket, seconds: float = 10.0) -> bool:
@@ -246,11 +246,11 @@ def test_foreign_and_allowed_flows_are_kept(
     sock = pushed(family, socket.SOCK_DGRAM)
     assert comes(sock)
     everything = {address for pod in node.compiler.pods.values() for address in pod.addresses}
-    others = {f"10.180.9.{number}" for number in range(9)}
+    rest = {f"10.180.9.{number}" for number in range(9)}
     assert node.forget(everything) == 0
     assert comes(sock)
     node.allow(allowed=False)
-    assert node.forget(others) == 0
+    assert node.forget(rest) == 0
     assert comes(sock)
     assert node.forget(everything) == 1, "found among many addresses"
     assert not comes(sock, QUIET_S)

@@ -44,17 +44,17 @@ MANGLE = {"nft": "iptables-nft", "legacy": "iptables-legacy"}
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(OPEN)
-        yield made
+    with World() as created:
+        created.attach_pods(OPEN)
+        yield created
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[IptablesPolicy]:
-    made = IptablesPolicy(LOGGING, path("n1"), find(request.param))
-    yield made
-    made.remove()
-    made.close()
+    iptables_policy = IptablesPolicy(LOGGING, path("n1"), find(request.param))
+    yield iptables_policy
+    iptables_policy.remove()
+    iptables_policy.close()
     assert not clear(path("n1")), "everything is gone"
 
 
@@ -177,8 +177,8 @@ def test_ranges_change_as_elements_alone(world: World, plane: IptablesPolicy) ->
     for ranges in RANGES:
         facts = replace(facts, cluster_ranges=ranges, pod_ranges=ranges[:1])
         written = plane.update(compiler, world.devices("n1"), compiler.flush(), facts)
-        assert any(each.lead for each in written)
-        assert not any(each.prepare or each.enter or each.leave for each in written)
+        assert any(item.lead for item in written)
+        assert not any(item.prepare or item.enter or item.leave for item in written)
         assert differences(plane) == set()
     plane.load(compiler, world.devices("n1"), LOGGING)
 
@@ -277,9 +277,9 @@ def eventually_gone(sets: IpSets, name: str) -> None:
 def test_a_full_load_follows_a_refused_change(world: World, plane: IptablesPolicy) -> None:
     compiler = begin(plane, world)
     tool = MANGLE[plane.programs.kind]
-    for each in (tool, tool.replace("ip", "ip6", 1)):
-        inside("n1", each, "-t", "mangle", "-F")
-        inside("n1", each, "-t", "mangle", "-X")
+    for item in (tool, tool.replace("ip", "ip6", 1)):
+        inside("n1", item, "-t", "mangle", "-F")
+        inside("n1", item, "-t", "mangle", "-X")
     plane.disturbed()
     with IpSets(path("n1")) as sets:
         for name in ("podwire4-ingress", "podwire6-ingress"):
@@ -292,14 +292,14 @@ def test_a_full_load_follows_a_refused_change(world: World, plane: IptablesPolic
 def test_drops_are_logged_and_counted(world: World, plane: IptablesPolicy) -> None:
     compiler = begin(plane, world, deny=DENY)
     with contextlib.closing(Nflog(GROUP, path("n1"))) as log:
-        before = sum(each.count.packets for each in plane.counts())
+        before = sum(count.count.packets for count in plane.counts())
         assert not reaches("shop-web", DB)
         (logged,) = log.read(10)[0]
         hit = plane.hit(logged.prefix)
         assert hit is not None and hit.text == "no ingress rule of shop/deny"
-        assert sum(each.count.packets for each in plane.counts()) == before + 1
+        assert sum(count.count.packets for count in plane.counts()) == before + 1
     change(plane, world, compiler, deny=None)
-    assert sum(each.count.packets for each in plane.counts()) == before + 1, (
+    assert sum(count.count.packets for count in plane.counts()) == before + 1, (
         "what a rule that is gone has counted stays"
     )
     assert plane.hit(logged.prefix) == hit

@@ -41,9 +41,9 @@ TO_DB = Check(source="shop/web", target="shop/db", port="5432/TCP", allowed=Fals
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(DENIED)
-        yield made
+    with World() as created:
+        created.attach_pods(DENIED)
+        yield created
 
 
 @pytest.fixture(params=tuple(DATAPLANES))
@@ -51,25 +51,25 @@ def plane(world: World, request: pytest.FixtureRequest) -> Iterator[PolicyDataPl
     feature = FEATURES.get(request.param, "")
     if feature and Features().probe(feature).verdict == "no":
         pytest.skip(f"this kernel lacks {feature}")
-    made = open_dataplane(request.param, replace(FACTS["n1"], log=LOG), path("n1"))
-    yield made
-    made.remove()
-    made.close()
+    created = open_dataplane(request.param, replace(FACTS["n1"], log=LOG), path("n1"))
+    yield created
+    created.remove()
+    created.close()
 
 
 @pytest.fixture
 def log(world: World) -> Iterator[Nflog]:
-    made = Nflog(LOG.group, path("n1"))
-    yield made
-    made.close()
+    nflog = Nflog(LOG.group, path("n1"))
+    yield nflog
+    nflog.close()
 
 
 def compiler_of(case: Case, **annotations: str) -> Compiler:
     """The compiler of node n1 for a case, with more annotations on its NetworkPolicies."""
     more = {f"podwire.io/{name}": value for name, value in annotations.items()}
     policies = tuple(
-        replace(each, metadata=replace(each.metadata, annotations=each.metadata.annotations | more))
-        for each in case.world.policies
+        replace(policy, metadata=replace(policy.metadata, annotations=policy.metadata.annotations | more))
+        for policy in case.world.policies
     )
     return compilers(replace(case, world=replace(case.world, policies=policies)))["n1"]
 
@@ -100,16 +100,18 @@ def test_drops_are_logged_with_their_policy_and_counted(world: World, plane: Pol
     enforce(plane, world, compiler_of(DENIED))
     assert send(DENIED, TO_DB, 3) == 0
     assert send(DENIED, replace(TO_DB, port="ICMP"), first=42_000) == 0
-    found = told(log)
-    assert [(one.source, one.destination, one.protocol, one.source_port, one.destination_port) for one in found] == [
+    result = told(log)
+    assert [
+        (item.source, item.destination, item.protocol, item.source_port, item.destination_port) for item in result
+    ] == [
         ("10.180.0.1", "10.180.0.2", "TCP", 41_000, 5432),
         ("10.180.0.1", "10.180.0.2", "TCP", 41_001, 5432),
         ("10.180.0.1", "10.180.0.2", "TCP", 41_002, 5432),
         ("10.180.0.1", "10.180.0.2", "ICMP", 0, 0),
     ]
-    assert {one.hook for one in found} == {"forward"}
-    hit = [plane.hit(one.prefix) for one in found]
-    assert {(each.verdict, each.direction, each.policies) for each in hit if each is not None} == {
+    assert {item.hook for item in result} == {"forward"}
+    hit = [plane.hit(item.prefix) for item in result]
+    assert {(item.verdict, item.direction, item.policies) for item in hit if item is not None} == {
         ("dropped", "Ingress", ("shop/quiet",))
     }
     assert None not in hit
@@ -120,8 +122,8 @@ def test_audit_accepts_packets_and_logs_would_be_drops(world: World, plane: Poli
     enforce(plane, world, compiler_of(AUDITED))
     assert send(AUDITED, TO_DB, 2) == 2
     assert send(AUDITED, replace(TO_DB, source="node/n1"), first=42_000) == 1
-    hit = [plane.hit(one.prefix) for one in told(log)]
-    assert [(each.verdict, each.policies) for each in hit if each is not None] == [("audited", ("shop/quiet",))] * 2
+    hit = [plane.hit(item.prefix) for item in told(log)]
+    assert [(item.verdict, item.policies) for item in hit if item is not None] == [("audited", ("shop/quiet",))] * 2
     counted = by_policy(plane.counts())
     assert counted["shop/quiet", "audited"].packets == 2
     assert ("shop/quiet", "dropped") not in counted
@@ -131,15 +133,15 @@ def test_the_rule_of_a_cluster_policy_in_audit_is_named(world: World, plane: Pol
     enforce(plane, world, compiler_of(RULES))
     check = Check(source="blog/web", target="shop/db", port="2/TCP", allowed=True)
     assert send(RULES, check) == 1
-    (one,) = told(log)
-    found = plane.hit(one.prefix)
-    assert found is not None
-    assert (found.verdict, found.policies, found.rule) == ("audited", ("one",), 1)
+    (item,) = told(log)
+    result = plane.hit(item.prefix)
+    assert result is not None
+    assert (result.verdict, result.policies, result.rule) == ("audited", ("one",), 1)
     assert send(RULES, replace(check, port="5/TCP"), first=42_000) == 0
     (other,) = told(log)
-    found = plane.hit(other.prefix)
-    assert found is not None
-    assert (found.verdict, found.policies, found.rule) == ("dropped", ("two",), 0)
+    result = plane.hit(other.prefix)
+    assert result is not None
+    assert (result.verdict, result.policies, result.rule) == ("dropped", ("two",), 0)
 
 
 def test_the_log_rate_is_limited_and_logging_can_stop(world: World, plane: PolicyDataPlane, log: Nflog) -> None:
@@ -211,7 +213,7 @@ def test_drops_without_a_policy_are_reported(world: World, plane: PolicyDataPlan
                 sock.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
                 sock.bind((source, 0))
                 sock.sendto(b"x", (target, port))
-        found = [(one.source, one.destination, one.destination_port, one.prefix) for one in told(log)]
-        assert found == [each[1:] for each in APART]
+        results = [(item.source, item.destination, item.destination_port, item.prefix) for item in told(log)]
+        assert results == [item[1:] for item in APART]
     finally:
         world.detach("shop/stray")

@@ -43,17 +43,17 @@ echo = policy_checks.echo
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(OPEN)
-        yield made
+    with World() as created:
+        created.attach_pods(OPEN)
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[NftablesPolicy]:
-    made = NftablesPolicy(FACTS["n1"], path("n1"))
-    yield made
-    made.remove()
-    made.close()
+    nftables_policy = NftablesPolicy(FACTS["n1"], path("n1"))
+    yield nftables_policy
+    nftables_policy.remove()
+    nftables_policy.close()
 
 
 def test_policy_change_cuts_a_connection_and_the_next_restores_it(
@@ -102,8 +102,8 @@ def counter(chain: str) -> int:
 def test_nft_lists_what_is_desired(world: World, plane: NftablesPolicy, case: Case) -> None:
     load(plane, compilers(case)["n1"], world)
     text = "\n".join(str(table) for table in plane.desired())
-    words = ["ip", "netns", "exec", path("n2").name, "nft", "-c", "-f", "-"]
-    checked = subprocess.run(words, input=text, text=True, capture_output=True, check=False)
+    arguments = ["ip", "netns", "exec", path("n2").name, "nft", "-c", "-f", "-"]
+    checked = subprocess.run(arguments, input=text, text=True, capture_output=True, check=False)
     assert checked.returncode == 0, checked.stderr
     for table in plane.desired():
         listed = inside("n1", "nft", "list", "table", table.family, table.name)
@@ -153,8 +153,8 @@ def test_a_full_load_follows_a_refused_change(world: World, plane: NftablesPolic
 
 def test_table_owned_by_another_process_is_an_error(world: World, plane: NftablesPolicy) -> None:
     compiler = compilers(PORTS)["n1"]
-    words = ["ip", "netns", "exec", path("n1").name, "nft", "-i"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as owner:
+    arguments = ["ip", "netns", "exec", path("n1").name, "nft", "-i"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as owner:
         assert owner.stdin is not None
         owner.stdin.write(f"add table ip {TABLE} {{ flags owner; }}\n")
         owner.stdin.flush()
@@ -183,11 +183,11 @@ def of_ipv4(plane: NftablesPolicy) -> Table:
 def stream(world: World, plane: NftablesPolicy, echo: Echo) -> Iterator[socket.socket]:
     """A connection that policies allow, which goes on in the end."""
     begin(plane, world)
-    with client(socket.SOCK_STREAM) as made:
-        made.connect((DB, 5432))
-        assert answered(made)
-        yield made
-        assert answered(made)
+    with client(socket.SOCK_STREAM) as created:
+        created.connect((DB, 5432))
+        assert answered(created)
+        yield created
+        assert answered(created)
 
 
 @pytest.mark.parametrize("name", ["egress", "ingress"])
@@ -207,8 +207,8 @@ def test_only_deleted_elements_of_policies_are_written(
     world: World, plane: NftablesPolicy, stream: socket.socket
 ) -> None:
     devices = of_ipv4(plane).set("pod-devices")
-    first, *others = (devices.element_text(key, element) for key, element in devices.elements.items())
-    assert others
+    first, *rest = (devices.element_text(key, element) for key, element in devices.elements.items())
+    assert rest
     inside("n1", "nft", f"delete element ip {TABLE} pod-devices {{ {first} }}")
     assert plane.disturbed()
     assert added(plane.restore()) == (0, 1)
@@ -237,7 +237,7 @@ def test_lost_policies_deny_again_without_reading(
     restored = plane.restore()
     assert not reaches("shop-web", DB)
     table = of_ipv4(plane)
-    rules, elements = added(tuple(each for each in restored if each.family == "ip"))
+    rules, elements = added(tuple(item for item in restored if item.family == "ip"))
     assert rules == sum(len(chain.rules) for chain in table.chains)
     assert elements == (0 if command.startswith("flush table") else sum(len(held.elements) for held in table.sets))
     assert not any(plane.heal())

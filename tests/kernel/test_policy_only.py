@@ -160,8 +160,8 @@ def address_of(result: dict[str, Any]) -> str:
 
 def received(machine: Machine, name: str) -> int:
     """The number of datagrams that reached a pod's kernel."""
-    words = inside(machine.root / "pods" / name, "cat", "/proc/net/snmp").splitlines()
-    names, values = (line.split() for line in words if line.startswith("Udp:"))
+    arguments = inside(machine.root / "pods" / name, "cat", "/proc/net/snmp").splitlines()
+    names, values = (line.split() for line in arguments if line.startswith("Udp:"))
     return int(dict(zip(names, values, strict=True))["NoPorts"])
 
 
@@ -180,8 +180,8 @@ def knock(machine: Machine, name: str, address: str) -> "subprocess.Popen[bytes]
 def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -> None:
     runtime = Runtime(machine, chained=True)
     assert runtime.verb("STATUS", "a", cniVersion="1.1.0") == (0, "")
-    for each in (deny("a", "Ingress"), deny("c", "Egress")):
-        machine.api("create", NETWORKPOLICIES, each, "default")
+    for item in (deny("a", "Ingress"), deny("c", "Egress")):
+        machine.api("create", NETWORKPOLICIES, item, "default")
     for name in ("a", "b", "c"):
         pod(machine, name)
     status, answer = runtime.add("a", host_port=8009)
@@ -212,11 +212,11 @@ def test_no_packet_is_without_policies_behind_another_plugin(machine: Machine) -
         for client in clients:
             client.kill()
             client.wait()
-    kept = {"prevResult": answer}
-    assert runtime.verb("CHECK", "a", **kept) == (0, "")
-    others = [{"containerID": f"c-{name}", "ifname": "eth0"} for name in ("a", "c")]
-    assert runtime.verb("GC", "a", cniVersion="1.1.0", **{"cni.dev/valid-attachments": others}) == (0, "")
-    assert json.loads(runtime.verb("CHECK", "b", **kept)[1])["code"] == 3
+    remaining = {"prevResult": answer}
+    assert runtime.verb("CHECK", "a", **remaining) == (0, "")
+    rest = [{"containerID": f"c-{name}", "ifname": "eth0"} for name in ("a", "c")]
+    assert runtime.verb("GC", "a", cniVersion="1.1.0", **{"cni.dev/valid-attachments": rest}) == (0, "")
+    assert json.loads(runtime.verb("CHECK", "b", **remaining)[1])["code"] == 3
     runtime.delete("a")
     eventually(lambda: target not in table(machine) + table(machine, "bridge"))
 
@@ -294,30 +294,30 @@ def test_pods_are_found_and_hidden_bridge_traffic_is_reported(machine: Machine) 
     restart(machine)
     pod(machine, "ghost", "10.244.1.250")
     inside(node, "sysctl", "-qw", f"{CALLS}=0")
-    told = f"policy: {BRIDGE}: bridge-nf-call-iptables is 0; pods that policies select are shut off"
-    eventually(lambda: told in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
-    eventually(lambda: told in str(machine.api("list", EVENTS)))
+    reported = f"policy: {BRIDGE}: bridge-nf-call-iptables is 0; pods that policies select are shut off"
+    eventually(lambda: reported in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    eventually(lambda: reported in str(machine.api("list", EVENTS)))
     lost = "policy: no device of default/ghost is known"
     eventually(lambda: lost in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     assert f'"{port_of(machine, addresses["a"])}"' in inside(
         node, "nft", "list", "set", "bridge", "podwire-policy", "shut4"
     )
-    (said,) = why(machine, "a", "b")["policies"]
-    assert said["egress"]["allowed"] and said["ingress"]["allowed"]
+    (output,) = why(machine, "a", "b")["policies"]
+    assert output["egress"]["allowed"] and output["ingress"]["allowed"]
     shut = f"isolated from the other pods of their bridge: {CALLS.rpartition('.')[2]} is 0"
-    assert (said["outcome"], shut in said["message"]) == ("dropped", True), said["message"]
-    assert said["nodes"][0]["steps"][-1]["where"] == "forward: bridge podwire-policy forward"
+    assert (output["outcome"], shut in output["message"]) == ("dropped", True), output["message"]
+    assert output["nodes"][0]["steps"][-1]["where"] == "forward: bridge podwire-policy forward"
     assert why(machine, "b", "c")["policies"][0]["outcome"] == "allowed"
     inside(node, "sysctl", "-qw", f"{CALLS}=1")
-    eventually(lambda: told not in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
+    eventually(lambda: reported not in str(machine.api("get", NODES, "node-1")["metadata"].get("annotations")))
     runs(machine, "b", addresses["b"], "Succeeded")
     eventually(lambda: addresses["b"] not in table(machine))
 
 
 def why(machine: Machine, source: str, target: str) -> dict[str, Any]:
     """The output of `podwire why` on the node."""
-    words = ("why", f"default/{source}", f"default/{target}", "9/UDP", "-o", "json")
-    command = (sys.executable, "-m", "podwire.cli.main", *words, "--config", str(machine.root / "node-1.yaml"))
+    arguments = ("why", f"default/{source}", f"default/{target}", "9/UDP", "-o", "json")
+    command = (sys.executable, "-m", "podwire.cli.main", *arguments, "--config", str(machine.root / "node-1.yaml"))
     return dict(json.loads(inside(machine.root / "node-1", *command)))
 
 

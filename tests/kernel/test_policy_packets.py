@@ -34,9 +34,9 @@ def marks_of(case: Case) -> Any:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(CASES[0])
-        yield made
+    with World() as created:
+        created.attach_pods(CASES[0])
+        yield created
 
 
 def opened(name: str) -> Planes:
@@ -50,9 +50,9 @@ def opened(name: str) -> Planes:
 @pytest.fixture(scope="module", params=tuple(DATAPLANES))
 def planes(world: World, request: pytest.FixtureRequest) -> Iterator[Planes]:
     """One data plane for all cases, so that each case replaces the one before."""
-    made = opened(request.param)
-    yield made
-    for plane in made.values():
+    created = opened(request.param)
+    yield created
+    for plane in created.values():
         plane.remove()
         plane.close()
 

@@ -50,9 +50,9 @@ Planes = dict[str, BridgeIsolation]
 
 @pytest.fixture(scope="module", params=ARRANGEMENTS[:2])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherWorld]:
-    with OtherWorld(request.param, str(tmp_path_factory.mktemp("ipam"))) as made:
-        made.attach_pods(OPEN)
-        yield made
+    with OtherWorld(request.param, str(tmp_path_factory.mktemp("ipam"))) as other_world:
+        other_world.attach_pods(OPEN)
+        yield other_world
 
 
 @pytest.fixture
@@ -63,20 +63,20 @@ def mode() -> str:
 
 @pytest.fixture
 def planes(world: OtherWorld, mode: str) -> Iterator[Planes]:
-    made = {}
+    created = {}
     for node, facts in FACTS.items():
-        told = msgspec.structs.replace(
+        reported = msgspec.structs.replace(
             facts,
             bridges=() if world.arrangement == "ptp" else (BRIDGE,),
             cluster_ranges=("10.180.0.0/16", "fd18::/31"),
             encapsulation_ports=ENCAPSULATION_PORTS,
         )
-        inner = open_dataplane(mode, told, path(node))
+        inner = open_dataplane(mode, reported, path(node))
         plane = BridgeIsolation(inner, path(node))
         plane.attached = lambda node=node: world.attachments(node)  # type: ignore[misc]
-        made[node] = plane
-    yield made
-    for plane in made.values():
+        created[node] = plane
+    yield created
+    for plane in created.values():
         plane.remove()
         plane.close()
 
@@ -141,7 +141,7 @@ def received(name: str) -> int:
     four = [line.split() for line in inside(name, "cat", "/proc/net/snmp").splitlines() if line.startswith("Udp:")]
     counts = dict(zip(four[0], four[1], strict=True))
     six = dict(line.split() for line in inside(name, "cat", "/proc/net/snmp6").splitlines())
-    return sum(int(each) for each in (counts["NoPorts"], counts["InDatagrams"], six["Udp6NoPorts"]))
+    return sum(int(item) for item in (counts["NoPorts"], counts["InDatagrams"], six["Udp6NoPorts"]))
 
 
 def test_packets_with_another_pods_source_are_dropped(world: OtherWorld, planes: Planes) -> None:
@@ -207,11 +207,11 @@ def test_an_unknown_pod_can_neither_send_nor_receive(world: OtherWorld, planes: 
 @pytest.fixture
 def unseen(world: OtherWorld) -> Iterator[None]:
     """A node whose bridges hide packets from the IP hooks (bridge-nf-call-iptables is 0)."""
-    for each in CALLS:
-        sysctl.write(each, "0", path("n1"))
+    for item in CALLS:
+        sysctl.write(item, "0", path("n1"))
     yield
-    for each in CALLS:
-        sysctl.write(each, "1", path("n1"))
+    for item in CALLS:
+        sysctl.write(item, "1", path("n1"))
 
 
 @ON_A_BRIDGE
@@ -219,8 +219,10 @@ def test_invisible_packets_of_selected_pods_are_reported_and_dropped(
     world: OtherWorld, planes: Planes, unseen: None
 ) -> None:
     load(world, planes, OPEN, DENY)
-    told = planes["n1"].problem
-    assert told.startswith("cni0: bridge-nf-call-iptables is 0 and bridge-nf-call-ip6tables is 0; pods that policies")
+    reported = planes["n1"].problem
+    assert reported.startswith(
+        "cni0: bridge-nf-call-iptables is 0 and bridge-nf-call-ip6tables is 0; pods that policies"
+    )
     before = received("shop-db")
     for target in (DB, "fd18::2"):
         assert not reaches("shop-web", target)
@@ -228,8 +230,8 @@ def test_invisible_packets_of_selected_pods_are_reported_and_dropped(
     assert reaches("shop-web", BLOG, patience_s=LATE_S), "nothing selects it"
     assert reaches("shop-web", "fd18::3", patience_s=LATE_S)
     assert reaches("shop-db", "10.180.1.1", patience_s=LATE_S), "the way off the bridge is seen"
-    for each in CALLS:
-        sysctl.write(each, "1", path("n1"))
+    for item in CALLS:
+        sysctl.write(item, "1", path("n1"))
     assert planes["n1"].look()
     load(world, planes, OPEN, DENY)
     assert not planes["n1"].problem
@@ -281,7 +283,7 @@ def test_missing_hooks_are_enabled_for_this_bridge_alone(world: OtherWorld, plan
     assert not planes["n1"].problem
     assert not reaches("shop-web", DB)
     assert reaches("shop-db", BLOG, patience_s=LATE_S)
-    assert {sysctl.read(each, path("n1")) for each in CALLS} == {"0"}
+    assert {sysctl.read(item, path("n1")) for item in CALLS} == {"0"}
     off = "nf_call_iptables 0 nf_call_ip6tables 0"
     inside("n1", "ip", "link", "set", BRIDGE, "type", "bridge", *off.split())
     assert planes["n1"].look()
@@ -292,7 +294,7 @@ def with_pod(name: str, addresses: tuple[str, ...]) -> Case:
     like = OPEN.world.pods[0]
     document = msgspec.to_builtins(like)
     document["metadata"] |= {"name": name, "labels": {"app": name}, "uid": name}
-    document["status"] |= {"podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
+    document["status"] |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     pods = (*OPEN.world.pods, msgspec.convert(document, type(like)))
     return msgspec.structs.replace(OPEN, world=msgspec.structs.replace(OPEN.world, pods=pods))
 

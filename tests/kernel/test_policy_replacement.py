@@ -45,33 +45,33 @@ print(*sent, flush=True)
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        made.attach_pods(OPEN)
-        yield made
+    with World() as created:
+        created.attach_pods(OPEN)
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[NftablesPolicy]:
-    made = NftablesPolicy(FACTS["n1"], path("n1"))
-    yield made
-    made.remove()
-    made.close()
+    nftables_policy = NftablesPolicy(FACTS["n1"], path("n1"))
+    yield nftables_policy
+    nftables_policy.remove()
+    nftables_policy.close()
 
 
 class Flood:
     """A process that sends to both ports from a pod, from the first line it prints until it is stopped."""
 
     def __init__(self) -> None:
-        words = [sys.executable, "-c", _FLOOD, DB, str(ALLOWED), str(DENIED)]
+        arguments = [sys.executable, "-c", _FLOOD, DB, str(ALLOWED), str(DENIED)]
         with netns.inside(path("shop-web")):
-            self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "sending\n"
 
     def stop(self) -> tuple[int, int]:
         """The number of datagrams sent to each port."""
-        said, _ = self.process.communicate("stop\n", timeout=10)
-        allowed, denied = said.split()
+        output, _ = self.process.communicate("stop\n", timeout=10)
+        allowed, denied = output.split()
         return int(allowed), int(denied)
 
 

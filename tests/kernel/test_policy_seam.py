@@ -18,11 +18,11 @@ print(parse_settings({"mode": "renamed"}).mode)
 """
 
 
-def run(*words: str) -> str:
+def run(*arguments: str) -> str:
     """The output of Python with the data plane of :mod:`tests.kernel.renamed_policy_dataplane` in the registry."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -32,28 +32,28 @@ Places = dict[str, Path]
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    made = {node: tmp_path_factory.mktemp("netns") / node for node in NODES}
-    for path in made.values():
+    created = {node: tmp_path_factory.mktemp("netns") / node for node in NODES}
+    for path in created.values():
         netns.create(path)
-    yield made
-    for path in made.values():
+    yield created
+    for path in created.values():
         netns.delete(path)
 
 
 class KernelRules(Nodes):
     """Nodes with the rules of a case in their kernels."""
 
-    def __init__(self, case: Case, mode: str, places: Places) -> None:
+    def __init__(self, case: Case, mode: str, positions: Places) -> None:
         super().__init__(case.world, own_node_egress=case.own_node_egress)
-        self.mode, self.places = mode, places
-        self.planes = {node: open_dataplane(mode, self.facts(node), places[node]) for node in NODES}
+        self.mode, self.places = mode, positions
+        self.planes = {node: open_dataplane(mode, self.facts(node), positions[node]) for node in NODES}
         for node, plane in self.planes.items():
             compiler = compile_world(case.world, node, own_node_egress=case.own_node_egress)
             plane.load(compiler, {key: device(key) for key in compiler.pods}, self.facts(node))
 
     def facts(self, node: str) -> PolicyFacts:
-        found = next(each for each in self.world.nodes if each.metadata.name == node)
-        return PolicyFacts(pod_ranges=POD_RANGES[node], addresses=found.internal_ips)
+        result = next(item for item in self.world.nodes if item.metadata.name == node)
+        return PolicyFacts(pod_ranges=POD_RANGES[node], addresses=result.internal_ips)
 
     def read(self, node: str) -> PolicyRules:
         seam = open_tracing(self.mode)
@@ -74,8 +74,8 @@ class KernelRules(Nodes):
 def said(nodes: KernelRules, case: Case, number: int, family: int) -> PolicyVerdict:
     asked = case.connection(case.checks[number], family)
     asking = answered(asked.source.address, asked.destination.address, asked.port, protocol=asked.protocol)
-    (found,) = with_policies(asking, case.world, nodes).policies
-    return found
+    (result,) = with_policies(asking, case.world, nodes).policies
+    return result
 
 
 @pytest.fixture(params=tuple(TRACERS))
@@ -89,10 +89,10 @@ def test_packet_table(places: Places, mode: str, case: Case) -> None:
     try:
         for number, check in enumerate(case.checks):
             for family in check.families:
-                found = said(nodes, case, number, family)
-                assert (found.outcome == "allowed") == check.allowed, (str(check), family, found.message)
-                assert not any(each.drifted or each.drift for each in found.nodes), (str(check), family)
-                assert {each.state for each in found.nodes} <= {"held"}
+                result = said(nodes, case, number, family)
+                assert (result.outcome == "allowed") == check.allowed, (str(check), family, result.message)
+                assert not any(node.drifted or node.drift for node in result.nodes), (str(check), family)
+                assert {node.state for node in result.nodes} <= {"held"}
     finally:
         nodes.close()
 
@@ -105,9 +105,9 @@ def test_missing_rules_are_shown_as_drift(places: Places, mode: str) -> None:
     case = quiet()
     nodes = KernelRules(case, mode, places)
     nodes.close()
-    found = said(nodes, case, 0, 4)
-    assert (found.outcome, [each.drifted for each in found.nodes]) == ("allowed", [True])
-    assert any(line.sign == "+" and "drop" in line.text.lower() for line in found.nodes[0].drift)
+    result = said(nodes, case, 0, 4)
+    assert (result.outcome, [node.drifted for node in result.nodes]) == ("allowed", [True])
+    assert any(line.sign == "+" and "drop" in line.text.lower() for line in result.nodes[0].drift)
 
 
 def test_counters_of_rules_are_shown(places: Places) -> None:

@@ -24,16 +24,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = ServiceOwner(opened(request.param))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(opened(request.param))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def web(**spec: object) -> tuple[ResolvedPort, ...]:
@@ -48,21 +48,21 @@ def test_a_service_may_change_in_every_way(world: World, plane: Any) -> None:
     other = tuple(msgspec.structs.replace(port, service="default/other") for port in web(clusterIP="10.96.0.77"))
     plane.load({"default/other": other, "default/web": web()})
 
-    def at(address: str, port: int = 80, *, wanted: bool = True) -> bool:
-        found = world.connect("outside", address, port, patience_s=LATE_S if wanted else PATIENCE_S)[0]
-        return found in PODS
+    def at(address: str, port: int = 80, *, expected: bool = True) -> bool:
+        result = world.connect("outside", address, port, patience_s=LATE_S if expected else PATIENCE_S)[0]
+        return result in PODS
 
-    def becomes(wanted: str, **spec: object) -> None:
+    def becomes(expected: str, **spec: object) -> None:
         plane.update({"default/web": web(**spec)})
         assert at("10.96.0.77")
-        places = {
+        positions = {
             "http": ("10.96.0.10", 80),
             "more": ("10.96.0.10", 81),
             "elsewhere": ("10.96.0.20", 80),
             "node": ("192.168.99.1", 30080),
         }
-        found = (name for name, place in places.items() if at(*place, wanted=name in wanted.split()))
-        assert " ".join(found) == wanted
+        results = (name for name, place in positions.items() if at(*place, expected=name in expected.split()))
+        assert " ".join(results) == expected
 
     http, more = {"name": "http", "port": 80}, {"name": "more", "port": 81}
     becomes("http")
@@ -118,8 +118,8 @@ def test_settings_change_under_traffic(world: World, plane: Any) -> None:
     services = {"default/web": web(type="NodePort", ports=[{"name": "http", "port": 80, "nodePort": 30080}])}
     plane.load(services, NODE)
 
-    def at_node_port(*, wanted: bool = True) -> bool:
-        patience_s = LATE_S if wanted else PATIENCE_S
+    def at_node_port(*, expected: bool = True) -> bool:
+        patience_s = LATE_S if expected else PATIENCE_S
         return world.connect("outside", "192.168.99.1", 30080, patience_s=patience_s)[0] in PODS
 
     with traffic(world, "far", "10.96.0.10") as results:
@@ -134,11 +134,11 @@ def test_settings_change_under_traffic(world: World, plane: Any) -> None:
         ):
             facts = msgspec.structs.replace(NODE, **change)
             plane.load(services, facts)
-            assert at_node_port(wanted=answers) == answers, change
-            desired = [str(each) for each in plane.desired()]
+            assert at_node_port(expected=answers) == answers, change
+            desired = [str(item) for item in plane.desired()]
             with contextlib.closing(open_dataplane(plane.name, facts, path("node"))) as again:
                 assert not any(again.load(services, facts)), change
-                assert [str(each) for each in again.desired()] == desired
+                assert [str(item) for item in again.desired()] == desired
         deadline = time.monotonic() + 20
         while len(results) <= 20:
             assert time.monotonic() < deadline, "too few connections"

@@ -35,8 +35,8 @@ FAILURES = "sync_proxy_rules_nftables_sync_failures_total"
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 def net_admin(*, allowed: bool) -> None:
@@ -45,9 +45,9 @@ def net_admin(*, allowed: bool) -> None:
     header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0))
     data = ctypes.create_string_buffer(24)
     assert libc.capget(header, data) == 0
-    words = list(struct.unpack("=6I", data.raw))
-    words[0] = words[0] | 1 << CAP_NET_ADMIN if allowed else words[0] & ~(1 << CAP_NET_ADMIN)
-    assert libc.capset(header, ctypes.create_string_buffer(struct.pack("=6I", *words))) == 0
+    arguments = list(struct.unpack("=6I", data.raw))
+    arguments[0] = arguments[0] | 1 << CAP_NET_ADMIN if allowed else arguments[0] & ~(1 << CAP_NET_ADMIN)
+    assert libc.capset(header, ctypes.create_string_buffer(struct.pack("=6I", *arguments))) == 0
 
 
 def held() -> str:

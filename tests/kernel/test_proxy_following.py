@@ -46,16 +46,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = opened(request.param)
-    yield made
-    made.remove()
-    made.close()
+    created = opened(request.param)
+    yield created
+    created.remove()
+    created.close()
 
 
 def case(endpoints: list[dict[str, Any]], **spec: Any) -> Case:
@@ -63,11 +63,11 @@ def case(endpoints: list[dict[str, Any]], **spec: Any) -> Case:
     return parse_case({"name": "web", "services": [service], "endpoints": {"web": endpoints}, "packets": []})
 
 
-async def becomes(wanted: str, ask: Callable[[], str], seconds: float = 15.0) -> None:
+async def becomes(expected: str, ask: Callable[[], str], seconds: float = 15.0) -> None:
     """Polls until the result is the wanted one, while the proxy keeps running."""
     deadline = time.monotonic() + seconds
-    while (found := await asyncio.to_thread(ask)) != wanted:
-        assert time.monotonic() < deadline, f"{found!r} in place of {wanted!r}"
+    while (result := await asyncio.to_thread(ask)) != expected:
+        assert time.monotonic() < deadline, f"{result!r} in place of {expected!r}"
         await asyncio.sleep(0.01)
 
 
@@ -79,17 +79,17 @@ class Api:
         self.slices = Collection[api.EndpointSlice]()
         self.nodes = Collection[Node]()
 
-    def apply(self, wanted: Case, *, services: bool = True) -> None:
+    def apply(self, expected: Case, *, services: bool = True) -> None:
         """Puts the objects of a case into the sources, one slice after another."""
         if services:
-            for service in wanted.services:
+            for service in expected.services:
                 self.services.put(f"default/{service.metadata.name}", service)
-        pieces = {f"default/{piece.metadata.name}": piece for piece in wanted.slices}
-        for key, piece in pieces.items():
+        chunks = {f"default/{piece.metadata.name}": piece for piece in expected.slices}
+        for key, piece in chunks.items():
             if self.slices.objects.get(key) != piece:
                 self.slices.put(key, piece)
         for key in [*self.slices.objects]:
-            if key not in pieces:
+            if key not in chunks:
                 self.slices.put(key, None)
 
 
@@ -124,10 +124,10 @@ class Talker:
         try:
             with contextlib.suppress(PermissionError):
                 self.sock.send(b"x")
-            words = self.sock.recv(100).decode().split()
+            fields = self.sock.recv(100).decode().split()
         except OSError:
             return ""
-        return f"{words[0]}:{words[2]}"
+        return f"{fields[0]}:{fields[2]}"
 
 
 UDP = [{"port": 53, "protocol": "UDP", "nodePort": 30053}]
@@ -150,8 +150,8 @@ def test_udp_client_with_one_socket_follows_endpoint_changes(
     """This includes a client that sent before any endpoint existed, and one whose endpoint changes its port."""
 
     def at(*endpoints: dict[str, Any], number: int = 8080) -> Case:
-        pieces = [{"of": list(endpoints), "ports": {"": number}}]
-        return case(pieces, type="NodePort", ports=UDP, **policy)
+        chunks = [{"of": list(endpoints), "ports": {"": number}}]
+        return case(chunks, type="NodePort", ports=UDP, **policy)
 
     async def scenario() -> None:
         async with following(plane) as sources:
@@ -161,7 +161,7 @@ def test_udp_client_with_one_socket_follows_endpoint_changes(
                 for _ in range(3):
                     assert await asyncio.to_thread(talker.ask) == ""
                     await asyncio.sleep(0.02)
-                for endpoints, number, wanted in (
+                for endpoints, number, expected in (
                     (({"pod": "two"},), 8080, "two:8080"),
                     (({"pod": "one"},), 8080, "one:8080"),
                     (({"pod": "one"},), 8081, "one:8081"),
@@ -169,7 +169,7 @@ def test_udp_client_with_one_socket_follows_endpoint_changes(
                     (({"pod": "two"},), 8080, "two:8080"),
                 ):
                     sources.apply(at(*endpoints, number=number))
-                    await becomes(wanted, talker.ask)
+                    await becomes(expected, talker.ask)
 
     asyncio.run(scenario())
 
@@ -222,12 +222,12 @@ def test_policies_ranges_and_labels_are_followed(world: World, plane: Any) -> No
     balanced = {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}], "ingress": ["203.0.113.8"]}
 
     def seen() -> str:
-        places = {"vip": ("10.96.0.10", 80), "node": ("192.168.99.1", 30080), "balancer": ("203.0.113.8", 80)}
-        return " ".join(name for name, (a, p) in places.items() if world.connect("outside", a, p)[0] in PODS)
+        positions = {"vip": ("10.96.0.10", 80), "node": ("192.168.99.1", 30080), "balancer": ("203.0.113.8", 80)}
+        return " ".join(name for name, (a, p) in positions.items() if world.connect("outside", a, p)[0] in PODS)
 
     async def scenario() -> None:
         async with following(plane) as sources:
-            for spec, wanted in (
+            for spec, expected in (
                 ({}, "vip node balancer"),
                 ({"externalTrafficPolicy": "Local"}, "vip"),
                 ({}, "vip node balancer"),
@@ -241,7 +241,7 @@ def test_policies_ranges_and_labels_are_followed(world: World, plane: Any) -> No
                 ({}, "vip node balancer"),
             ):
                 sources.apply(case(both, **(balanced | spec)))
-                await becomes(wanted, seen)
+                await becomes(expected, seen)
 
     asyncio.run(scenario())
 
@@ -399,11 +399,11 @@ def test_every_endpoint_gets_its_share(world: World, plane: Any, count: int) -> 
     pods = [{"pod": pod} for pod in PODS[:count]]
     plane.load(case(pods).resolved())
     tries = 600
-    seen = Counter(world.connect("node", "10.96.0.10", 80, patience_s=LATE_S)[0] for _ in range(tries))
-    assert set(seen) == set(PODS[:count])
+    counter = Counter(world.connect("node", "10.96.0.10", 80, patience_s=LATE_S)[0] for _ in range(tries))
+    assert set(counter) == set(PODS[:count])
     due = tries / count
     spread = 6 * (due * (1 - 1 / count)) ** 0.5
-    assert all(abs(number - due) <= spread for number in seen.values()), seen
+    assert all(abs(number - due) <= spread for number in counter.values()), counter
 
 
 @pytest.mark.parametrize("name", [name for name in ("iptables",) if name in DATAPLANES])

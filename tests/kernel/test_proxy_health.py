@@ -31,15 +31,15 @@ NODE, OUTSIDE = Path(f"/run/netns/{MARK}-node"), Path(f"/run/netns/{MARK}-outsid
 ADDRESSES = ("192.168.99.1", "fd99::1")
 
 
-def ip(where: Path | None, *words: str) -> None:
-    subprocess.run(["ip", *(["-n", where.name] if where else []), *words], check=True)
+def ip(where: Path | None, *arguments: str) -> None:
+    subprocess.run(["ip", *(["-n", where.name] if where else []), *arguments], check=True)
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[None]:
-    for each in (NODE, OUTSIDE):
-        ip(None, "netns", "add", each.name)
-        ip(each, "link", "set", "lo", "up")
+    for item in (NODE, OUTSIDE):
+        ip(None, "netns", "add", item.name)
+        ip(item, "link", "set", "lo", "up")
     ip(NODE, "link", "add", "outside", "type", "veth", "peer", "name", "eth0", "netns", OUTSIDE.name)
     for where, device, host in ((NODE, "outside", 1), (OUTSIDE, "eth0", 2)):
         ip(where, "addr", "add", f"192.168.99.{host}/24", "dev", device)
@@ -47,8 +47,8 @@ def world() -> Iterator[None]:
         ip(where, "link", "set", device, "up")
     ip(NODE, "addr", "add", "192.168.99.3/24", "dev", "outside")
     yield
-    for each in (NODE, OUTSIDE):
-        ip(None, "netns", "delete", each.name)
+    for item in (NODE, OUTSIDE):
+        ip(None, "netns", "delete", item.name)
 
 
 def ask(address: str, port: int, path: str = "/") -> tuple[int, str, dict[str, object]]:
@@ -83,7 +83,7 @@ def test_health_check_node_ports_count_local_endpoints(world: None) -> None:
         refused: list[tuple[str, str]] = []
         clock = SystemClock()
         checks = HealthChecks(
-            Pulse(clock), listener(NODE), lambda: ADDRESSES, clock, lambda *what: refused.append(what)
+            Pulse(clock), listener(NODE), lambda: ADDRESSES, clock, lambda *subject: refused.append(subject)
         )
         tasks = TaskSet(lambda task, failure: None)
         tasks.start("checks", checks.run())
@@ -91,9 +91,9 @@ def test_health_check_node_ports_count_local_endpoints(world: None) -> None:
         async def asked(address: str = ADDRESSES[0]) -> tuple[int, str]:
             return (await asyncio.to_thread(ask, address, 32000))[:2]
 
-        async def becomes(wanted: tuple[int, str]) -> None:
+        async def becomes(expected: tuple[int, str]) -> None:
             async with asyncio.timeout(20):
-                while await asked() != wanted:  # noqa: ASYNC110
+                while await asked() != expected:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
         assert await asked() == (0, "")
@@ -114,8 +114,8 @@ def test_health_check_node_ports_count_local_endpoints(world: None) -> None:
 def test_node_ports_answer_at_the_configured_addresses(world: None) -> None:
     facts = NodeFacts(name="n1", addresses=ADDRESSES)
     assert node_port_addresses(facts, NODE) == ADDRESSES
-    some = msgspec.structs.replace(facts, node_port_ranges=("192.168.99.2/31", "::/0"))
-    assert node_port_addresses(some, NODE) == ("192.168.99.3", "fd99::1")
+    subset = msgspec.structs.replace(facts, node_port_ranges=("192.168.99.2/31", "::/0"))
+    assert node_port_addresses(subset, NODE) == ("192.168.99.3", "fd99::1")
 
 
 def test_healthz_and_livez_report_the_proxy(world: None) -> None:

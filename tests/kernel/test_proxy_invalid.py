@@ -29,28 +29,28 @@ TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ = 19, 20, 21
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
+    with World() as created:
         inside("node", "sysctl", "-eqw", "net.netfilter.nf_conntrack_tcp_be_liberal=0")
-        yield made
+        yield created
 
 
 @pytest.fixture(params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = ServiceOwner(opened(request.param))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(opened(request.param))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def numbers(peer: socket.socket) -> tuple[int, int]:
     """The sequence numbers that a socket sends next, and expects next (which a reset has to carry to be believed)."""
     peer.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
-    found = []
+    result = []
     for queue in (2, 1):
         peer.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, queue)
-        found.append(peer.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ) & 0xFFFFFFFF)
+        result.append(peer.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ) & 0xFFFFFFFF)
     peer.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, -1)
-    return found[0], found[1]
+    return result[0], result[1]
 
 
 def out_of_window(port: int, client: tuple[str, int], sent: int, received: int) -> None:
@@ -78,11 +78,11 @@ def test_a_lost_segment_of_the_server_does_not_reset(
         plane.load({"default/web": (msgspec.structs.replace(web, cluster_endpoints=(served,), affinity_s=0),)})
         with netns.inside(path(source)):
             client = socket.create_connection((address, port), 20)
-        peer, seen = listener.accept()
+        peer, observed = listener.accept()
         with client, peer:
             at = numbers(peer)
             for _ in range(3):
-                out_of_window(served.port, seen, *at)
+                out_of_window(served.port, observed, *at)
                 time.sleep(0.05)
             for sender, receiver in ((peer, client), (client, peer)):
                 receiver.settimeout(20)
@@ -101,9 +101,9 @@ def test_drops_are_counted(world: World, plane: Any) -> None:
         for source in ("far", "node"):
             with netns.inside(path(source)):
                 client = socket.create_connection(("10.96.0.10", 80), 20)
-            peer, seen = listener.accept()
+            peer, observed = listener.accept()
             with client, peer:
-                out_of_window(served.port, seen, *numbers(peer))
+                out_of_window(served.port, observed, *numbers(peer))
                 before += 1
                 deadline = time.monotonic() + 10
                 while plane.counts().packets[INVALID_DROPPED] < before:

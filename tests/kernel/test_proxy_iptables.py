@@ -53,22 +53,22 @@ ROUTE_LOCALNET = "net/ipv4/conf/all/route_localnet"
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 def programs(kind: Kind) -> Programs:
-    found = find(kind)
-    assert found is not None, f"Debian's iptables has the programs of {kind}"
-    return found
+    result = find(kind)
+    assert result is not None, f"Debian's iptables has the programs of {kind}"
+    return result
 
 
 @pytest.fixture(params=["nft", "legacy"])
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(IptablesDataPlane(NODE, path("node"), programs(request.param)))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(IptablesDataPlane(NODE, path("node"), programs(request.param)))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def in_kernel(plane: ServiceOwner | IptablesDataPlane) -> list[str]:
@@ -125,17 +125,17 @@ def test_a_restart_applies_changes_made_meanwhile(plane: ServiceOwner) -> None:
         assert in_kernel(plane) == wanted(again)
 
 
-def iptables(plane: ServiceOwner | IptablesDataPlane, *words: str) -> str:
-    return inside("node", f"iptables-{plane.programs.kind}", *words)
+def iptables(plane: ServiceOwner | IptablesDataPlane, *arguments: str) -> str:
+    return inside("node", f"iptables-{plane.programs.kind}", *arguments)
 
 
 def test_rules_of_others_stay(plane: ServiceOwner) -> None:
-    for words in (
+    for arguments in (
         ("-t", "filter", "-N", "KUBE-FIREWALL"),
         ("-t", "filter", "-A", "INPUT", "-j", "KUBE-FIREWALL"),
         ("-t", "nat", "-A", "POSTROUTING", "-s", "198.51.100.0/24", "-j", "MASQUERADE"),
     ):
-        iptables(plane, *words)
+        iptables(plane, *arguments)
     before = iptables(plane, "-S"), iptables(plane, "-t", "nat", "-S")
     plane.load(by_name("externalTrafficPolicy Local").resolved())
     assert "KUBE-SERVICES" in iptables(plane, "-S", "FORWARD")
@@ -236,23 +236,23 @@ def reported(plane: ServiceOwner) -> bool:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [("-F", "KUBE-SERVICES"), ("-D", "PREROUTING", "1"), ("-D", "KUBE-SERVICES", "1"), ("-F",)],
     ids=" ".join,
 )
 def test_lost_legacy_rules_are_noticed_by_table_sizes(
-    world: World, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    world: World, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = IptablesDataPlane(NODE, path("node"), programs("legacy"))
-    with contextlib.closing(ServiceOwner(made)) as plane:
-        assert isinstance(made._watch, Poll)
-        monkeypatch.setattr(made._watch, "_compare_at", float("inf"))
+    iptables_data_plane = IptablesDataPlane(NODE, path("node"), programs("legacy"))
+    with contextlib.closing(ServiceOwner(iptables_data_plane)) as plane:
+        assert isinstance(iptables_data_plane._watch, Poll)
+        monkeypatch.setattr(iptables_data_plane._watch, "_compare_at", float("inf"))
         plane.load(by_name("ClusterIP").resolved())
         plane.update(by_name("session affinity").resolved())
         for _ in range(3):
             assert select.select([plane.fileno()], [], [], 30)[0]
             assert not plane.disturbed(), "these are changes of podwire"
-        iptables(plane, "-t", "nat", *words)
+        iptables(plane, "-t", "nat", *arguments)
         assert reported(plane)
         plane.heal()
         assert in_kernel(plane) == wanted(plane)
@@ -378,12 +378,12 @@ def loose_ends(ruleset: Ruleset) -> set[str]:
 def test_the_desired_state_is_complete_during_a_change(plane: ServiceOwner, restless_threads: None) -> None:
     (port,) = by_name("ClusterIP").resolved()["default/web"]
     plane.load({})
-    found: list[set[str]] = []
+    result: list[set[str]] = []
     stop = threading.Event()
 
     def ask() -> None:
         while not stop.is_set():
-            found.extend(filter(None, map(loose_ends, plane.desired())))
+            result.extend(filter(None, map(loose_ends, plane.desired())))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -395,7 +395,7 @@ def test_the_desired_state_is_complete_during_a_change(plane: ServiceOwner, rest
         plane.update(dict.fromkeys(names, ()))
     stop.set()
     asking.join()
-    assert not found
+    assert not result
 
 
 def test_many_services_change_at_once(world: World, plane: ServiceOwner) -> None:

@@ -37,12 +37,14 @@ WEB = ResolvedPort(
 )
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
 
 
-def nft(*words: str) -> str:
-    done = subprocess.run(["ip", "netns", "exec", NODE.name, "nft", *words], check=True, capture_output=True, text=True)
+def nft(*arguments: str) -> str:
+    done = subprocess.run(
+        ["ip", "netns", "exec", NODE.name, "nft", *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout
 
 
@@ -72,18 +74,18 @@ def world() -> Iterator[None]:
 
 @pytest.fixture
 def plane(world: None) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(NftablesDataPlane(NodeFacts(name="n1"), NODE))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(NftablesDataPlane(NodeFacts(name="n1"), NODE))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def test_cleanup_removes_every_mode_and_kube_proxy_and_nothing_else(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
     for table in ("ip kube-proxy", "ip6 kube-proxy", "inet kube-proxy", "ip foreign"):
         nft("add", "table", *table.split())
-    found = clear(NODE)
-    assert found == ("tables of kube-proxy", "rules of mode nftables")
+    result = clear(NODE)
+    assert result == ("tables of kube-proxy", "rules of mode nftables")
     assert sorted(nft("list", "tables").splitlines()) == ["table inet kube-proxy", "table ip foreign"]
     assert clear(NODE) == ()
     for table in ("inet kube-proxy", "ip foreign"):
@@ -121,15 +123,15 @@ def serve(number: int) -> socket.socket:
 @pytest.mark.parametrize("left", [1, 0])
 def test_connection_to_a_removed_endpoint_is_reset_on_request(plane: ServiceOwner, left: int) -> None:
     plane.load({"default/web": (WEB,)})
-    with serve(1) as one, serve(2) as two, netns.inside(NODE):
+    with serve(1) as item, serve(2) as two, netns.inside(NODE):
         client = socket.create_connection(("10.96.0.10", 80), 20)
-        ready, _, _ = select.select((one, two), (), (), 20)
+        ready, _, _ = select.select((item, two), (), (), 20)
         peer, _ = ready[0].accept()
-        taken = 1 if ready[0] is one else 2
+        used = 1 if ready[0] is item else 2
         with client, peer:
             client.sendall(b"a")
             assert peer.recv(1) == b"a"
-            rest = tuple(e for e in WEB.cluster_endpoints if left and e.address != f"10.0.{taken}.1")
+            rest = tuple(e for e in WEB.cluster_endpoints if left and e.address != f"10.0.{used}.1")
             after = msgspec.structs.replace(
                 WEB, cluster_endpoints=rest, has_endpoints=bool(rest), serving=frozenset(map(str, rest))
             )
@@ -150,8 +152,8 @@ def test_the_cleanup_command_says_what_it_removed(plane: ServiceOwner) -> None:
     plane.load({"default/web": (WEB,)})
 
     def cleanup() -> str:
-        words = ["ip", "netns", "exec", NODE.name, sys.executable, "-m", "podwire.cli.main", "proxy", "cleanup"]
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        arguments = ["ip", "netns", "exec", NODE.name, sys.executable, "-m", "podwire.cli.main", "proxy", "cleanup"]
+        return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
 
     assert cleanup() == "removed rules of mode nftables\n"
     assert nft("list", "tables") == ""

@@ -70,8 +70,8 @@ FOUR = {"ip_family": "IPv4"}
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 class LateSwitch(Switch):
@@ -104,16 +104,16 @@ class Bench:
             flow_cleaner(lambda: NODE.addresses, path("node")),
             ProxyReport(self.pulse, self.metrics, Checks(), clock, self.told.append),
         )
-        for each in (self.services, self.slices, self.nodes):
-            each.synced.set()
+        for item in (self.services, self.slices, self.nodes):
+            item.synced.set()
 
     def families(self) -> dict[str, Any]:
         health = Health()
         every = (port for ports in self.proxy.services.values() for port in ports)
         samples = list(self.metrics.samples(every, self.pulse.answered, self.plane.counts()))
         health.metrics["proxy"] = lambda: samples
-        found = {f.name: f for f in text_string_to_metric_families(health.render().decode())}
-        return {name.removeprefix("kubeproxy_"): family for name, family in found.items()}
+        result = {f.name: f for f in text_string_to_metric_families(health.render().decode())}
+        return {name.removeprefix("kubeproxy_"): family for name, family in result.items()}
 
     def value(self, name: str, **labels: str) -> float:
         for family in self.families().values():
@@ -166,15 +166,15 @@ def provoked(mode: str, scenario: Any, switch: type[Switch] = Switch) -> None:
 @pytest.mark.parametrize("mode", METRICS)
 def test_metrics_have_the_documented_names_types_and_labels(world: World, mode: str) -> None:
     async def scenario(bench: Bench) -> None:
-        found = bench.families()
-        told = {
+        result = bench.families()
+        reported = {
             f"{name}_total" if family.type == "counter" else name: (
                 family.type,
                 {label for sample in family.samples for label in sample.labels} - {"le"},
             )
-            for name, family in found.items()
+            for name, family in result.items()
         }
-        assert told == METRICS[mode]
+        assert reported == METRICS[mode]
 
     provoked(mode, scenario)
 

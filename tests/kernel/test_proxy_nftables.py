@@ -52,16 +52,16 @@ def asked_by(address: str) -> str:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(NftablesDataPlane(NODE, path("node")))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(NftablesDataPlane(NODE, path("node")))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def held(family: str) -> str:
@@ -141,10 +141,10 @@ def test_every_endpoint_gets_its_share(world: World, plane: ServiceOwner, count:
             for _ in range(900):
                 socket.create_connection((web.cluster_ip, 80), 2).close()
     flows = inside("node", "conntrack", "-L", "-p", "tcp", "--orig-dst", web.cluster_ip).splitlines()
-    found = Counter(match[1] for flow in flows if (match := re.search(r"src=10.180.0.1 .*sport=(9\d+)", flow)))
-    assert set(found) == {str(endpoint.port) for endpoint in every[:count]}
-    expected = sum(found.values()) / count
-    assert all(abs(seen - expected) < 6 * expected**0.5 for seen in found.values()), found
+    counter = Counter(match[1] for flow in flows if (match := re.search(r"src=10.180.0.1 .*sport=(9\d+)", flow)))
+    assert set(counter) == {str(endpoint.port) for endpoint in every[:count]}
+    expected = sum(counter.values()) / count
+    assert all(abs(observed - expected) < 6 * expected**0.5 for observed in counter.values()), counter
 
 
 def test_foreign_tables_stay(world: World, plane: ServiceOwner) -> None:

@@ -37,16 +37,16 @@ ADDRESS = "10.96.1.1"
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(NftablesDataPlane(NODE, path("node")))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(NftablesDataPlane(NODE, path("node")))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def many() -> dict[str, tuple[ResolvedPort, ...]]:
@@ -156,8 +156,11 @@ def test_a_deleted_table_is_written_without_reading(world: World, plane: Service
         assert plane.disturbed()
         (transaction,) = plane.restore()
         desired = next(table for table in plane.desired() if table.family == "ip")
-        wanted = sum(len(chain.rules) for chain in desired.chains), sum(len(each.elements) for each in desired.sets)
-        assert count((transaction,)) == wanted
+        expected = (
+            sum(len(chain.rules) for chain in desired.chains),
+            sum(len(declared.elements) for declared in desired.sets),
+        )
+        assert count((transaction,)) == expected
         assert not any(plane.heal())
         assert as_desired(plane)
         assert world.connect("one", ADDRESS, 80, patience_s=LATE_S)[0] in ("one", "two")
@@ -274,9 +277,9 @@ def test_a_flow_of_the_gap_reaches_a_service_afterwards(world: World, plane: Ser
                         continue  # A comparison that another thread had begun restored it at once.
                     gaps += 1
                     deadline = asyncio.get_running_loop().time() + 20
-                    while not (found := await asyncio.to_thread(asked, client)):
+                    while not (result := await asyncio.to_thread(asked, client)):
                         assert asyncio.get_running_loop().time() < deadline
-                    assert found == "two"
+                    assert result == "two"
 
     asyncio.run(scenario())
 

@@ -27,19 +27,19 @@ CLIENTS = 1200
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
+    with World() as created:
         inside("node", "ip", "addr", "add", "192.168.99.3/24", "dev", "outside")
         for balanced in ("203.0.113.30", "203.0.113.31"):
             inside("node", "ip", "addr", "add", f"{balanced}/32", "dev", "lo", "scope", "host")
-        yield made
+        yield created
 
 
 @pytest.fixture(scope="module", params=every_plane())
 def plane(world: World, request: pytest.FixtureRequest) -> Iterator[Any]:
-    made = ServiceOwner(opened(request.param))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(opened(request.param))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def real(packet: Packet) -> Packet:
@@ -74,10 +74,10 @@ def test_packets_have_the_expected_outcome_and_a_restart_writes_nothing(
     load(plane, case, nodes)
     inside("node", "conntrack", "-F")  # a port that a client of an earlier case had would go where that one went
     packets = tuple(real(packet) for packet in case.by(plane.name).packets)
-    wanted = msgspec.structs.replace(case, packets=packets)
-    failures = failures_of(world, wanted)
+    expected = msgspec.structs.replace(case, packets=packets)
+    failures = failures_of(world, expected)
     if failures and plane.name == "userspace":  # its worker takes orders over a moment after they are answered
-        failures = failures_of(world, wanted)
+        failures = failures_of(world, expected)
     assert not failures
     assert not any(plane.load(case.resolved(), case.node))
 
@@ -124,7 +124,7 @@ def test_all_addresses_of_one_port_share_its_affinity(world: World, plane: Any) 
         pytest.skip("IPVS remembers the clients of each virtual server by itself, in Kubernetes too")
     case = next(case for case in POLICIES if case.name == "affinity of a port, whatever the way in")
     plane.load(case.resolved())
-    ways = [where(packet.target) for packet in case.packets if packet.source == "node"]
+    paths = [where(packet.target) for packet in case.packets if packet.source == "node"]
 
     def ask(address: str, port: int) -> str:
         """Waits for a second SYN: a pod may still hold a port of an earlier case in TIME_WAIT; conntrack forgot it."""
@@ -132,12 +132,12 @@ def test_all_addresses_of_one_port_share_its_affinity(world: World, plane: Any) 
 
     apart = set()
     for _ in range(12):
-        reached = {ask(*way) for way in (*ways, *ways)}
+        reached = {ask(*way) for way in (*paths, *paths)}
         assert len(reached) == 1 and reached <= {"one", "two", "far"}, reached
         apart.add((*reached, ask("192.168.99.1", 30081)))
         plane.remove()
         plane.load(case.resolved())
-    assert any(one != other for one, other in apart)
+    assert any(item != other for item, other in apart)
 
 
 def where(target: str) -> tuple[str, int]:

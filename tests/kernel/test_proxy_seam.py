@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 REAL, TRACED = "tests/kernel/test_proxy_scenarios.py", ("test_packet_table.py", "test_scenarios.py")
 
 
-def run(*words: str) -> str:
+def run(*arguments: str) -> str:
     """The output of pytest with the data plane of :mod:`tests.kernel.renamed_service_dataplane` in the registry."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.kernel.renamed_service_dataplane", *words]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.kernel.renamed_service_dataplane", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,8 +32,8 @@ def test_every_case_runs_through_tracer_and_real_packets() -> None:
 
 
 def test_a_renamed_data_plane_passes_the_same_cases() -> None:
-    said = run("-k", "renamed and (hairpin or slices or balancer)", REAL, *(f"tests/unit/proxy/{n}" for n in TRACED))
-    assert "100%" in said
+    output = run("-k", "renamed and (hairpin or slices or balancer)", REAL, *(f"tests/unit/proxy/{n}" for n in TRACED))
+    assert "100%" in output
 
 
 def test_changes_are_followed_through_the_renamed_data_plane() -> None:

@@ -237,13 +237,13 @@ class Client(threading.Thread):
     def run(self) -> None:
         while not self.stopping:
             with netns.inside(self.place):
-                one = socket.socket()
-            with one:
-                one.settimeout(20)
+                item = socket.socket()
+            with item:
+                item.settimeout(20)
                 try:
-                    one.connect(self.target)
-                    one.sendall(b"x")
-                    assert one.recv(1) == b"x"
+                    item.connect(self.target)
+                    item.sendall(b"x")
+                    assert item.recv(1) == b"x"
                 except OSError as problem:
                     self.problems.append(f"{self.target}: {problem}")
             self.connections += 1
@@ -252,12 +252,12 @@ class Client(threading.Thread):
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
+    created = Node(tmp_path)
     try:
-        made.prepare()
-        yield made
+        created.prepare()
+        yield created
     finally:
-        made.close()
+        created.close()
         for log in tmp_path.glob("*.log"):
             print(log.name, log.read_text()[-3000:])
 
@@ -310,8 +310,8 @@ def test_no_connection_fails_while_the_agent_takes_over(node: Node, was: str, mo
             client.join()
         lasting.close()
     assert [client.problems for client in clients] == [[], [], [], []]
-    kept = inside(place, kind, "-S", "KUBE-FIREWALL").splitlines()
-    assert kept == ["-N KUBE-FIREWALL", "-A KUBE-FIREWALL -s 198.51.100.7/32 -j DROP"]
+    remaining = inside(place, kind, "-S", "KUBE-FIREWALL").splitlines()
+    assert remaining == ["-N KUBE-FIREWALL", "-A KUBE-FIREWALL -s 198.51.100.7/32 -j DROP"]
     eventually(lambda: not node.drift_at(node.root / "run/agent.sock", "node-1"))
 
 

@@ -32,16 +32,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(UserspaceDataPlane(NODE, path("node")))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(UserspaceDataPlane(NODE, path("node")))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -102,8 +102,8 @@ def test_a_changed_endpoint_needs_no_transaction(world: World, plane: ServiceOwn
     resolved = by_name("ClusterIP").resolved()
     plane.load(resolved)
     (port,) = resolved["default/web"]
-    one = msgspec.structs.replace(port, cluster_endpoints=port.cluster_endpoints[:1])
-    *committed, changed = plane.update({"default/web": (one,)})
+    item = msgspec.structs.replace(port, cluster_endpoints=port.cluster_endpoints[:1])
+    *committed, changed = plane.update({"default/web": (item,)})
     assert not any(committed)
     assert changed == "ip default/web/tcp cluster"
     assert {world.connect("far", "10.96.0.10", 80)[0] for _ in range(4)} == {"one"}

@@ -86,7 +86,7 @@ def test_following_leaves_what_a_full_run_leaves(
     try:
         for at, turn in enumerate(history):
             router.configure(RoutingSettings(backend=backends[at % len(backends)]))
-            nodes = {"node-0": nodes["node-0"], **{f"node-{n}": node(n, *each) for n, each in turn.items()}}
+            nodes = {"node-0": nodes["node-0"], **{f"node-{n}": node(n, *item) for n, item in turn.items()}}
             router.reconcile(full=not at)
             assert router.problem == ""
             check(place, router, nodes)
@@ -98,7 +98,7 @@ def check(place: Path, router: Router, nodes: Mapping[str, Node]) -> None:
     """Compares the kernel with the plan, and with a plan that was made from nothing."""
     me, _ = router.own.look()
     assert me is not None and router.plan is not None
-    peers = [peer_of(each) for name, each in sorted(nodes.items()) if name != me.name]
+    peers = [peer_of(item) for name, item in sorted(nodes.items()) if name != me.name]
     fresh = plan(me, peers, router.settings, router.settings.load(), router.cidrs)
     assert (router.plan.state, router.plan.values) == (fresh.state, fresh.values)
     with Netlink(place) as netlink, Nft(place) as nft:

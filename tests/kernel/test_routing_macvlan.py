@@ -72,19 +72,19 @@ class MacvlanNodes(Machine):
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[MacvlanNodes]:
-    one = MacvlanNodes(tmp_path)
+    macvlan_nodes = MacvlanNodes(tmp_path)
     try:
-        yield one
+        yield macvlan_nodes
     finally:
-        one.close()
+        macvlan_nodes.close()
         for log in tmp_path.glob("node*.log"):
             print(log.name, log.read_text()[-3000:])
 
 
 def leaves_by(pod: Pod, address: str) -> str:
     """The interface of a pod by which packets to an address leave."""
-    found: str = json.loads(inside(pod.place, "ip", "-j", "route", "get", address))[0]["dev"]
-    return found
+    result: str = json.loads(inside(pod.place, "ip", "-j", "route", "get", address))[0]["dev"]
+    return result
 
 
 @contextmanager
@@ -102,11 +102,11 @@ def nothing_forwarded(place: Path) -> Iterator[None]:
 def refused(pod: Pod, address: str) -> bool:
     """Whether a connection gets no answer within half a second."""
     with netns.inside(pod.place):
-        one = socket.socket()
-    with one:
-        one.settimeout(0.5)
+        item = socket.socket()
+    with item:
+        item.settimeout(0.5)
         try:
-            one.connect((address, 8))
+            item.connect((address, 8))
         except TimeoutError:
             return True
     return False

@@ -38,14 +38,14 @@ Make = Callable[..., Cluster]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1, families: str = "4") -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, families))
-        return made[-1]
+        clusters.append(Cluster(tmp_path, count, segments, families))
+        return clusters[-1]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -132,8 +132,8 @@ def test_a_router_between_nodes_needs_no_pod_routes(make: Make, backend: str) ->
         with host.running(SOURCE_REPLY_SERVER):
             assert source_seen(pods[near.name].place, host.address) == near.ip
     cluster.configure(RoutingSettings(backend="hostgw"))
-    for each in cluster.all:
-        each.router.reconcile()
+    for item in cluster.all:
+        item.router.reconcile()
     assert far.router.plan is not None
     assert far.router.plan.senders == {"node-2": backend, "node-3": "hostgw"}
     cluster.settle()
@@ -172,8 +172,8 @@ def test_a_second_run_changes_nothing(make: Make, backend: str) -> None:
         node.reconcile()
     time.sleep(0.1)
     watched.kill()
-    said, _ = watched.communicate()
-    assert said == ""
+    output, _ = watched.communicate()
+    assert output == ""
 
 
 @pytest.mark.parametrize("backend", TUNNELS)
@@ -292,16 +292,16 @@ def test_a_switch_node_by_node_breaks_no_connection(make: Make, before: str, aft
     cluster.settle()
     pods = [node.pod(f"p{node.number}") for node in cluster.all]
     with pods[0].running(ECHO_SERVER), pods[1].running(ECHO_SERVER), pods[2].running(ECHO_SERVER):
-        talks = [Talk(one, other) for one in pods for other in pods if one is not other]
+        talks = [Talk(item, other) for item in pods for other in pods if item is not other]
         for node in cluster.all:
             node.router.configure(RoutingSettings(backend=after))
             for changed in cluster.all:
                 changed.reconcile()
             time.sleep(0.15)
-            for one in pods:
+            for pod in pods:
                 for other in pods:
-                    if one is not other:
-                        with connect(one.place, other.address, 7) as new:
+                    if pod is not other:
+                        with connect(pod.place, other.address, 7) as new:
                             assert sent_again(new) == 0, "the first packet passes"
         cluster.settle()
         again = max(talk.end() for talk in talks)

@@ -34,11 +34,11 @@ PORTS = {"bridge": "podwire-br-port", "vlan": "podwire-vlan-up"}
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int = 2, backend: str = "bridge", uplink: str = "", families: str = "4") -> Cluster:
         cluster = Cluster(tmp_path, count, families=families)
-        made.append(cluster)
+        clusters.append(cluster)
         for node in cluster.all if uplink else ():
             ip_batch(
                 cluster.fabric,
@@ -48,7 +48,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         return cluster
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 

@@ -38,21 +38,23 @@ def answer(place: Path, address: str, wait_s: float = 0.2) -> bytes:
 
 def traces(node: ClusterNode) -> list[str]:
     """What there is of the toy backend on a node."""
-    found = [word for word in (DEVICE, GUARD) if word in node.shows("ip", "link") + node.shows("nft", "list", "tables")]
-    found += [str(file) for file in Path(node.router.own.run_dir).rglob("*") if file.is_file()]
-    found += [line for line in node.shows("tc", "qdisc", "show").splitlines() if qdisc_kind.HANDLE in line]
+    results = [
+        word for word in (DEVICE, GUARD) if word in node.shows("ip", "link") + node.shows("nft", "list", "tables")
+    ]
+    results += [str(file) for file in Path(node.router.own.run_dir).rglob("*") if file.is_file()]
+    results += [line for line in node.shows("tc", "qdisc", "show").splitlines() if qdisc_kind.HANDLE in line]
     sockets = node.shows("ss", "-Hlun")
-    return found + [line for line in sockets.splitlines() if f":{PORT} " in line]
+    return results + [line for line in sockets.splitlines() if f":{PORT} " in line]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setitem(KINDS, "qdisc", qdisc_kind.KIND)
     monkeypatch.setitem(KERNEL_KINDS, "qdisc", qdisc_kind.KERNEL_KIND)
-    made = Cluster(tmp_path, 2, registry=REGISTRY)
-    yield made
+    created = Cluster(tmp_path, 2, registry=REGISTRY)
+    yield created
     kill_programs(tmp_path)
-    made.close()
+    created.close()
 
 
 def test_switching_to_the_backend_and_back_leaves_nothing(cluster: Cluster) -> None:

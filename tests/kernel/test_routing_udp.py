@@ -28,16 +28,16 @@ Make = Callable[..., Cluster]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int = 2, families: str = "4") -> Cluster:
-        made.append(Cluster(tmp_path, count, families=families))
-        made[0].configure(RoutingSettings(backend="udp"))
-        made[0].settle()
-        return made[0]
+        clusters.append(Cluster(tmp_path, count, families=families))
+        clusters[0].configure(RoutingSettings(backend="udp"))
+        clusters[0].settle()
+        return clusters[0]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -105,8 +105,8 @@ def test_datagrams_that_a_pod_sends_together_arrive_one_by_one(make: Make) -> No
         data = os.urandom(20 * 1000 + 7)
         udp_segment = (17, 103, struct.pack("=H", 1000))  # SOL_UDP, UDP_SEGMENT
         sender.sendmsg([data], [udp_segment], 0, (b.address, 9))
-        pieces = [sink.recv(2000) for _ in range(21)]
-    assert b"".join(pieces) == data and [len(piece) for piece in pieces] == [1000] * 20 + [7]
+        chunks = [sink.recv(2000) for _ in range(21)]
+    assert b"".join(chunks) == data and [len(piece) for piece in chunks] == [1000] * 20 + [7]
 
 
 def test_a_killed_worker_loses_what_it_has_in_its_hands(make: Make) -> None:
@@ -225,11 +225,11 @@ def test_peers_change_without_a_restart_and_differences_are_shown(make: Make) ->
     line = f"udp-peer {DEVICE} {third.ip}:8285 networks {third.cidr},{third.ip}/32"
     assert line in text.splitlines()
     stated = parse(text.splitlines())
-    assert [each for each in comparison.compare(stated, first.place) if "udp" in each.where] == []
+    assert [item for item in comparison.compare(stated, first.place) if "udp" in item.where] == []
     held = udptunnel.ask(first.place, DEVICE, "show").splitlines()
-    udptunnel.ask(first.place, DEVICE, "set\n" + "\n".join(each for each in held if each != line))
-    found = [(each.sign, each.text) for each in comparison.compare(stated, first.place) if "udp" in each.where]
-    assert found == [("+", line)]
+    udptunnel.ask(first.place, DEVICE, "set\n" + "\n".join(item for item in held if item != line))
+    results = [(item.sign, item.text) for item in comparison.compare(stated, first.place) if "udp" in item.where]
+    assert results == [("+", line)]
     del cluster.nodes[third.name]
     first.reconcile()
     assert udptunnel.read(first.place, [DEVICE])[0].peers[0].endpoint == f"{second.ip}:8285"

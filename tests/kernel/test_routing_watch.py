@@ -66,8 +66,8 @@ class Watched:
     async def told(self) -> int:
         """The number of disturbances since the last call."""
         await asyncio.sleep(0.1)
-        found, self.times = self.times, 0
-        return found
+        result, self.times = self.times, 0
+        return result
 
 
 @asynccontextmanager
@@ -93,10 +93,10 @@ def test_peers_that_routing_adds_cause_no_full_run(place: Path) -> None:
     asyncio.run(body())
 
 
-def left(place: Path, wanted: NetworkState) -> str:
+def left(place: Path, network_state: NetworkState) -> str:
     """The steps that would restore the kernel."""
     with closing(Netlink(place)) as netlink:
-        return str(network.plan(netlink, wanted, OWNER))
+        return str(network.plan(netlink, network_state, OWNER))
 
 
 def test_peer_changes_write_only_the_difference(place: Path) -> None:
@@ -104,10 +104,10 @@ def test_peer_changes_write_only_the_difference(place: Path) -> None:
         async with settled(place) as watched:
             before = state(2)
             moved = replace(state(4), fdb=tuple(Fdb(DEVICE, MAC.format(n), f"10.89.0.{20 + n}") for n in range(2, 6)))
-            for wanted in (state(5), state(3), moved, replace(state(1), fdb=()), NetworkState(links=state(1).links)):
-                assert watched.machine.follow(before, wanted) == ()
-                assert left(place, wanted) == ""
-                before = wanted
+            for expected in (state(5), state(3), moved, replace(state(1), fdb=()), NetworkState(links=state(1).links)):
+                assert watched.machine.follow(before, expected) == ()
+                assert left(place, expected) == ""
+                before = expected
             other = replace(state(2), links=(replace(before.links[0], mtu=1400),))
             assert watched.machine.follow(before, other) == []
             assert left(place, other) == ""
@@ -185,11 +185,11 @@ def test_routes_that_it_held_are_taken_back_and_no_others(place: Path) -> None:
 def test_sysctls_that_differ_are_drift(place: Path) -> None:
     machine = KernelMachine(place)
     with closing(machine):
-        wanted = Sysctl("net/ipv6/conf/eth0/accept_ra", "0")
-        assert machine.hold(NetworkState(sysctls=(wanted,))) == [] and not machine.drifted()
-        sysctl.write(wanted.path, "2", place)
+        expected = Sysctl("net/ipv6/conf/eth0/accept_ra", "0")
+        assert machine.hold(NetworkState(sysctls=(expected,))) == [] and not machine.drifted()
+        sysctl.write(expected.path, "2", place)
         assert machine.drifted() and machine.drifted(), "it says so until the value is back"
-        assert machine.hold(NetworkState(sysctls=(wanted,))) == [] and not machine.drifted()
+        assert machine.hold(NetworkState(sysctls=(expected,))) == [] and not machine.drifted()
 
 
 def test_damage_during_a_write_is_reported(place: Path) -> None:

@@ -21,10 +21,10 @@ from podwire.state.share import parse, render
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, 3)
-    made.need("wireguard")
-    yield made
-    made.close()
+    created = Cluster(tmp_path, 3)
+    created.need("wireguard")
+    yield created
+    created.close()
 
 
 def settings(generation: int = 0) -> RoutingSettings:
@@ -62,9 +62,9 @@ def shown(node: ClusterNode, device: str = "podwire-wg") -> list[list[str]]:
     return [line.split("\t") for line in text.splitlines()]
 
 
-def allowed(words: list[str]) -> set[str]:
+def allowed(arguments: list[str]) -> set[str]:
     """The allowed addresses in a peer's line of wg(8)."""
-    return set(words[3].split(","))
+    return set(arguments[3].split(","))
 
 
 def settle(cluster: Cluster) -> None:
@@ -90,7 +90,7 @@ def test_no_packet_between_pods_leaves_in_clear(cluster: Cluster) -> None:
     for node in cluster.all:
         before = there.sent + there.refused
         node.reconcile()
-        until(lambda seen=before: there.sent + there.refused > seen + 10)  # type: ignore[misc]
+        until(lambda observed=before: there.sent + there.refused > observed + 10)  # type: ignore[misc]
     settle(cluster)
     until(lambda: there.arrived and back.arrived)
     assert capture.seen == 0 and capture.frames
@@ -105,13 +105,13 @@ def test_no_packet_between_pods_leaves_in_clear(cluster: Cluster) -> None:
 def attempt(*streams: Stream) -> None:
     """Waits until each stream has sent more datagrams, or tried to."""
     before = [stream.sent + stream.refused for stream in streams]
-    until(lambda: all(x.sent + x.refused > seen + 20 for x, seen in zip(streams, before, strict=True)))
+    until(lambda: all(x.sent + x.refused > observed + 20 for x, observed in zip(streams, before, strict=True)))
 
 
 def arrive(*streams: Stream) -> None:
     """Waits until more datagrams of each stream have arrived."""
     before = [stream.arrived for stream in streams]
-    until(lambda: all(x.arrived > seen for x, seen in zip(streams, before, strict=True)))
+    until(lambda: all(x.arrived > observed for x, observed in zip(streams, before, strict=True)))
 
 
 def kill(node: ClusterNode) -> None:
@@ -184,9 +184,9 @@ def test_a_killed_process_comes_back_with_its_key_and_peers(cluster: Cluster) ->
     kill(first)
     first.reconcile()
     assert first.children()["podwire-wg"] != pid
-    assert [words[:2] for words in shown(first)[:1]] == [words[:2] for words in before[:1]]
-    assert {words[0]: allowed(words) for words in shown(first)[1:]} == {
-        words[0]: allowed(words) for words in before[1:]
+    assert [arguments[:2] for arguments in shown(first)[:1]] == [arguments[:2] for arguments in before[:1]]
+    assert {arguments[0]: allowed(arguments) for arguments in shown(first)[1:]} == {
+        arguments[0]: allowed(arguments) for arguments in before[1:]
     }
     settle(cluster)
     with b.running(SOURCE_REPLY_SERVER):
@@ -202,10 +202,10 @@ def test_a_new_key_on_every_node_loses_no_packet(cluster: Cluster) -> None:
     streams = [Stream(pods[0], pods[1]), Stream(pods[1], pods[2]), Stream(pods[2], pods[0])]
     for node in cluster.all:
         node.router.configure(settings(1))
-        for each in cluster.all:
-            each.reconcile()
+        for item in cluster.all:
+            item.reconcile()
         before = min(stream.arrived for stream in streams)
-        until(lambda seen=before: min(stream.arrived for stream in streams) > seen + 20)  # type: ignore[misc]
+        until(lambda observed=before: min(stream.arrived for stream in streams) > observed + 20)  # type: ignore[misc]
     settle(cluster)
     before = min(stream.arrived for stream in streams)
     until(lambda: min(stream.arrived for stream in streams) > before + 20)
@@ -227,16 +227,16 @@ def test_the_state_shows_peers_and_no_private_key(cluster: Cluster) -> None:
     private = (cluster.root / "node-1-keys" / "wireguard-0.key").read_text().strip()
     assert private not in text and shown(first)[0][0] == private
     stated = parse(text.splitlines())
-    assert [found for found in comparison.compare(stated, first.place) if "wireguard" in found.where] == []
+    assert [result for result in comparison.compare(stated, first.place) if "wireguard" in result.where] == []
     inside(
         first.place, "nsenter", f"--mount=/proc/{first.children()['podwire-wg']}/ns/mnt",
         "wg", "set", "podwire-wg", "peer", shown(second)[0][1], "remove",
     )  # fmt: skip
-    found = [found for found in comparison.compare(stated, first.place) if "wireguard" in found.where]
-    assert [(each.sign, "10.244.2.0/24" in each.text) for each in found] == [("+", True)]
+    results = [result for result in comparison.compare(stated, first.place) if "wireguard" in result.where]
+    assert [(item.sign, "10.244.2.0/24" in item.text) for item in results] == [("+", True)]
     del cluster.nodes[third.name]
     first.reconcile()
-    assert [allowed(words) for words in shown(first)[1:]] == [{"10.244.2.0/24", "10.89.0.12/32"}]
+    assert [allowed(arguments) for arguments in shown(first)[1:]] == [{"10.244.2.0/24", "10.89.0.12/32"}]
 
 
 def test_a_switch_away_leaves_no_process_and_no_device(cluster: Cluster) -> None:

@@ -28,9 +28,9 @@ def shim(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     (tmp_path / "root").mkdir()
     order = ShimOrder(hostname="shimmed", root=str(tmp_path / "root"), host_network=True)
     with listen(tmp_path / "shim.sock") as listener:
-        words = [sys.executable, "-c", RUN, str(listener.fileno()), msgspec.msgpack.encode(order).hex()]
+        arguments = [sys.executable, "-c", RUN, str(listener.fileno()), msgspec.msgpack.encode(order).hex()]
         process = subprocess.Popen(
-            words, pass_fds=(listener.fileno(),), env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            arguments, pass_fds=(listener.fileno(),), env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         )
     yield process
     process.kill()
@@ -68,16 +68,16 @@ def test_programs_may_end_before_their_start_is_read(shim: "subprocess.Popen[byt
         setting = CommandContext("c")
 
         async def series(number: int) -> list[str]:
-            said = []
+            output = []
             for turn in range(50):
-                words = ("true",) if turn % 10 else ("echo", f"{number}.{turn}")
-                outcome = await run_command(client, ends, setting, words, 20.0)
+                arguments = ("true",) if turn % 10 else ("echo", f"{number}.{turn}")
+                outcome = await run_command(client, ends, setting, arguments, 20.0)
                 assert outcome.success, outcome.message
-                said.append(outcome.message)
-            return said
+                output.append(outcome.message)
+            return output
 
-        found = await asyncio.gather(*(series(number) for number in range(6)))
-        assert [[text for text in said if text] for said in found] == [
+        result = await asyncio.gather(*(series(number) for number in range(6)))
+        assert [[text for text in output if text] for output in result] == [
             [f"{number}.{turn}\n" for turn in range(0, 50, 10)] for number in range(6)
         ]
         assert client.open

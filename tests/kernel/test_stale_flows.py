@@ -50,10 +50,10 @@ def test_flows_of_few_and_of_many_services_are_deleted(place: Path, changed: int
     before = tracked()
     services = range(100, 100 + changed)
     forget = flow_cleaner(lambda: (), place)(
-        tuple(service(each, BACKENDS) for each in services), tuple(service(each, BACKENDS - 1) for each in services)
+        tuple(service(item, BACKENDS) for item in services), tuple(service(item, BACKENDS - 1) for item in services)
     )
     assert forget is not None
-    gone = {ends(number) for each in services for number in stale(COUNT, each)}
+    gone = {ends(number) for item in services for number in stale(COUNT, item)}
     assert forget()["IPv4"] == len(gone)
     assert before - tracked() == gone
 
@@ -64,7 +64,7 @@ def test_tcp_flows_are_deleted_on_request(place: Path) -> None:
     forget = flow_cleaner(lambda: (), place, UDP_AND_TCP)((web,), ())
     assert forget is not None
     forget()
-    gone = {each for each in before if each[0] == "TCP" and each[1].dst == frontend(7)}
+    gone = {item for item in before if item[0] == "TCP" and item[1].dst == frontend(7)}
     assert gone
     assert before - tracked() == gone
 
@@ -76,7 +76,7 @@ def test_node_port_flows_are_deleted_at_node_addresses_only(place: Path) -> None
     forget = flow_cleaner(lambda: (frontend(8),), place)((port,), ())
     assert forget is not None
     forget()
-    gone = {each for each in before if each[0] == "UDP" and each[1].dst == frontend(8)}
+    gone = {item for item in before if item[0] == "UDP" and item[1].dst == frontend(8)}
     assert before - tracked() == gone
 
 

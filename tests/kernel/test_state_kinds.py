@@ -34,22 +34,22 @@ HANDLE = "9000:"
 _RTNLGRP_TC = 4  # linux/rtnetlink.h
 
 
-def _tc(place: NetnsPath, *words: str) -> str:
+def _tc(place: NetnsPath, *arguments: str) -> str:
     with netns.inside(place):
-        return subprocess.run(["tc", *words], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(["tc", *arguments], check=True, capture_output=True, text=True).stdout
 
 
 def _read(place: NetnsPath, mark: str) -> tuple[qdisc_kind.Qdisc, ...]:
-    found = json.loads(_tc(place, "-j", "qdisc", "show"))
-    return tuple(qdisc_kind.Qdisc(each["dev"], each["options"]["limit"]) for each in found if each["handle"] == mark)
+    result = json.loads(_tc(place, "-j", "qdisc", "show"))
+    return tuple(qdisc_kind.Qdisc(item["dev"], item["options"]["limit"]) for item in result if item["handle"] == mark)
 
 
-def _apply(place: NetnsPath, mark: str, wanted: Sequence[qdisc_kind.Qdisc]) -> tuple[str, ...]:
-    steps = [each for each in wanted if each not in _read(place, mark)]
-    for each in steps:
-        words = ("dev", each.device, "root", "handle", mark, "pfifo", "limit", str(each.limit))
-        _tc(place, "qdisc", "replace", *words)
-    return tuple(str(each) for each in steps)
+def _apply(place: NetnsPath, mark: str, qdiscs: Sequence[qdisc_kind.Qdisc]) -> tuple[str, ...]:
+    steps = [item for item in qdiscs if item not in _read(place, mark)]
+    for step in steps:
+        arguments = ("dev", step.device, "root", "handle", mark, "pfifo", "limit", str(step.limit))
+        _tc(place, "qdisc", "replace", *arguments)
+    return tuple(str(item) for item in steps)
 
 
 class _TcWatch:
@@ -72,8 +72,8 @@ class _TcWatch:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A namespace, while the kind `qdisc` is registered."""
     row = Kind(
-        qdisc_kind.Qdisc, qdisc_kind.parse, lambda _owner, wanted: HANDLE if wanted else None, qdisc_kind.compare,
-        lambda each: (("qdiscs", line) for line in each.lines()), ("qdisc ",),
+        qdisc_kind.Qdisc, qdisc_kind.parse, lambda _owner, expected: HANDLE if expected else None, qdisc_kind.compare,
+        lambda item: (("qdiscs", line) for line in item.lines()), ("qdisc ",),
     )  # fmt: skip
     monkeypatch.setitem(KINDS, "qdisc", row)
     monkeypatch.setitem(KERNEL_KINDS, "qdisc", KernelKind(_read, _apply, _TcWatch))
@@ -89,9 +89,9 @@ def state_diff(tmp_path: Path, place: str, share: Share) -> tuple[int, str]:
     saved, config = tmp_path / "saved.txt", tmp_path / "agent.yaml"
     saved.write_text("".join(f"{line}\n" for line in render([share])))
     config.write_text("nodeName: node-1\n")
-    words = ["node-1", "--diff", "--saved", str(saved), "--config", str(config)]
+    arguments = ["node-1", "--diff", "--saved", str(saved), "--config", str(config)]
     with netns.inside(place):
-        done = CliRunner().invoke(state, words, standalone_mode=False)
+        done = CliRunner().invoke(state, arguments, standalone_mode=False)
     return done.return_value, done.output
 
 

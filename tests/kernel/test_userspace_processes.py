@@ -40,16 +40,16 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[UserspaceDataPlane]:
-    made = UserspaceDataPlane(NODE, path("node"))
-    yield made
-    made.remove()
-    made.close()
+    userspace_data_plane = UserspaceDataPlane(NODE, path("node"))
+    yield userspace_data_plane
+    userspace_data_plane.remove()
+    userspace_data_plane.close()
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,7 @@ def test_established_connections_outlive_the_mode(plane: UserspaceDataPlane) -> 
     other.remove()
     other.close()
     deadline = time.monotonic() + 30
-    while (left := plane.relay()) is not None and not left.sessions:
+    while (remaining := plane.relay()) is not None and not remaining.sessions:
         assert time.monotonic() < deadline, "the relay stays"
         time.sleep(0.05)
 
@@ -151,19 +151,19 @@ def test_a_relay_in_the_foreground_is_found_and_stays(world: World, tmp_path: Pa
     link = RelayClient(path("two"))
     try:
         deadline = time.monotonic() + 30
-        while (found := link.state()) is None:
+        while (result := link.state()) is None:
             assert time.monotonic() < deadline, "it does not start"
             time.sleep(0.05)
-        assert found.keeper == process.pid
-        made = UserspaceDataPlane(NODE, path("two"))
-        made.load(ports(at("one", 8080)))
-        assert made.relay() is not None
-        made.remove()
-        made.close()
+        assert result.keeper == process.pid
+        userspace_data_plane = UserspaceDataPlane(NODE, path("two"))
+        userspace_data_plane.load(ports(at("one", 8080)))
+        assert userspace_data_plane.relay() is not None
+        userspace_data_plane.remove()
+        userspace_data_plane.close()
         time.sleep(2.5)
         after = link.state()
         assert after is not None
-        assert (after.pid, after.ports) == (found.pid, {})
+        assert (after.pid, after.ports) == (result.pid, {})
         second = [sys.executable, "-m", "podwire.cli.main", "proxy", "relay"]
         with netns.inside(path("two")):
             refused = subprocess.run(second, capture_output=True, text=True, timeout=20, check=False)
@@ -172,7 +172,7 @@ def test_a_relay_in_the_foreground_is_found_and_stays(world: World, tmp_path: Pa
     finally:
         link.close()
         process.kill()
-        os.kill(present(found).pid, signal.SIGKILL)
+        os.kill(present(result).pid, signal.SIGKILL)
         process.wait()
 
 
@@ -258,7 +258,7 @@ def test_terminating_relay_finishes_its_connections(plane: UserspaceDataPlane) -
         plane._client.close()
         link = RelayClient(path("node"))
         deadline = time.monotonic() + 20
-        while (left := link.state()) is not None and not left.sessions:
+        while (remaining := link.state()) is not None and not remaining.sessions:
             link.close()
             assert time.monotonic() < deadline, "it stays"
             time.sleep(0.05)

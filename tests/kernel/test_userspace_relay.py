@@ -41,18 +41,18 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[UserspaceDataPlane]:
     with Conntrack(path("node")) as tracked:
         tracked.forget(lambda _: True)  # a client may get the port that one of an earlier test had
-    made = UserspaceDataPlane(NODE, path("node"))
-    yield made
-    made.remove()
-    made.close()
+    userspace_data_plane = UserspaceDataPlane(NODE, path("node"))
+    yield userspace_data_plane
+    userspace_data_plane.remove()
+    userspace_data_plane.close()
 
 
 @pytest.fixture(autouse=True)
@@ -91,15 +91,15 @@ def test_new_connections_work_while_workers_are_killed(plane: UserspaceDataPlane
                     results.append(connection.recv(10))
 
         clients = [threading.Thread(target=connect) for _ in range(4)]
-        for each in clients:
-            each.start()
+        for item in clients:
+            item.start()
         kill(plane, "pid", 5)()
         deadline = time.monotonic() + 60
         while len(results) <= 20 and time.monotonic() < deadline:
             time.sleep(0.01)
         stop.set()
-        for each in clients:
-            each.join()
+        for item in clients:
+            item.join()
         assert len(results) > 20
         assert set(results) == {b"hello"}
 
@@ -156,11 +156,11 @@ def test_a_reset_is_passed_on(plane: UserspaceDataPlane) -> None:
 def test_a_slow_reader_stops_the_sender(plane: UserspaceDataPlane) -> None:
     """Data waits in sockets and one pipe; none is lost when the reader continues."""
     go = threading.Event()
-    seen: list[str] = []
+    observed: list[str] = []
 
     def read_late(connection: socket.socket) -> None:
         go.wait(90)
-        seen.append(received(connection))
+        observed.append(received(connection))
         connection.sendall(b"k")
 
     with Server("one", read_late) as server:
@@ -180,7 +180,7 @@ def test_a_slow_reader_stops_the_sender(plane: UserspaceDataPlane) -> None:
             connection.settimeout(20)
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b"k"
-            assert seen == [sent.hexdigest()]
+            assert observed == [sent.hexdigest()]
 
 
 def test_the_relay_carries_many_connections_at_once(plane: UserspaceDataPlane) -> None:
@@ -280,8 +280,8 @@ def test_udp_clients_leave_a_removed_endpoint(plane: UserspaceDataPlane) -> None
         fewer = udp_ports(at("two", 8080))
         plane.update(fewer, fewer)
         deadline = time.monotonic() + 20
-        while (found := {ask(sock) for sock in clients}) != {"two"}:
-            assert time.monotonic() < deadline, found
+        while (results := {ask(sock) for sock in clients}) != {"two"}:
+            assert time.monotonic() < deadline, results
 
 
 def test_an_idle_udp_session_ends(world: World) -> None:

@@ -30,14 +30,14 @@ GUARD = ("nft", "delete", "table", "inet", "podwire-routing")
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1) -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, "4"))
-        return made[-1]
+        clusters.append(Cluster(tmp_path, count, segments, "4"))
+        return clusters[-1]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -142,7 +142,7 @@ def test_direct_routing_is_switched_without_loss(make: Make) -> None:
     cluster.settle()
     pods = [node.pod(f"p{node.number}") for node in cluster.all]
     with pods[0].running(ECHO_SERVER), pods[1].running(ECHO_SERVER), pods[2].running(ECHO_SERVER):
-        talks = [Talk(one, other) for one in pods for other in pods if one is not other]
+        talks = [Talk(pod, other) for pod in pods for other in pods if pod is not other]
         for direct in (True, False, True):
             for node in cluster.all:
                 node.router.configure(RoutingSettings(direct_routing=direct))
@@ -150,6 +150,6 @@ def test_direct_routing_is_switched_without_loss(make: Make) -> None:
                 assert node.router.plan is not None
                 chosen = node.router.plan.senders
                 near = {"node-1": "node-3", "node-3": "node-1"}.get(node.name)
-                wanted = {peer: "hostgw" if direct and peer == near else "vxlan" for peer in chosen}
-                assert chosen == wanted
+                expected = {peer: "hostgw" if direct and peer == near else "vxlan" for peer in chosen}
+                assert chosen == expected
         assert max(talk.end() for talk in talks) == 0

@@ -90,9 +90,12 @@ def test_lists_of_clients_are_read_with_their_ages(place: Path) -> None:
             subprocess.run([program, "-A", "INPUT", "-m", "recent", "--set", "--name", name], check=True)
             Path(f"/proc/thread-self/net/xt_recent/{name}").write_text(f"+{address}\n")
     time.sleep(0.3)
-    found = xt_recent.read(place)
-    assert {name: list(seen) for name, seen in found.items()} == {"four": ["192.0.2.7"], "six": ["2001:db8::7"]}
-    assert all(0.25 <= age < 60 for seen in found.values() for age in seen.values())
+    result = xt_recent.read(place)
+    assert {name: list(observed) for name, observed in result.items()} == {
+        "four": ["192.0.2.7"],
+        "six": ["2001:db8::7"],
+    }
+    assert all(0.25 <= age < 60 for observed in result.values() for age in observed.values())
 
 
 def test_rules_are_printed_as_nft_lists_them(place: Path) -> None:

@@ -25,8 +25,8 @@ LOOPBACK = "127.0.0.1"
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 def view(case: Case, mode: str) -> ServiceRules:

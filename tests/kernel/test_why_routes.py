@@ -37,14 +37,14 @@ IN_GUEST = [pytest.param(backend, marks=pytest.mark.uml) for backend in ("ipip",
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
     def build(count: int, segments: int = 1, families: str = "46") -> Cluster:
-        made.append(Cluster(tmp_path, count, segments, families))
-        return made[-1]
+        clusters.append(Cluster(tmp_path, count, segments, families))
+        return clusters[-1]
 
     yield build
-    for cluster in made:
+    for cluster in clusters:
         cluster.close()
 
 
@@ -72,8 +72,8 @@ def asked(cluster: Cluster, settings: RoutingSettings, ends: tuple[str, str]) ->
         )
 
     world = World(nodes=tuple(cluster.nodes.values()), pods=tuple(pods))
-    places = ClusterAccess(objects=Collection(world=world), nodes=NodeKernels(access, SystemClock()))
-    return asyncio.run(explain(TypedQuestion(source="shop/a", target="shop/b", port="8"), places))
+    cluster_access = ClusterAccess(objects=Collection(world=world), nodes=NodeKernels(access, SystemClock()))
+    return asyncio.run(explain(TypedQuestion(source="shop/a", target="shop/b", port="8"), cluster_access))
 
 
 def kernel_route(node: ClusterNode, address: str) -> tuple[str, str]:
@@ -84,8 +84,8 @@ def kernel_route(node: ClusterNode, address: str) -> tuple[str, str]:
 
 
 def told_route(route: NodeRoute) -> tuple[str, str]:
-    words = route.route.split()
-    return route.device, str(ip_address(words[words.index("via") + 1])) if "via" in words else ""
+    fields = route.route.split()
+    return route.device, str(ip_address(fields[fields.index("via") + 1])) if "via" in fields else ""
 
 
 @pytest.mark.parametrize("backend", ["vxlan", "hostgw", "bgp", "wireguard", "udp", "bridge", *IN_GUEST])
@@ -164,8 +164,8 @@ def test_a_missing_entry_is_told_and_packets_are_lost(make: Make, damage: str) -
     assert back.missing == ()
     assert answer.outcome == "dropped"
     text = list(answer_text.render(answer))
-    assert any(each.startswith("outcome   DROPPED between node-1 and node-2: ") for each in text), text
-    assert any(line.replace("MAC", mac) in each for each in text), text
+    assert any(item.startswith("outcome   DROPPED between node-1 and node-2: ") for item in text), text
+    assert any(line.replace("MAC", mac) in item for item in text), text
     ping = ["nsenter", f"--net={a.place}", "ping", "-c1", "-W1", b.address]
     assert subprocess.run(ping, capture_output=True, check=False).returncode != 0
     first.reconcile()

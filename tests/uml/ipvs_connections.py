@@ -30,8 +30,8 @@ _PATIENCE_S = 20.0
 @contextlib.contextmanager
 def another(facts: NodeFacts = NODE) -> Iterator[IpvsDataPlane]:
     """A second instance of the data plane, as after a restart of the agent."""
-    with contextlib.closing(IpvsDataPlane(facts, path("node"))) as made:
-        yield made
+    with contextlib.closing(IpvsDataPlane(facts, path("node"))) as created:
+        yield created
 
 
 def share(plane: Any) -> Share:
@@ -48,16 +48,16 @@ def differences(plane: Any) -> list[str]:
     return list(drift.render(comparison.compare([share(plane)], path("node"))))
 
 
-def ipvsadm(*words: str) -> str:
-    return inside("node", "ipvsadm", *words)
+def ipvsadm(*arguments: str) -> str:
+    return inside("node", "ipvsadm", *arguments)
 
 
 def web(*pods: str, port: int = 8080) -> tuple[ResolvedPort, ...]:
     """The Service at 10.96.0.10:80 with these pods."""
-    (found,) = by_name("ClusterIP").resolved()["default/web"]
+    (result,) = by_name("ClusterIP").resolved()["default/web"]
     endpoints = tuple(ResolvedEndpoint(ADDRESSES[pod][0], port) for pod in pods)
     serving = frozenset(map(str, endpoints))
-    return (replace(found, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
+    return (replace(result, cluster_endpoints=endpoints, has_endpoints=bool(pods), serving=serving),)
 
 
 class OpenConnections:
@@ -107,11 +107,11 @@ class OpenConnections:
 
     def reset(self, pod: str) -> None:
         """Ends the connections to a pod at once."""
-        for _, client, peer in [each for each in self.clients if each[0] == pod]:
+        for _, client, peer in [client for client in self.clients if client[0] == pod]:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
             peer.close()
-        self.clients = [each for each in self.clients if each[0] != pod]
+        self.clients = [client for client in self.clients if client[0] != pod]
 
 
 def kept(*pods: str) -> tuple[ResolvedPort, ...]:
@@ -126,5 +126,5 @@ def eventually(check: Callable[[], bool], seconds: float = 40.0) -> None:
 
 
 def shares(connections: OpenConnections, count: int) -> dict[str, int]:
-    seen = [connections.connect() for _ in range(count)]
-    return {pod: seen.count(pod) for pod in PODS}
+    observed = [connections.connect() for _ in range(count)]
+    return {pod: observed.count(pod) for pod in PODS}

@@ -46,7 +46,7 @@ def test_modules_load_on_demand() -> None:
 
 
 def test_files_written_in_the_guest_stay_in_the_guest() -> None:
-    mounts = {words[1]: words[2] for words in map(str.split, Path("/proc/mounts").read_text().splitlines())}
+    mounts = {splitline[1]: splitline[2] for splitline in map(str.split, Path("/proc/mounts").read_text().splitlines())}
     assert mounts["/"] == "overlay"
     assert mounts["/tmp"] == mounts["/run"] == "tmpfs"
     assert "hostfs" not in {kind for place, kind in mounts.items() if place != "/run/exchange"}

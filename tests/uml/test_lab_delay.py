@@ -21,17 +21,17 @@ pytestmark = [
 ]
 
 
-def _run(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def _run(*arguments: str) -> str:
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
 def namespace(tmp_path: Path) -> Iterator[Path]:
     """A namespace whose device ``left`` is linked with ``right`` in a second one."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    for path in (one, other):
+    item, other = tmp_path / "one", tmp_path / "other"
+    for path in (item, other):
         netns.create(path)
-    with netns.inside(one):
+    with netns.inside(item):
         _run("ip", "link", "add", "left", "type", "veth", "peer", "name", "right")
         _run("ip", "link", "set", "right", "netns", str(other))
         _run("ip", "address", "add", "10.9.0.1/24", "dev", "left")
@@ -39,8 +39,8 @@ def namespace(tmp_path: Path) -> Iterator[Path]:
     with netns.inside(other):
         _run("ip", "address", "add", "10.9.0.2/24", "dev", "right")
         _run("ip", "link", "set", "right", "up")
-    yield one
-    for path in (one, other):
+    yield item
+    for path in (item, other):
         netns.delete(path)
 
 

@@ -34,13 +34,13 @@ def place(tmp_path: Path) -> Iterator[Path]:
     netns.delete(path)
 
 
-@pytest.mark.parametrize("wanted", ["nftables", "auto"])
-def test_iptables_is_used_when_nftables_is_missing(place: Path, wanted: str) -> None:
-    switch = Switch(PolicyModes(place), wanted, PolicyFacts(pod_ranges=("10.0.0.0/24",)))
+@pytest.mark.parametrize("expected", ["nftables", "auto"])
+def test_iptables_is_used_when_nftables_is_missing(place: Path, expected: str) -> None:
+    switch = Switch(PolicyModes(place), expected, PolicyFacts(pod_ranges=("10.0.0.0/24",)))
     try:
         assert switch.name == "iptables"
         assert switch.problem is None or isinstance(switch.problem[1], Unsupported)
-        assert (switch.problem is None) == (wanted == "auto")
+        assert (switch.problem is None) == (expected == "auto")
         switch.load(Compiler("n1"), {})
         assert switch.name == "iptables"
         assert read_values(place, OWNER_MARKS)

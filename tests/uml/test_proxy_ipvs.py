@@ -57,16 +57,16 @@ pytestmark = pytest.mark.uml
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     socket.socket(socket.AF_INET6).close()  # which makes the kernel load IPv6
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(opened("ipvs"))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(opened("ipvs"))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 # What is written
@@ -101,7 +101,9 @@ def test_held_and_planned_state_trace_the_same(plane: ServiceOwner) -> None:
             source=packet.client, destination=packet.address, destination_port=packet.port,
             input="" if packet.source == "node" else packet.source,
         )  # fmt: skip
-        assert {str(each) for each in kept_there.outcomes(sent)} == {str(each) for each in planned.outcomes(sent)}
+        assert {str(outcome) for outcome in kept_there.outcomes(sent)} == {
+            str(outcome) for outcome in planned.outcomes(sent)
+        }
 
 
 def test_ipvsadm_and_ip_show_what_was_written(plane: ServiceOwner) -> None:
@@ -276,10 +278,10 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("what", BREAKS)
-def test_changed_virtual_servers_are_repaired(world: World, plane: ServiceOwner, what: str) -> None:
+@pytest.mark.parametrize("subject", BREAKS)
+def test_changed_virtual_servers_are_repaired(world: World, plane: ServiceOwner, subject: str) -> None:
     plane.load(by_name("ClusterIP").resolved())
-    for line in BREAKS[what]:
+    for line in BREAKS[subject]:
         inside("node", *line.split())
     assert differences(plane)
     assert any(plane.heal())
@@ -297,9 +299,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("what", LOSSES)
+@pytest.mark.parametrize("subject", LOSSES)
 def test_lost_virtual_servers_and_elements_are_noticed_soon(
-    world: World, plane: ServiceOwner, what: str, monkeypatch: pytest.MonkeyPatch
+    world: World, plane: ServiceOwner, subject: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the reading every 30 s nor the timer of the rules helps."""
     plane.load(by_name("both families").resolved())
@@ -314,7 +316,7 @@ def test_lost_virtual_servers_and_elements_are_noticed_soon(
             plane.heal()
             quiet = 0
     monkeypatch.setattr(plane.plane, "_read_after", float("inf"))
-    inside("node", *LOSSES[what].split())
+    inside("node", *LOSSES[subject].split())
     assert differences(plane)
     until = time.monotonic() + 30
     while not plane.disturbed():
@@ -366,8 +368,8 @@ def test_a_change_of_mode_under_traffic_refuses_nothing(world: World, order: tup
                 assert ("KUBE-SVC-" in rules, "KUBE-LOAD-BALANCER" in rules) == (mode == "iptables", mode == "ipvs")
                 assert bool(ipvsadm("-S", "-n")) == (mode == "ipvs")
                 assert ("kube-ipvs0" in inside("node", "ip", "link")) == (mode == "ipvs")
-                for source, seen in (("outside", "192.168.99.2"), ("one", "10.180.0.1"), ("node", "192.168.99.1")):
-                    assert world.connect(source, "203.0.113.8", 80, patience_s=LATE_S)[1] == seen
+                for source, observed in (("outside", "192.168.99.2"), ("one", "10.180.0.1"), ("node", "192.168.99.1")):
+                    assert world.connect(source, "203.0.113.8", 80, patience_s=LATE_S)[1] == observed
         assert len(results) > 10
         counts = Counter(results)
         assert counts.pop("reset", 0) <= resets and set(counts) == {"two", "far"}, Counter(results)

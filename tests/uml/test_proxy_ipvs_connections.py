@@ -26,16 +26,16 @@ pytestmark = pytest.mark.uml
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     socket.socket(socket.AF_INET6).close()  # which makes the kernel load IPv6
-    with World() as made:
-        yield made
+    with World() as created:
+        yield created
 
 
 @pytest.fixture
 def plane(world: World) -> Iterator[ServiceOwner]:
-    made = ServiceOwner(opened("ipvs"))
-    yield made
-    made.remove()
-    made.close()
+    service_owner = ServiceOwner(opened("ipvs"))
+    yield service_owner
+    service_owner.remove()
+    service_owner.close()
 
 
 def test_a_removed_endpoint_keeps_its_connections(world: World, plane: ServiceOwner) -> None:
@@ -146,14 +146,14 @@ def test_mh_chooses_by_the_client_and_its_port(world: World, plane: ServiceOwner
     plane.load({"default/web": kept(*PODS)}, replace(NODE, ipvs=IpvsSettings(scheduler="mh")))
     assert "-s mh -b mh-fallback,mh-port" in ipvsadm("-S", "-n")
     ports = range(21000, 21016)
-    seen: list[dict[int, str]] = []
+    observed: list[dict[int, str]] = []
     for _ in range(2):
         with OpenConnections(*PODS) as connections:
-            seen.append({port: connections.connect(port=port) for port in ports})
+            observed.append({port: connections.connect(port=port) for port in ports})
             for pod in PODS:
                 connections.reset(pod)
-    assert seen[0] == seen[1]
-    assert len(set(seen[0].values())) > 1
+    assert observed[0] == observed[1]
+    assert len(set(observed[0].values())) > 1
 
 
 def test_a_scheduler_that_the_kernel_lacks_is_named() -> None:

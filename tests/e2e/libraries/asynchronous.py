@@ -40,8 +40,8 @@ class Program:
         await self._core.delete_namespaced_config_map(NAME, NAMESPACE)
 
     async def list_in_pages(self) -> None:
-        wanted = [f"{NAME}-{number}" for number in range(3)]
-        for name in wanted:
+        expected = [f"{NAME}-{number}" for number in range(3)]
+        for name in expected:
             await self._core.create_namespaced_config_map(NAMESPACE, _map(name))
         names, token = [], None
         while token != "":
@@ -50,7 +50,7 @@ class Program:
             )
             names += [item.metadata.name for item in page.items]
             token = page.metadata._continue or ""
-        assert names == wanted, names
+        assert names == expected, names
         await self._core.delete_collection_namespaced_config_map(NAMESPACE, label_selector=LABEL)
 
     async def watch_changes(self) -> None:
@@ -81,7 +81,7 @@ class Program:
 
     async def execute(self) -> None:
         async with WsApiClient() as api:
-            said = await client.CoreV1Api(api).connect_get_namespaced_pod_exec(
+            output = await client.CoreV1Api(api).connect_get_namespaced_pod_exec(
                 "box",
                 NAMESPACE,
                 command=["sh", "-c", "echo out; exit 3"],
@@ -90,7 +90,7 @@ class Program:
                 stdin=False,
                 tty=False,
             )
-            assert said == "out\n", said
+            assert output == "out\n", output
 
     async def execute_with_input(self) -> None:
         async with WsApiClient() as api:

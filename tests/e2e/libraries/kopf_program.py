@@ -39,10 +39,10 @@ def deleted(**_: Any) -> None:
     called["deleted"].set()
 
 
-async def kubectl(*words: str) -> str:
+async def kubectl(*arguments: str) -> str:
     """The output of kubectl."""
     return await asyncio.to_thread(
-        subprocess.check_output, ["kubectl", "-n", NAMESPACE, *words], text=True, env=dict(os.environ)
+        subprocess.check_output, ["kubectl", "-n", NAMESPACE, *arguments], text=True, env=dict(os.environ)
     )
 
 

@@ -19,14 +19,14 @@ async def _map(name: str) -> ConfigMap:
 
 
 async def change_objects() -> None:
-    made = await _map(NAME)
-    await made.create()
-    await made.patch({"data": {"b": "2"}})
-    assert dict(made.data) == {"a": "1", "b": "2"}, made.data
-    await made.label(colour="blue")
+    created = await _map(NAME)
+    await created.create()
+    await created.patch({"data": {"b": "2"}})
+    assert dict(created.data) == {"a": "1", "b": "2"}, created.data
+    await created.label(colour="blue")
     read = await ConfigMap.get(NAME, namespace=NAMESPACE)
     assert read.labels["colour"] == "blue"
-    await made.delete()
+    await created.delete()
     try:
         await ConfigMap.get(NAME, namespace=NAMESPACE, timeout=0)
         raise AssertionError("the deleted object was read")
@@ -35,12 +35,12 @@ async def change_objects() -> None:
 
 
 async def list_by_label() -> None:
-    wanted = [f"{NAME}-{number}" for number in range(3)]
-    for name in wanted:
+    expected = [f"{NAME}-{number}" for number in range(3)]
+    for name in expected:
         await (await _map(name)).create()
-    found = [item async for item in kr8s.asyncio.get("configmaps", namespace=NAMESPACE, label_selector={"of": NAME})]
-    assert [item.name for item in found] == wanted, found
-    for item in found:
+    results = [item async for item in kr8s.asyncio.get("configmaps", namespace=NAMESPACE, label_selector={"of": NAME})]
+    assert [item.name for item in results] == expected, results
+    for item in results:
         await item.delete()
 
 
@@ -50,9 +50,9 @@ async def watch_changes() -> None:
     looking = api.watch("configmaps", namespace=NAMESPACE, label_selector={"of": NAME})
 
     async def change() -> None:
-        made = await _map(NAME)
-        await made.create()
-        await made.delete()
+        created = await _map(NAME)
+        await created.create()
+        await created.delete()
 
     changing = asyncio.create_task(change())
     async for event, changed in looking:

@@ -43,12 +43,12 @@ def change_objects() -> None:
 
 
 def list_in_pages() -> None:
-    wanted = [f"{NAME}-{number}" for number in range(3)]
-    for name in wanted:
+    expected = [f"{NAME}-{number}" for number in range(3)]
+    for name in expected:
         client.create(_map(name))
-    found = list(client.list(ConfigMap, labels={"of": NAME}, chunk_size=2))
-    assert [item.metadata.name for item in found] == wanted, found
-    for name in wanted:
+    result = list(client.list(ConfigMap, labels={"of": NAME}, chunk_size=2))
+    assert [item.metadata.name for item in result] == expected, result
+    for name in expected:
         client.delete(ConfigMap, name)
 
 

@@ -20,8 +20,8 @@ def _map(name: str) -> client.V1ConfigMap:
     return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name, labels={"of": NAME}), data={"a": "1"})
 
 
-def _names(found: list[Any]) -> list[str]:
-    return [item.metadata.name for item in found]
+def _names(result: list[Any]) -> list[str]:
+    return [item.metadata.name for item in result]
 
 
 def change_objects() -> None:
@@ -37,23 +37,23 @@ def change_objects() -> None:
         (lambda: core.delete_namespaced_config_map(NAME, NAMESPACE, grace_period_seconds=0), None),
         (lambda: core.read_namespaced_config_map(NAME, NAMESPACE), 404),
     ]
-    for change, wanted in changes:
+    for change, expected in changes:
         try:
             change()
             status = None
         except ApiException as failure:
             status = failure.status
-        assert status == wanted, (status, wanted)
+        assert status == expected, (status, expected)
 
 
 def list_in_pages() -> None:
-    wanted = [f"{NAME}-{number}" for number in range(3)]
-    for name in wanted:
+    expected = [f"{NAME}-{number}" for number in range(3)]
+    for name in expected:
         core.create_namespaced_config_map(NAMESPACE, _map(name))
     page = core.list_namespaced_config_map(NAMESPACE, label_selector=LABEL, limit=2)
-    assert _names(page.items) == wanted[:2]
+    assert _names(page.items) == expected[:2]
     page = core.list_namespaced_config_map(NAMESPACE, label_selector=LABEL, limit=2, _continue=page.metadata._continue)
-    assert _names(page.items) == wanted[2:]
+    assert _names(page.items) == expected[2:]
     core.delete_collection_namespaced_config_map(NAMESPACE, label_selector=LABEL)
     assert core.list_namespaced_config_map(NAMESPACE, label_selector=LABEL).items == []
 
